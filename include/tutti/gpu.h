@@ -3,8 +3,8 @@
 #pragma once
 
 #include "tutti/strategy/captured_step.h"            // steps replayed on GPUs
-#include "tutti/strategy/variables/memory_report.h"  // bytes of variables by device
-#include "tutti/tensor/device_memory.h"              // memory per device
+#include "tutti/strategy/variables/memory_report.h"  // memory of variables per device
+#include "tutti/tensor/device_memory.h"              // memory use and limit of a device
 #include "tutti/tensor/device_scope.h"               // the device of each operation
 #include "tutti/tensor/dispatch.h"                   // copies between devices
 #include "tutti/tensor/gpu/gpus.h"                   // the list of GPUs

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/strategy/parameter_server/client/closure_context.h"           // closures on workers
-#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
+#include "tutti/strategy/parameter_server/client/closure_context.h"           // calls of a closure
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // schedules steps
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
 #include "tutti/strategy/parameter_server/session/server.h"   // a task that serves variables
 #include "tutti/strategy/parameter_server/session/session.h"  // devices of other tasks

@@ -1,11 +1,11 @@
 // The main header: training on the devices of one process or with several workers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Further subjects have headers of their own: cluster.h, communicator.h, estimator.h, gpu.h,
-// horovod.h, mesh.h, model_parallel.h, parameter_server.h, readers.h.
+// Other subjects have their own headers: cluster.h, communicator.h, estimator.h, gpu.h, horovod.h,
+// mesh.h, model_parallel.h, parameter_server.h, readers.h.
 #pragma once
 
-#include "tutti/autograd/embedding_lookup.h"      // lookups in embedding tables, alone or combined
+#include "tutti/autograd/embedding_lookup.h"      // lookups of rows, single or combined
 #include "tutti/autograd/gradient_tape.h"         // automatic differentiation
 #include "tutti/autograd/variable_store.h"        // variables shared by name
 #include "tutti/checkpoint/checkpoint_manager.h"  // saving and restoring
@@ -23,5 +23,5 @@
 #include "tutti/strategy/fully_sharded_strategy.h"  // sharded variables
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
 #include "tutti/strategy/strategies.h"                      // the devices of one process
-#include "tutti/tensor/device_scope.h"                      // the device for tensors and operations
+#include "tutti/tensor/device_scope.h"                      // the device of tensors and operations
 #include "tutti/tensor/tensor_ops.h"                        // operations on tensors

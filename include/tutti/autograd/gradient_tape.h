@@ -14,19 +14,20 @@
 namespace tutti {
 
 struct TapeOptions {
-  /// Allows more than one call of gradient().
+  /// If true, gradient() may be called more than once.
   bool persistent = false;
-  /// Watches trainable variables when they are read.
+  /// If true, the tape watches each trainable variable that is read.
   bool watch_accessed_variables = true;
 };
 
 /// Records the operations of this thread from construction to destruction (tf.GradientTape). Tapes
-/// nest: an outer tape also records the operations of an inner tape's gradient(). Used by the
-/// thread that created it.
+/// nest: an outer tape also records the operations of an inner tape's gradient(). Until stop(),
+/// only the thread that created the tape may use it.
 class GradientTape {
  public:
-  /// Called with each gradient as soon as it is final, those of the last used layers first, so that
-  /// communication can overlap the backward pass. The tape does not keep the gradient.
+  /// Receives each gradient as soon as it is final, so that communication can overlap the backward
+  /// pass. Gradients of the layers that were used last are final first. The tape does not keep the
+  /// gradient.
   using OnReady = std::function<void(std::size_t index, const Gradient& gradient)>;
 
   explicit GradientTape(TapeOptions options = {});
@@ -42,17 +43,19 @@ class GradientTape {
   /// sum of its elements, as in tf. A source on which the target does not depend has no gradient.
   /// Ends the recording of a non-persistent tape, on which a second call throws
   /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. If
-  /// `on_ready` is set, it receives the gradients, and the returned ones are undefined.
+  /// `on_ready` is set, it receives the gradients, and the returned gradients are undefined.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Tensor> sources);
   /// Overload for one source.
   Gradient gradient(const Tensor& target, const Variable& source);
   Gradient gradient(const Tensor& target, const Tensor& source);
-  /// Same as gradient(), but with the gradient of the target given instead of ones.
+  /// Same as gradient(), but starts from `output_gradient` as the gradient of the target, instead
+  /// of ones.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> sources);
-  /// Overload for variables and tensors in one pass; gradients of `values` follow the others.
+  /// Overload for variables and tensors in one pass. Gradients of `values` follow those of
+  /// `variables`.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> variables,
                                       std::span<const Tensor> values);
@@ -63,7 +66,7 @@ class GradientTape {
   /// Returns the watched variables, in order of first use.
   std::vector<Variable> watched_variables() const;
 
-  /// Disables all tapes of this thread while it lives.
+  /// Scope in which no tape of this thread records.
   class StopRecording : internal::ThreadScope<bool> {
    public:
     StopRecording();
@@ -74,7 +77,7 @@ class GradientTape {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Computes the gradients of the inputs, one each, from those of the outputs.
+/// Computes the gradient of each input from the gradients of the outputs.
 using BackwardFunction =
     std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
 /// Records `outputs` as computed from `inputs` with a custom gradient (tf.custom_gradient).

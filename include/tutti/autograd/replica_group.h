@@ -20,27 +20,30 @@ struct MeanOfRows {
 };
 
 /// The replicas that run one step. A strategy installs one per replica thread; the default is a
-/// group of one, whose operations are the identity. Collective: all replicas must make the same
-/// calls in the same order; a mismatch is an error that names the replicas, not a hang.
+/// group of one replica, whose operations are the identity. Collective: all replicas must make the
+/// same calls in the same order; a mismatch throws an error that names the replicas, instead of
+/// hanging.
 class ReplicaGroup {
  public:
   virtual ~ReplicaGroup() = default;
   virtual int replica_id() const = 0;
   virtual int num_replicas() const = 0;
-  /// Number of replicas of this process, which share variables created outside of strategies.
+  /// Returns the number of replicas in this process. They share variables created outside of
+  /// strategies.
   virtual int num_local_replicas() const { return num_replicas(); }
   /// Returns the reduction over all replicas. Differentiable: the gradient of all_reduce(op) is
   /// all_reduce(op) of the gradient (SUM and MEAN).
   virtual Tensor all_reduce(ReduceOp op, const Tensor& value) = 0;
-  /// Differentiable: concatenates along `axis` in replica order; lengths along `axis` may differ.
-  /// The gradient is this replica's slice of the gradient summed over replicas.
+  /// Returns the values of all replicas, concatenated along `axis` in replica order; lengths along
+  /// `axis` may differ. Differentiable: the gradient is this replica's slice of the gradient summed
+  /// over replicas.
   virtual Tensor all_gather(const Tensor& value, int axis) = 0;
-  /// Declares that the caller assumes `rows` rows on every replica. A group that detects a
-  /// difference logs a warning once. Does not wait.
+  /// Declares that the caller assumes every replica to have `rows` rows. A group that detects a
+  /// difference logs a warning once. Does not wait for other replicas.
   virtual void assume_equal_rows(std::int64_t rows) { static_cast<void>(rows); }
-  /// Declares the target of a gradient: a mean over rows, alone or as a term of a sum, or something
-  /// else. A group that sums gradients of such a mean over its replicas logs a warning once. Does
-  /// not wait.
+  /// Declares the target of a gradient: a mean over rows (alone or as a term of a sum), or nullopt
+  /// for any other target. A group that sums gradients of such a mean over its replicas logs a
+  /// warning once. Does not wait for other replicas.
   virtual void note_target(const std::optional<MeanOfRows>& mean) { static_cast<void>(mean); }
 
   /// Returns this thread's group. Throws kFailedPrecondition, naming `who`, in the cross-replica
@@ -48,7 +51,8 @@ class ReplicaGroup {
   static ReplicaGroup& current(std::string_view who);
   /// Same as current(), but returns nullptr in the cross-replica context.
   static ReplicaGroup* find_current();
-  /// Returns a thread's initial group of one, for work that does not involve other replicas.
+  /// Returns the group of one replica with which each thread begins, for work that does not involve
+  /// other replicas.
   static ReplicaGroup& of_one();
 };
 

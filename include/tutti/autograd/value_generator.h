@@ -1,4 +1,4 @@
-// ValueGenerator: initial values that the holder of any rows of a variable can generate there.
+// ValueGenerator: initial values of which each process can generate only the rows that it stores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,27 +8,28 @@
 
 namespace tutti {
 
-/// A distribution whose element i depends only on (key, i), so that shards of a variable have the
-/// same bits for any partition. A value type.
+/// Distribution of a variable's initial values. Element i depends only on (key, i), so that shards
+/// have the same bits for any partition. A value type.
 struct ValueGenerator {
   enum class Kind { kConstant, kUniform, kNormal, kTruncatedNormal, kIdentity };
   Kind kind = Kind::kConstant;
-  double a = 0.0;  // constant; lower bound; mean; gain of kIdentity
+  double a = 0.0;  // constant, lower bound, mean, or gain (kIdentity)
   double b = 0.0;  // upper bound (kUniform); standard deviation
   RandomKey key = {};
   DType dtype = DType::kFloat32;
   Shape shape = {};  // of the whole variable
 
-  /// Returns rows `first` to `first + count` (of a scalar: 0 and 1) on the CPU: [count, shape[1:]].
+  /// Returns rows [first, first + count) on the CPU: [count, shape[1:]]. A scalar counts as one
+  /// row.
   Tensor rows(std::int64_t first, std::int64_t count) const;
   bool operator==(const ValueGenerator&) const = default;
 };
 
-/// Returns an initializer with the generator's values for a variable's own key, as Initializer
-/// (model/layers) returns for these distributions. The initializer makes the whole variable.
+/// Returns an initializer that fills a whole variable with the generator's values for the
+/// variable's own key. Initializers in model/layers return it for these distributions.
 Variable::Initializer generated_initializer(ValueGenerator without_key);
 /// Returns the generator of an initializer from generated_initializer(), with the variable's key;
-/// nullopt for other functions, which must be called.
+/// nullopt for other functions, which callers must call instead.
 std::optional<ValueGenerator> generator_of(const Variable::Initializer& initializer,
                                            const RandomKey& key);
 

@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-/// Arguments of an initializer: the device of the value, and the variable's random key ((seed,
-/// number of the variable)).
+/// Arguments of an initializer: the device of the value, and the variable's random key, which
+/// consists of the seed and the variable's number.
 struct InitializerContext {
   Device device;
   RandomKey key;
@@ -29,9 +29,11 @@ class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
 
-  /// Refers to no variable: all functions but defined() throw kFailedPrecondition.
+  /// Refers to no variable: defined() is false, and functions that access the variable throw
+  /// kFailedPrecondition.
   Variable() = default;
-  /// Throws kFailedPrecondition in run(), naming variable and remedy.
+  /// Creates a variable. Throws kFailedPrecondition, naming variable and remedy, in a replica
+  /// (inside run()).
   explicit Variable(const Initializer& initializer, VariableOptions options = {});
   explicit Variable(const Tensor& initial_value, VariableOptions options = {});
   explicit Variable(std::shared_ptr<VariableStorage> storage) : storage_(std::move(storage)) {}
@@ -42,18 +44,18 @@ class Variable {
   DType dtype() const { return storage().dtype(); }
   bool trainable() const { return storage().trainable(); }
 
-  /// Returns the value as VariableStorage::read() does, in the type of an AutocastScope. Tapes of
-  /// this thread record it.
+  /// Returns the value as VariableStorage::read() does, cast to the type of an AutocastScope. Tapes
+  /// of this thread record the read.
   Tensor value() const;
   operator Tensor() const { return value(); }
-  /// Returns value()[...] for `w[i]`, `w[-1]`, `w[{Range{1, 3}, 0}]`. Of a sharded variable, or one
-  /// on parameter servers, reads only the requested rows (embedding_lookup()), and their gradient
-  /// is IndexedSlices. As __getitem__ of tf.Variable and ShardedVariable.
+  /// Returns value()[...] for `w[i]`, `w[-1]`, `w[{Range{1, 3}, 0}]`. If the variable is sharded or
+  /// on parameter servers, reads only the requested rows, as embedding_lookup() does, and their
+  /// gradient is IndexedSlices. Like __getitem__ of tf.Variable and ShardedVariable.
   Tensor operator[](const Index& index) const { return (*this)[{index}]; }
   Tensor operator[](std::initializer_list<Index> indices) const;
 
-  /// Assigns the value, adds it or subtracts it. A number fills the shape; in a replica, it is
-  /// known to be equal on all replicas.
+  /// Assign, add or subtract `value`. A number fills the variable's shape and, in a replica, counts
+  /// as equal on all replicas.
   void assign(const Tensor& value) { write(AssignOp::kAssign, value); }
   void assign_add(const Tensor& value) { write(AssignOp::kAdd, value); }
   void assign_sub(const Tensor& value) { write(AssignOp::kSubtract, value); }
@@ -106,13 +108,14 @@ std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value,
                                                     VariableOptions options,
                                                     const void* owner = nullptr);
 
-/// Returns XXH3-128 over name, dtype, shape and little-endian values of the variables, in order; of
-/// ON_READ variables, the aggregate. Not inside a replica. See docs/determinism.md.
+/// Returns the XXH3-128 hash of the names, dtypes, shapes and little-endian values of the
+/// variables, in order. The value of an ON_READ variable is its aggregate. Must not be called in a
+/// replica. See docs/determinism.md.
 std::string hash_variables(std::span<const Variable> variables,
                            const SourceLocation& where = SourceLocation::current());
 
-/// Scope in which ON_READ variables read in a replica as the aggregate over all replicas instead
-/// of this replica's component; all replicas must then read them (tf's
+/// Scope in which a replica that reads an ON_READ variable gets the aggregate over all replicas
+/// instead of its own component. All replicas must then read the variable (tf's
 /// variable_sync_on_read_context).
 class AggregateOnReadScope : internal::ThreadScope<bool> {
  public:
@@ -120,10 +123,10 @@ class AggregateOnReadScope : internal::ThreadScope<bool> {
   static bool active();
 };
 
-/// Scope in which this thread reads floating variables cast to `dtype`, unless their
-/// VariableOptions::autocast is false; nullopt: without a cast. Gradients have the variable's own
-/// type. Scopes nest, and the innermost one applies. Layers open one around call().
-/// keras.src.backend.AutocastScope.
+/// Scope in which this thread reads floating-point variables cast to `dtype`, unless their
+/// VariableOptions::autocast is false. nullopt: variables are not cast. Gradients have the
+/// variable's own type. Scopes nest, and the innermost one applies. Layers open a scope around
+/// call(). Equivalent of keras.src.backend.AutocastScope.
 class AutocastScope : internal::ThreadScope<std::optional<DType>> {
  public:
   explicit AutocastScope(std::optional<DType> dtype);

@@ -22,7 +22,7 @@ namespace tutti {
 /// kOnWrite.
 enum class VariableSynchronization { kAuto = 0, kNone = 1, kOnWrite = 2, kOnRead = 3 };
 
-/// Aggregation of values that replicas assign: tf.VariableAggregation.
+/// Operation that combines the values that replicas assign: tf.VariableAggregation.
 enum class VariableAggregation { kNone = 0, kSum = 1, kMean = 2, kOnlyFirstReplica = 3 };
 
 std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization);
@@ -35,13 +35,14 @@ struct VariableOptions {
   std::optional<bool> trainable = std::nullopt;
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
-  /// Permits assigning an ON_WRITE variable with aggregation NONE in a replica, so that copies may
+  /// If true, a replica may assign an ON_WRITE variable with aggregation NONE, so that copies may
   /// differ.
   bool allow_divergent = false;
-  /// Layers with mixed policies read a floating variable in their compute type; false: uncast.
+  /// If true, layers with a mixed-precision policy read a floating-point variable cast to their
+  /// compute type.
   bool autocast = true;
-  /// A number for the host, such as the iteration: GPU strategies keep it in host memory, so that
-  /// reading it does not wait.
+  /// True for a number that the host reads, such as the iteration: GPU strategies keep it in host
+  /// memory, so that the host need not wait for a GPU.
   bool on_host = false;
 };
 
@@ -63,14 +64,15 @@ struct NamedTensor {
 /// Returns the stored tensor of that name; an undefined Tensor if there is none.
 using TensorLookup = std::function<Tensor(const std::string& name)>;
 
-/// This process's part of a tensor in a checkpoint: elements from `first` on, in row-major order.
+/// This process's part of a tensor in a checkpoint: consecutive elements in row-major order,
+/// beginning with element `first`.
 struct TensorPart {
   std::string name;
   Shape shape;  // of the whole tensor
   DType dtype = DType::kFloat32;
   std::int64_t first = 0;
   std::vector<Tensor> values = {};  // [count] each, consecutive
-  bool has_others = false;          // other processes have parts, too
+  bool has_others = false;          // true if other processes have parts, too
 
   std::int64_t count() const;
   bool is_whole() const { return count() == shape.num_elements(); }
@@ -95,30 +97,32 @@ class VariableStorage {
   /// (component 0, or the aggregate of an ON_READ variable). Shares the buffer: a returned tensor
   /// never changes.
   virtual Tensor read() const = 0;
-  /// Same as read(), but may return `dtype` if that transfers fewer bytes of remote parts. Both
-  /// types are floating.
+  /// Same as read(), but may return the value in `dtype` if fewer bytes of remote parts are then
+  /// transferred. Requires: both types are floating-point.
   virtual Tensor read_as(DType /*dtype*/) const { return read(); }
   /// Returns true if read_rows() transfers less than read(), because values are in another process.
   virtual bool reads_rows() const { return false; }
-  /// Returns rows `rows` (int64 [n], ascending, in range) of read(): [n, ...].
+  /// Returns the rows of read() at the indices `rows` (int64 [n], ascending, in range): [n, ...].
   virtual Tensor read_rows(const Tensor& rows) const;
   /// Returns the components of this process, in replica (ON_READ) or device (ON_WRITE) order.
   virtual std::vector<Tensor> local_components() const = 0;
   virtual std::vector<Device> devices() const = 0;
 
-  /// In a replica: follows options().aggregation; a collective of all replicas unless the write is
-  /// local. Outside: writes all components.
+  /// Writes `value`. In a replica, the write follows options().aggregation and is a collective of
+  /// all replicas unless it is local. Outside of replicas, it writes all components.
   virtual void assign(AssignOp op, const Tensor& value, ValueOrigin origin) = 0;
   /// Writes each component once, without synchronization. Every replica passes a bit-identical
-  /// `value` (outside: one call). The caller ensures that no replica reads until all have written:
-  /// optimizers call it between GradientReducer::finish() and updates_done().
+  /// `value`; outside of replicas, there is one call. The caller ensures that no replica reads
+  /// until all have written: optimizers call it between GradientReducer::finish() and
+  /// updates_done().
   virtual void assign_replicated(AssignOp op, const Tensor& value) = 0;
   virtual void scatter(ScatterOp op, const IndexedSlices& slices) = 0;
 
   /// Creates a non-trainable variable of this shape and placement, filled with `initial_value`.
   virtual Variable create_slot(const std::string& name, double initial_value) = 0;
-  /// Applies `rule` with a gradient that is equal in all replicas. Call it as assign_replicated().
-  /// `slots` are results of this storage's create_slot(), in the order of rule.slots().
+  /// Applies `rule` with a gradient that is equal in all replicas. The conditions of
+  /// assign_replicated() apply. `slots` are results of this storage's create_slot(), in the order
+  /// of rule.slots().
   virtual void update(const UpdateRule& rule, std::span<const Variable> slots,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 
@@ -159,7 +163,7 @@ class VariableStorage {
   std::uint64_t id_;
 };
 
-/// A single buffer on one device with its write operations; placements consist of these. Not
+/// Buffer on one device, and the operations that write it. Placements consist of components. Not
 /// thread-safe.
 class VariableComponent {
  public:
@@ -168,8 +172,8 @@ class VariableComponent {
   Tensor read() const { return memory_->read(); }
   Device device() const { return memory_->device(); }
   void assign(AssignOp op, const Tensor& value);
-  /// Throws if a row is out of range. On GPUs, only for indices on a CPU: a kernel cannot throw,
-  /// and ignores others.
+  /// Throws if a row is out of range. If the indices are on a GPU, such rows are ignored instead,
+  /// because a kernel cannot throw.
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name);
   /// Applies the rule in place. A sparse gradient updates only its rows if the rule permits that.
   static void update(VariableComponent& weights, std::span<VariableComponent* const> slots,
@@ -177,7 +181,7 @@ class VariableComponent {
                      const UpdateScalars& scalars);
 
  private:
-  /// Uses the rule's kernel, or the host if it has none.
+  /// Uses the rule's kernel; without one, updates on the host.
   static void update_on_gpu(VariableComponent& weights, std::span<VariableComponent* const> slots,
                             const UpdateRule& rule, const Gradient& gradient,
                             const UpdateScalars& scalars);

@@ -25,15 +25,15 @@ struct StateProvider {
   std::function<void(const Json&)> restore;
 };
 
-/// Same as StateProvider, but for tensors that are not variables, by name. `restore` looks up those
-/// that it wants and checks them itself.
+/// Same as StateProvider, but for named tensors that are not variables. `restore` looks up the
+/// tensors that it needs and checks them itself.
 struct TensorProvider {
   std::function<std::vector<NamedTensor>()> save;
   std::function<void(const TensorLookup&)> restore;
 };
 
-/// Description of a checkpoint. A file of another program has step 0, no version and no
-/// fingerprint.
+/// Description of a checkpoint. For a file that another program wrote, `step` is 0, and
+/// `tutti_version` and `numerics` are empty.
 struct CheckpointInfo {
   std::int64_t step = 0;
   std::string tutti_version;
@@ -45,24 +45,26 @@ struct CheckpointInfo {
   bool operator==(const CheckpointInfo&) const = default;
 };
 
-/// Returns the texts of all workers, by worker, to each of them. Collective: every worker must call
-/// it. Throws, naming a worker, if one does not take part.
+/// Sends `own` to all workers, and returns the texts of all workers in worker order. Collective:
+/// every worker must call it. Throws, naming the worker, if one does not take part.
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
 
 struct CheckpointOptions {
-  /// True if this process writes. All workers call save(), since reading a variable can be a
-  /// collective operation, but only one (the chief) should write: the others pass false.
+  /// True if this process writes. All workers call save(), because reading a variable can be a
+  /// collective operation, but only one of them (the chief) should write. The other workers pass
+  /// false.
   bool writes = true;
-  /// Returns the text of the writing process to all processes; collective. If set, only the writing
-  /// process reads files, and all processes restore its values. Empty: each reads for itself.
-  /// checkpoint_options(strategy) sets both.
+  /// Returns the writing process's text to all processes; collective. If set, only the writing
+  /// process reads files, and all processes restore its values. If empty, each process reads the
+  /// files. checkpoint_options(strategy) sets it.
   std::function<std::string(const std::string& own)> from_writer = {};
   /// Number of this worker; worker 0 writes.
   int worker = 0;
-  /// Connects all workers for one save or restore, in which each handles the parts that it holds
-  /// (CheckpointManagerOptions::sharded). Collective, and not concurrent with other collective
-  /// calls. The returned function is called by another thread, concurrently with other calls of the
-  /// workers. Empty: values are saved whole. checkpoint_options(strategy) sets it.
+  /// Connects all workers for one save or restore, in which each worker handles its own parts of
+  /// values (CheckpointManagerOptions::sharded). Collective; must not run concurrently with other
+  /// collective calls. Another thread calls the returned function, concurrently with other calls of
+  /// the workers. If `connect` is empty, values are saved whole. checkpoint_options(strategy) sets
+  /// it.
   std::function<ExchangeTexts()> connect = {};
 };
 
@@ -77,13 +79,14 @@ struct RestoreOptions {
 
 namespace internal {
 struct CheckpointFile;
-/// Form in which a sharded variable is saved: whole; in parts unless other processes hold some of
-/// them; or always as the parts that this process holds.
+/// Form in which a sharded variable is saved. kWhole: whole. kParts: this process's parts.
+/// kWholeOfWorkers: whole if it is sharded over processes, in parts if only over this process's
+/// devices.
 enum class SavedAs { kWhole, kWholeOfWorkers, kParts };
 }  // namespace internal
 
-/// Values of one moment, in memory. Buffers are shared with the variables until these are written,
-/// and with copies of the snapshot. Made by Checkpoint::snapshot().
+/// Values of a checkpoint at one moment, in memory. Copies of the snapshot share its buffers, as do
+/// the variables until they are next written. Made by Checkpoint::snapshot().
 class CheckpointSnapshot {
  public:
   CheckpointSnapshot() = default;
@@ -96,52 +99,54 @@ class CheckpointSnapshot {
 };
 
 /// Set of variables and named state that are saved and restored together. Like tf.train.Checkpoint.
-/// Make every variable (slots of optimizers too) before saving or restoring. Not thread-safe; call
-/// it outside replicas. Names and shapes are global: any strategy and number of workers restores
-/// what another one saved.
+/// Create every variable, including the slots of optimizers, before saving or restoring. Not
+/// thread-safe; call it outside of replicas. Names and shapes are global, so that a checkpoint can
+/// be restored with another strategy or number of workers.
 ///
 /// Restoring changes everything or nothing. First all names, shapes and dtypes are compared, and
-/// one error (kInvalidArgument) lists all misfits; if restoring still fails, earlier values are set
-/// back. If the program's numerics fingerprint differs from the saved one, a warning names both:
-/// training then continues correctly, but not bit for bit (docs/determinism.md).
+/// one error (kInvalidArgument) lists all mismatches. If restoring fails later, the previous values
+/// are set again. If the program's numerics fingerprint differs from the saved one, a warning names
+/// both: training then continues correctly, but not bit for bit (docs/determinism.md).
 class Checkpoint {
  public:
   explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
 
-  /// Adds variables that are not there yet. Throws kAlreadyExists for another variable of the same
-  /// name. Here and below: restores values of restore_deferred() that wait for the name.
+  /// Adds the variables that it does not contain yet. Throws kAlreadyExists if it contains another
+  /// variable of the same name. Like add_state() and add_tensors(), restores values that
+  /// restore_deferred() keeps for the added names.
   void add(const std::vector<Variable>& variables);
-  /// Throws kAlreadyExists for a name that is taken, kInvalidArgument for a missing function.
+  /// Adds state that `provider` saves and restores. Throws kAlreadyExists if the name is taken,
+  /// kInvalidArgument if a function is missing.
   void add_state(std::string name, StateProvider provider);
-  /// Same as add_state(). The tensors are stored as "<name>/<their name>".
+  /// Same as add_state(), but for tensors. They are stored as "<name>/<their name>".
   void add_tensors(std::string name, TensorProvider provider);
 
-  /// Sets a remark for people and tools, such as the strategy's name. It is never restored.
+  /// Sets a remark for readers of the file, such as the strategy's name. It is never restored.
   void set_about(std::string key, Json value);
 
   const std::vector<Variable>& variables() const { return variables_; }
   const CheckpointOptions& options() const { return options_; }
 
-  /// Writes one safetensors file with the values and `step`, atomically; makes missing folders.
-  /// With options().writes == false it reads the same variables and writes nothing.
+  /// Writes one safetensors file with the values and `step`, atomically; creates missing folders.
+  /// If options().writes is false, reads the same variables and writes nothing.
   void save(const std::string& path, std::int64_t step = 0,
             const SourceLocation& where = SourceLocation::current()) const;
-  /// Restores such a file, or a version of a CheckpointManager (a folder). Throws kDataLoss naming
-  /// file, offset and tensor for damaged bytes.
+  /// Restores a file that save() wrote, or a version of a CheckpointManager (a folder). Throws
+  /// kDataLoss naming file, offset and tensor for damaged bytes.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {},
                          const SourceLocation& where = SourceLocation::current()) const;
-  /// Same as restore(), but may precede add(): values of the file that are not known yet wait in
-  /// memory until add(), add_state() or add_tensors() adds their names. While values wait, these
-  /// throw kInvalidArgument, and add nothing, for a name that the file does not have or has in
-  /// another shape. tf.train.Checkpoint's deferred restoration.
+  /// Same as restore(), but may precede add(): values whose names are not known yet wait in memory
+  /// until add(), add_state() or add_tensors() adds the names. While values wait, these functions
+  /// throw kInvalidArgument, and add nothing, for a name that the file lacks or has with another
+  /// shape. Like tf.train.Checkpoint's deferred restoration.
   CheckpointInfo restore_deferred(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
-  /// Returns the names of tensors and states of restore_deferred() that still wait. tf's
+  /// Returns the names of tensors and states that restore_deferred() read and that still wait. tf's
   /// assert_consumed() checks that there are none.
   std::vector<std::string> waiting() const;
 
-  /// Returns the file of save() as bytes, to send or store elsewhere. Collective: every process of
-  /// a strategy must call it.
+  /// Returns the contents of the file that save() writes, to send or store elsewhere. Collective:
+  /// every process of a strategy must call it.
   std::string save_to_bytes(std::int64_t step = 0) const;
   static std::string to_bytes(const CheckpointSnapshot& snapshot);
   /// Same as save() and restore(), but in memory. Collective: every process must call them.
@@ -164,13 +169,14 @@ class Checkpoint {
   std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
-  /// Finds what to restore, or nothing, using a function that reads a path.
+  /// Returns the file to restore, or nullopt, reading it with the function that is passed in.
   using ReadPath = std::function<internal::CheckpointFile(const std::string& path)>;
   using Reader = std::function<std::optional<internal::CheckpointFile>(const ReadPath& read)>;
-  /// Returns what `find` finds in this process or, with from_writer, in the writing one.
+  /// Returns the result of `find` in this process or, with from_writer, in the writing process.
   std::optional<internal::CheckpointFile> file_of(const Reader& find) const;
-  /// Takes what `find` finds, but each worker reads only its parts of versions on a shared disk.
-  /// `own_path`: this worker's path of a name in the folder. For `sharded` see CheckpointManager.
+  /// Restores the file that `find` returns. On a shared disk, each worker reads only its own parts
+  /// of a version. `own_path`: returns this worker's path of a name in the folder. For `sharded`
+  /// see CheckpointManagerOptions.
   using OwnPath = std::function<std::string(const std::string& name)>;
   std::optional<CheckpointInfo> restore_found(const Reader& find, const OwnPath& own_path,
                                               std::optional<bool> sharded,
@@ -184,7 +190,7 @@ class Checkpoint {
   std::shared_ptr<const internal::CheckpointFile> waiting_;  // nullptr: nothing waits
 };
 
-/// Saves only variables, under their names, in a file that other programs read, too.
+/// Saves only variables, under their names, in a file that other programs can read, too.
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
                   CheckpointOptions options = {},
                   const SourceLocation& where = SourceLocation::current());
@@ -192,22 +198,23 @@ void save_weights(const std::string& path, const std::vector<Variable>& variable
 struct LoadWeightsOptions {
   /// True to ignore tensors that belong to no variable; otherwise they are errors.
   bool ignore_unknown = false;
-  /// Names in the file and their variables: {"fc1.weight", "dense/kernel"}.
+  /// Map from names in the file to names of variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};
-  /// Parts of names of variables that have PyTorch's layout in the file, outputs first: [out, in]
-  /// becomes [in, out], [out, in, height, width] becomes [height, width, in, out], a depthwise
-  /// [channels * multiplier, 1, height, width] becomes [height, width, channels, multiplier].
+  /// Substrings of the names of variables whose tensors in the file have PyTorch's layout, with
+  /// outputs first: [out, in] becomes [in, out], [out, in, height, width] becomes [height, width,
+  /// in, out], a depthwise [channels * multiplier, 1, height, width] becomes [height, width,
+  /// channels, multiplier].
   std::vector<std::string> transpose = {};
-  /// False: variables that the file lacks keep their values, which is logged, and ignore_unknown is
-  /// on.
+  /// If false, variables that the file lacks keep their values, which is logged, and ignore_unknown
+  /// is implied.
   bool strict = true;
 };
 
 /// Loads variables from a file of weights, a whole checkpoint (its state is ignored), or a Hugging
 /// Face model: its folder, or its `model.safetensors.index.json`. Floating-point tensors are cast
-/// to the types of the variables, which is logged once. All or nothing, as Checkpoint::restore().
-/// Throws kInvalidArgument listing the contents of the file and the variables, also if the file has
-/// none of them.
+/// to the types of the variables, which is logged once. Changes everything or nothing, like
+/// Checkpoint::restore(). Throws kInvalidArgument listing the contents of the file and the
+/// variables; without `strict`, too, if the file has none of the variables.
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options = {});
 

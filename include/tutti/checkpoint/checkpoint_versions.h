@@ -1,4 +1,4 @@
-// Contents of a run's folder and their condition, for people and tools.
+// Lists and checks the versions in the folder of a CheckpointManager.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,12 +12,12 @@ namespace tutti {
 
 /// Condition of a version; only a whole one can be restored.
 enum class VersionState {
-  kWhole,       // by its index and the sizes of its files; verify_checkpoint() reads every byte
-  kUnfinished,  // saving it was interrupted
+  kWhole,       // judged by index and file sizes; verify_checkpoint() reads every byte
+  kUnfinished,  // saving was interrupted
   kDamaged,
 };
 
-/// Returns "whole" and so on.
+/// Returns "whole", "unfinished" or "damaged".
 std::string_view to_string(VersionState state);
 
 /// A version of a CheckpointManager.
@@ -31,15 +31,16 @@ struct CheckpointVersion {
   std::size_t num_tensors = 0;
 };
 
-/// Returns the versions in the folder of a CheckpointManager, the newest last. Throws kNotFound.
+/// Returns the versions in the folder of a CheckpointManager, the newest last. Throws kNotFound if
+/// there is no such folder.
 std::vector<CheckpointVersion> list_checkpoints(const std::string& directory);
 
 /// Reads every byte of a version or of a single file. Returns one line per problem; empty if it is
-/// whole. Throws kNotFound if there is nothing, kUnimplemented for a later format.
+/// whole. Throws kNotFound if the path does not exist, kUnimplemented for another format.
 std::vector<std::string> verify_checkpoint(const std::string& path);
 
 /// Returns step, state, files and tensors (without values) of a version or a single file. Throws
-/// kDataLoss, kNotFound, kUnimplemented.
+/// kDataLoss if it is damaged, and the errors of verify_checkpoint().
 Json describe_checkpoint(const std::string& path);
 
 }  // namespace tutti

@@ -24,14 +24,14 @@ struct SafetensorsFile {
 /// empty, occurs twice, is "__metadata__" or is not UTF-8, and for an undefined tensor.
 std::string format_safetensors(const SafetensorsFile& file);
 
-/// Parses the bytes of a file. Tensors come in the order of their elements, on cpu:0. `source`
-/// names the bytes in errors. Throws kDataLoss naming source, offset and tensor for damage
+/// Parses the bytes of a file. Returns the tensors on cpu:0, in the order of their elements.
+/// `source` names the bytes in errors. Throws kDataLoss naming source, offset and tensor for damage
 /// (truncated, overlong, overlapping, out of bounds, a name twice, ...); kUnimplemented for element
 /// types (F8_E4M3, ...) or ranks that tensors do not support.
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
 
-/// Same as above, for files. Reading throws kNotFound or kUnavailable naming the path. Writing is
-/// atomic, makes missing folders, and throws kUnavailable.
+/// Same as parse_safetensors() and format_safetensors(), but for files. Reading throws kNotFound or
+/// kUnavailable naming the path. Writing is atomic, makes missing folders, and throws kUnavailable.
 SafetensorsFile read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const SafetensorsFile& file);
 

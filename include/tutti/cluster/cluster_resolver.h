@@ -34,9 +34,9 @@ class ClusterResolver {
   virtual std::string name() const = 0;
   /// Returns all tasks; empty if this process is alone.
   virtual ClusterSpec cluster_spec() const = 0;
-  /// Returns the accelerators of a task by type, {{"GPU", 2}}; default: this process's. Throws
-  /// kNotFound for a task outside the cluster, and kUnimplemented if the source does not describe
-  /// other tasks (Session::list_devices() queries those that serve).
+  /// Returns the number of accelerators of a task by type, {{"GPU", 2}}. Default: this process's
+  /// task. Throws kNotFound for a task outside the cluster, and kUnimplemented if the source does
+  /// not describe other tasks (Session::list_devices() queries tasks that run a Server).
   std::map<std::string, int> num_accelerators(const std::optional<std::string>& task_type = {},
                                               std::optional<int> task_id = {}) const;
   /// Returns a text that differs between two launches on the same machines, from TUTTI_JOB_ID or
@@ -48,7 +48,7 @@ class ClusterResolver {
   std::optional<int> task_id() const { return task_id_; }
   /// Both parts of this process's task; nullopt if either is unknown.
   std::optional<Task> task() const;
-  /// Protocol between tasks, such as "grpc"; "" if none was named.
+  /// Protocol between tasks, such as "grpc"; "" if none was set.
   const std::string& rpc_layer() const { return rpc_layer_; }
   /// Platform according to the source: "", "cloud" or "google".
   const std::string& environment() const { return environment_; }
@@ -61,7 +61,7 @@ class ClusterResolver {
   std::string master(const std::optional<std::string>& task_type = {},
                      std::optional<int> task_id = {},
                      const std::optional<std::string>& rpc_layer = {}) const;
-  /// Returns one line for people: "Slurm: this is worker 1 of 3 workers (a:1, b:1, c:1)".
+  /// Returns a description in one line: "Slurm: this is worker 1 of 3 workers (a:1, b:1, c:1)".
   std::string to_string() const;
 
  protected:
@@ -111,7 +111,8 @@ class Environment {
   /// Returns the value; nullopt if the variable is not set. An empty value counts as set.
   std::optional<std::string> find(std::string_view name) const;
   bool has(std::string_view name) const { return variables_.contains(name); }
-  /// Throws kFailedPrecondition "<who>: the variable <name> is not set; ..." with `remedy`.
+  /// Returns the value. If it is not set, throws kFailedPrecondition, "<who>: the variable <name>
+  /// is not set; ..." with `remedy`.
   const std::string& at(std::string_view who, std::string_view name, std::string_view remedy) const;
   /// Returns the value of the first of `names` that is set; nullopt if none is.
   std::optional<std::string> first_of(const std::vector<std::string>& names) const;
@@ -135,7 +136,7 @@ struct StaticResolverOptions {
   std::string name = "StaticResolver";  // used in messages
 };
 
-/// Returns the values that it was constructed with (tf's SimpleClusterResolver).
+/// Resolver that returns the values that it was constructed with (tf's SimpleClusterResolver).
 ///
 ///     StaticResolver resolver({{"worker", {"a:2222", "b:2222"}}}, {.task_type = "worker",
 ///                             .task_id = 1});
@@ -173,11 +174,11 @@ class StaticResolver : public ClusterResolver {
 
 // Several resolvers combined.
 
-/// Union of several resolvers (tf's UnionClusterResolver), which are read now and not kept. Task,
-/// environment, protocol and accelerators are those of the first one. Address lists of one job are
-/// concatenated; if one has explicit indices, all keep theirs (lists count from 0), and a duplicate
-/// index throws kAlreadyExists naming both addresses. Throws kInvalidArgument if `resolvers` is
-/// empty.
+/// Union of several resolvers (tf's UnionClusterResolver). The constructor reads them and does not
+/// keep them. Task, environment, protocol and accelerators are those of the first one. Address
+/// lists of one job are concatenated; if one of them has explicit indices, all keep their indices
+/// (lists count from 0), and a duplicate index throws kAlreadyExists naming both addresses. Throws
+/// kInvalidArgument if `resolvers` is empty.
 class UnionResolver : public ClusterResolver {
  public:
   explicit UnionResolver(const std::vector<const ClusterResolver*>& resolvers,

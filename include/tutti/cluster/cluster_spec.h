@@ -29,7 +29,7 @@ struct Task {
 std::ostream& operator<<(std::ostream& out, const Task& task);
 
 /// Addresses (host:port) of one job: a list, or a map that may have gaps. `{"a:1", "b:1"}` equals
-/// `{{0, "a:1"}, {1, "b:1"}}`. "" means known only once the tasks connect. A value type.
+/// `{{0, "a:1"}, {1, "b:1"}}`. An address "" is unknown until the tasks connect. A value type.
 class JobTasks {
  public:
   JobTasks() = default;
@@ -79,10 +79,10 @@ class ClusterSpec {
   std::vector<std::string> jobs() const;
   bool has_job(std::string_view job) const { return jobs_.contains(job); }
   int num_tasks(std::string_view job) const;
-  /// Indices in ascending order, with the job's gaps.
+  /// Returns the indices of the job's tasks, ascending; there may be gaps.
   std::vector<int> task_indices(std::string_view job) const;
   const std::string& task_address(std::string_view job, int index) const;
-  /// Addresses at their indices; nullopt where an index is missing.
+  /// Returns the address for each index up to the largest; nullopt where an index is missing.
   std::vector<std::optional<std::string>> job_tasks(std::string_view job) const;
 
   /// Same as num_tasks(), but returns 0 if the job does not exist.

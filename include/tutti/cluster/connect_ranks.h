@@ -15,10 +15,11 @@ namespace tutti {
 
 /// Returns a communicator of all processes that `tutti run`, `mpirun`, `srun` or a cluster's
 /// operator started as workers (and chief), in the order of resolver_from_environment(); one rank
-/// without a cluster. Collective: every process must call it. Waits up to 5 minutes. A process that
-/// dies, stops or hangs fails all ranks' calls with an error that names it. Destroy it before
-/// main() returns: then this process leaves the job. Throws kInvalidArgument if the cluster is
-/// invalid or this task does not train, and kDeadlineExceeded naming the workers that did not join.
+/// without a cluster. Collective: every process must call it. Waits up to 5 minutes. If a process
+/// dies, stops or hangs, all ranks' calls fail with an error that names it. Destroy the
+/// communicator before main() returns, so that this process leaves the job. Throws kInvalidArgument
+/// if the cluster is invalid or this task does not train, and kDeadlineExceeded naming the workers
+/// that did not join.
 std::shared_ptr<Communicator> communicator_from_environment(
     const CommunicatorOptions& options = {});
 
@@ -32,14 +33,15 @@ struct ConnectedRanks {
   std::string line;
 };
 
-/// Connects this rank with all others. Collective: all ranks call it with the same `way`, from
-/// other processes or threads. Each pair of ranks may use another kind of connection.
+/// Connects this rank with all others. Collective: all ranks call it with the same `way`, each from
+/// its own process or thread. Different pairs of ranks may use different kinds of connections.
 ///
-/// Every rank publishes its address in `store` (used during this call only) with a random number
-/// that exposes values of an earlier run. In a handshake both sides prove that they know the job's
-/// secret. Unauthenticated peers and ranks of another job, version or numerics are refused with one
-/// line in the log. Ranks that share memory pass its descriptors over local sockets, which also
-/// carry their messages; the memory has no name, so a killed process leaves nothing behind.
+/// Every rank publishes its address in `store` (used during this call only) with a random number,
+/// by which ranks recognize values of an earlier run. In a handshake both sides prove that they
+/// know the job's secret. Unauthenticated peers and ranks of another job, version or numerics are
+/// refused with one line in the log. Ranks that share memory pass its descriptors over local
+/// sockets, which also carry their messages; the memory has no name, so a killed process leaves
+/// nothing behind.
 ///
 /// Throws kDeadlineExceeded naming the ranks that did not join; kInvalidArgument for a rank out of
 /// range, for a peer with another size, version or numerics, and, with the remedy, for an address
@@ -48,15 +50,16 @@ struct ConnectedRanks {
 /// rank's address; kResourceExhausted without enough shared memory (kAuto logs it and uses TCP).
 ///
 /// There is no background thread: a rank that waits for a Work, or tests it, moves the bytes of all
-/// connections. send() immediately writes what the system accepts, and ends when it has accepted
-/// all bytes. Over TCP every message has a CRC32C.
+/// connections. send() immediately writes what the system accepts; its Work ends when the system
+/// has accepted all bytes. Over TCP every message has a CRC32C.
 ///
 /// A connection that breaks, falls silent (net/connection.h) or delivers a damaged message stays
 /// broken: after the last intact message every operation on that peer throws kUnavailable with its
 /// rank and its address or pid. A killed process of this host is noticed immediately. The
-/// destructor lingers until every peer's system has all bytes or the peer has exited: at most 2 s,
-/// or 0.2 s after abort(), which itself may take as long if a peer reads slowly. If all ranks share
-/// memory, host_memory() is set, and collectives of all ranks use it.
+/// destructor lingers until every peer's system has all bytes or the peer has exited, at most 2 s.
+/// After abort() it waits at most 0.2 s for a peer that does not read, and so does abort() itself;
+/// a peer that reads slowly gets up to 2 s. If all ranks share memory, host_memory() is set, and
+/// collectives of all ranks use it.
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options = {});
 

@@ -1,7 +1,8 @@
 // Rules about the tasks of a cluster: chief, workers, and validation.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mirrors tf's multi_worker_util. Every function begins with validate_cluster() and its errors.
+// Mirrors tf's multi_worker_util. Functions of a task or a task type throw the errors of
+// validate_cluster().
 #pragma once
 
 #include <string>
@@ -13,9 +14,9 @@
 
 namespace tutti {
 
-/// Throws kInvalidArgument, "<path>: expected <what>, got <found>", for a job other than chief,
-/// worker, ps and evaluator, a task outside the cluster, a second chief or evaluator, and a job
-/// with gaps. `source` begins the path ("TF_CONFIG").
+/// Checks a cluster and a task in it. Throws kInvalidArgument, "<path>: expected <what>, got
+/// <found>", for a job other than chief, worker, ps and evaluator, a task outside the cluster, a
+/// second chief or evaluator, and a job with gaps. The path begins with `source` ("TF_CONFIG").
 void validate_cluster(const ClusterSpec& cluster, const Task& task,
                       std::string_view source = "ClusterSpec");
 /// Overload for a resolver's cluster and task; a cluster of several tasks requires a task. An empty
@@ -25,15 +26,15 @@ void validate_cluster(const ClusterResolver& resolver);
 /// the resolver has no task, even in a cluster of one.
 Task require_task(const ClusterResolver& resolver);
 
-/// Returns warnings about a valid cluster, one line each: loopback addresses next to others, which
-/// each machine would resolve to itself.
+/// Returns warnings about a valid cluster, one line each: loopback addresses next to other
+/// addresses. Each machine would take a loopback address for its own.
 std::vector<std::string> doubts_about(const ClusterResolver& resolver);
 
-/// Returns true if the task writes checkpoints and logs: the chief, worker 0 without a chief, an
-/// evaluator (a cluster of its own), and the only task of an empty cluster.
+/// Returns true if the task writes checkpoints and logs: the chief; worker 0 if there is no chief;
+/// an evaluator, which is a cluster by itself; the only task of an empty cluster.
 bool is_chief(const ClusterSpec& cluster, const Task& task);
-/// Returns the task's rank among those that train: the chief, then the workers. An evaluator's is
-/// its index. Throws kInvalidArgument for ps.
+/// Returns the task's rank among the tasks that train: the chief, then the workers. For an
+/// evaluator, returns its index. Throws kInvalidArgument for ps.
 int id_in_cluster(const ClusterSpec& cluster, const Task& task);
 /// Returns the number of chiefs and workers, or of evaluators. Throws kInvalidArgument for ps.
 int worker_count(const ClusterSpec& cluster, std::string_view task_type);
@@ -43,7 +44,7 @@ std::string collective_leader(const ClusterSpec& cluster, const Task& task);
 
 /// Returns true if more than one process trains.
 bool has_worker(const ClusterSpec& cluster);
-/// Same as is_chief(): the task writes the checkpoints that count, and summaries.
+/// Same as is_chief(): only the chief's checkpoints and summaries are kept.
 bool should_save_checkpoint(const ClusterSpec& cluster, const Task& task);
 bool should_save_summary(const ClusterSpec& cluster, const Task& task);
 

@@ -1,4 +1,4 @@
-// Registry of cluster resolvers, and the choice among them from the environment.
+// Registry of cluster resolvers, and selection of a resolver from environment variables.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,15 +31,17 @@ struct ChosenResolver {
   std::string reason;
 };
 
-/// Chooses by the first of: TF_CONFIG (not empty); an MPI launcher; a Slurm step (srun); PMI or
-/// PMIx variables without Slurm; TUTTI_KUBERNETES_JOBS in a pod; SM_HOSTS. Otherwise one local
-/// worker. mpirun precedes Slurm because under Slurm it starts its helpers with srun.
+/// Chooses the resolver of the first of these that the environment shows: TF_CONFIG (not empty); an
+/// MPI launcher; a Slurm step (srun); PMI or PMIx variables without Slurm; TUTTI_KUBERNETES_JOBS in
+/// a pod; SM_HOSTS. Otherwise returns a resolver of one local worker. mpirun precedes Slurm because
+/// under Slurm it starts its helpers with srun.
 ChosenResolver choose_resolver(const Environment& environment = Environment::of_process());
 /// Same as choose_resolver(), but logs the reason (unless this process is alone).
 std::unique_ptr<ClusterResolver> resolver_from_environment(
     const Environment& environment = Environment::of_process());
 
-/// Returns TUTTI_CONTROL ("grpc://a:2222"), where tasks join if not at the chief's address, or "".
+/// Returns TUTTI_CONTROL ("grpc://a:2222"), the address of a control server that tasks join instead
+/// of the chief's; "" if it is not set.
 std::string control_address(const Environment& environment = Environment::of_process());
 
 }  // namespace tutti

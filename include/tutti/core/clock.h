@@ -9,7 +9,7 @@ namespace tutti {
 /// A length of time.
 using Duration = std::chrono::nanoseconds;
 
-/// Time since an arbitrary start that never goes back.
+/// Time since an arbitrary start; it never decreases.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
 /// Returns `time` + `duration`, or TimePoint::max() if the sum would overflow.
@@ -18,8 +18,8 @@ inline TimePoint deadline_after(TimePoint time, Duration duration) {
   return time + duration;
 }
 
-/// Source of the current time, and of sleeps. A replica thread releases its run token while it
-/// sleeps. Thread-safe.
+/// Interface that returns the current time and lets threads sleep. A replica thread releases its
+/// run token while it sleeps. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -36,7 +36,8 @@ inline double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// Returns the steady time to within a few milliseconds, in a few nanoseconds: for timestamps.
+/// Returns the steady time, accurate to a few milliseconds. Takes only a few nanoseconds; for
+/// timestamps.
 TimePoint coarse_now();
 
 /// Returns the wall-clock time in seconds since 1970, as TensorBoard's event files store it.

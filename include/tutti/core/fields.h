@@ -1,4 +1,5 @@
-// Access to the members of an options struct by name, without a list of them, and names of types.
+// Access to the members of an options struct by name, without a list of the members. Names of
+// types.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,9 +13,9 @@
 
 namespace tutti::internal {
 
-// The number of members of an aggregate is the largest number of values that initialize it. Each
-// trial converts a value to every member, which is slow to compile, so a binary search finds the
-// number.
+// The number of members of an aggregate is the largest number of values that can initialize it.
+// Each trial converts a value to every member, which is slow to compile, so a binary search finds
+// the number.
 
 /// Converts to the type of any member. Used in unevaluated expressions only.
 struct AnyValue {
@@ -43,7 +44,7 @@ constexpr std::size_t num_fields() {
   }
 }
 
-// A structured binding needs the number of members in the source, hence one line per number.
+// A structured binding must list its names in the source, hence one line per number of members.
 
 /// Returns references to the members of `object`, in order.
 template <class T>

@@ -19,8 +19,8 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// Adds a flag. `name` has its dashes, for example "--batch-size", or no dashes for a positional
-  /// argument. The help shows the current value of `variable` as the default.
+  /// Adds a flag. `name` includes its dashes, for example "--batch-size"; the name of a positional
+  /// argument has no dashes. The help shows the current value of `variable` as the default.
   void add(const std::string& name, std::string& variable, const std::string& help);
   void add(const std::string& name, std::int64_t& variable, const std::string& help);
   void add(const std::string& name, double& variable, const std::string& help);
@@ -31,14 +31,14 @@ class Flags {
   /// Adds a flag whose value must be one of `choices`; the error for another value lists them.
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
-  /// Removes flags that shared code declared and this program does not use; they are then unknown
-  /// flags. Throws kInvalidArgument for a flag that was not declared.
+  /// Removes flags that shared code declared and this program does not use. The program then
+  /// refuses them as unknown. Throws kInvalidArgument for a flag that was not declared.
   void remove(const std::vector<std::string>& names);
   /// Sets the text that the help ends with, such as examples.
   void add_footer(const std::string& text);
   /// Adds a subcommand. `body` runs, and returns the exit code, if the command line names it.
-  /// `declare` adds its flags, or subcommands of its own: one of these must be named and runs
-  /// instead.
+  /// `declare` adds its flags or nested subcommands. If there are nested ones, the command line
+  /// must name one of them, which runs instead of `body`.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 

@@ -55,7 +55,8 @@ class Json {
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_number() const;
 
-  /// Each throws kInvalidArgument with the expected and the found kind.
+  /// Return the value. Throw kInvalidArgument, with the expected and the actual kind, if its kind
+  /// differs.
   bool as_bool() const;
   std::int64_t as_int() const;  // a number without fraction, in the range of int64
   double as_double() const;     // any number

@@ -1,4 +1,4 @@
-// Conversion between C++ values and JSON: numbers, texts, containers, options structs, calls.
+// Conversion between C++ values and JSON: numbers, strings, containers, options structs, calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,10 +42,10 @@ T value_of(const Json& json) {
 
 namespace internal {
 
-/// Numbers that JSON lacks are written as texts: "inf", "-inf", "nan".
+/// Numbers that JSON lacks are written as strings: "inf", "-inf", "nan".
 Json json_of_double(double value);
 double double_of_json(const Json& json);
-/// Returns the number. Throws kInvalidArgument unless it is in [least, most].
+/// Returns the integer. Throws kInvalidArgument unless it is in [least, most].
 std::int64_t whole_number(const Json& json, std::int64_t least, std::int64_t most);
 /// Returns the elements of an array. Throws kInvalidArgument unless it has `size` elements.
 const Json::Array& array_of_size(const Json& json, std::size_t size);
@@ -59,7 +59,8 @@ struct JsonMember {
   void (*read)(void* value, const Json& json);
 };
 Json write_members(std::span<const JsonMember> members);
-/// Throws kInvalidArgument, also for a member of `json` that is not among `members`.
+/// Reads `members` from `json`. Throws kInvalidArgument for an invalid value, and for a member of
+/// `json` that is not among `members`.
 void read_members(std::span<const JsonMember> members, const Json& json);
 
 }  // namespace internal
@@ -199,7 +200,7 @@ struct JsonForm<T> {
   }
 };
 
-// Values as the calls that make them: ["truncated_normal", 0, 0.05].
+// JSON form of values as the calls that make them: ["truncated_normal", 0, 0.05].
 
 namespace internal {
 

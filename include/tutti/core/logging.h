@@ -28,7 +28,7 @@ inline void log_info(std::string_view line) { log(LogLevel::kInfo, line); }
 inline void log_warning(std::string_view line) { log(LogLevel::kWarning, line); }
 inline void log_debug(std::string_view line) { log(LogLevel::kDebug, line); }
 
-/// Logs a warning the first time that it is called with this text. Returns true if it did.
+/// Logs a warning the first time that it is called with this text. Returns true if it logged.
 bool log_warning_once(std::string_view line);
 
 }  // namespace tutti

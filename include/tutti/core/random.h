@@ -38,7 +38,7 @@ enum RandomPurpose : std::uint32_t {
   kAugmentPurpose = 5,
 };
 
-/// Random access to the stream of one key: element i does not depend on earlier reads.
+/// Stream of one key with random access: element i does not depend on earlier reads.
 class RandomStream {
  public:
   explicit RandomStream(const RandomKey& key);
@@ -89,9 +89,9 @@ struct RandomContext {
 /// Returns this thread's current RandomContext; outside a replica {global seed, 0, 0}.
 const RandomContext& current_random_context();
 
-/// Returns 0, 1, 2, ... for successive calls with one `call_site` in this thread's
-/// RandomContextScope (outside every scope: since set_random_seed()), to distinguish calls of one
-/// layer in one step.
+/// Returns 0, 1, 2, ... for successive calls with one `call_site`, to distinguish calls of one
+/// layer in one step. Counts within this thread's RandomContextScope; outside of every scope, since
+/// the last set_random_seed().
 std::uint64_t next_call_ordinal(std::uint64_t call_site);
 
 /// Makes `context` current on this thread until destroyed; call ordinals start at 0.
@@ -125,7 +125,7 @@ std::uint64_t next_layer_number();
 namespace internal {
 /// Fills `bytes` with unpredictable bytes from the operating system.
 void fill_random(std::span<std::byte> bytes);
-/// Returns a random number that identifies this run of something; not 0.
+/// Returns a random number, not 0, that distinguishes one run from another.
 std::uint64_t new_run_nonce();
 /// Returns 32 random hexadecimal digits.
 std::string new_unique_name();

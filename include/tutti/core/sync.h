@@ -52,13 +52,14 @@ class TUTTI_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-/// Waits for a condition guarded by a Mutex. Every wait has a deadline. A replica releases its run
-/// token while it waits (core/run_token.h) and acquires it again before wait_until() returns.
+/// Condition variable for a condition that a Mutex guards. Every wait has a deadline. A replica
+/// releases its run token while it waits (core/run_token.h) and acquires it again before
+/// wait_until() returns.
 class CondVar {
  public:
-  /// Waits until `ready()` or the deadline; returns ready(). Requires: `mutex` held, as it is again
-  /// on return. `ready` runs with `mutex` held, several times. A thread with a run token may return
-  /// after the deadline, as it has to acquire the token again.
+  /// Waits until `ready()` or the deadline; returns ready(). Requires: `mutex` held; it is held
+  /// again on return. `ready` runs several times, with `mutex` held. A thread with a run token may
+  /// return after the deadline, because it must acquire the token again.
   bool wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
       TUTTI_REQUIRES(mutex);
   bool wait_for(Mutex& mutex, Duration timeout, const std::function<bool()>& ready)

@@ -15,8 +15,8 @@ concept Printable = requires(std::ostream& out, const T& value) {
 }
 || requires(const T& value) { value.to_string(); };
 
-/// Returns the arguments written one after the other with operator<<, or with `to_string() const`
-/// for a type without operator<<.
+/// Returns the arguments as text, one after the other. Uses operator<<, or `to_string() const` for
+/// a type without operator<<.
 template <class... Parts>
 requires(Printable<Parts>&&...) std::string concat(const Parts&... parts) {
   std::ostringstream out;
@@ -31,7 +31,7 @@ requires(Printable<Parts>&&...) std::string concat(const Parts&... parts) {
   return std::move(out).str();
 }
 
-/// Returns the elements of a range, written as by concat() and separated by `separator`.
+/// Returns the elements of a range, formatted as in concat() and separated by `separator`.
 template <class Range>
 std::string join(const Range& range, const char* separator = ", ") {
   std::string text;

@@ -1,4 +1,4 @@
-// Sets a thread-local value while an object lives.
+// ThreadScope: sets a thread-local variable for the lifetime of an object.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

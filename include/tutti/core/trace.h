@@ -13,22 +13,23 @@
 
 namespace tutti {
 
-/// Starts to record spans of the whole process, at most a million. stop_trace(), or the end of the
-/// process, writes them to `path` as Chrome trace events (JSON; open it in Perfetto or
-/// chrome://tracing). A task of a job writes a file of its own: "t.worker-1.json" for "t.json".
-/// Times are those of the machine's steady clock, so that the events of several files can be
-/// merged. Throws kFailedPrecondition if a trace is already being recorded.
+/// Starts recording the spans of the whole process, at most a million. stop_trace(), or the end of
+/// the process, writes them to `path` as Chrome trace events (JSON; open it in Perfetto or
+/// chrome://tracing). Each task of a job writes its own file: "t.worker-1.json" for "t.json". Times
+/// are those of the machine's steady clock, so that the events of several files can be merged.
+/// Throws kFailedPrecondition if a trace is already being recorded.
 void start_trace(const std::string& path);
 /// Ends the recording and writes the file; does nothing if no trace is being recorded. Throws
 /// kUnavailable if the file cannot be written.
 void stop_trace();
-/// Calls start_trace(TUTTI_TRACE) if that is set and no trace was recorded yet. Strategies call it
-/// when they are made.
+/// Calls start_trace() with the path in TUTTI_TRACE, if that is set and no trace was recorded yet.
+/// The constructors of strategies call it.
 void start_trace_from_environment();
 
 namespace internal {
-/// Names this process's task in its job: traces go to "t.worker-1.json" instead of "t.json", with
-/// `rank` as the process of their events. A process that runs several tasks of a job has no name.
+/// Sets the name of this process's task in its job: traces are written to "t.worker-1.json" instead
+/// of "t.json", and their events have `rank` as process number. A process that runs several tasks
+/// of a job has no name.
 void set_trace_task(const std::string& task, int rank);
 
 inline std::atomic<bool> trace_is_recording{false};
@@ -41,7 +42,7 @@ struct TraceArgument {
   const char* key = nullptr;
   std::int64_t number = 0;
 };
-/// Up to four arguments; later ones are dropped.
+/// Up to four arguments; further ones are dropped.
 using TraceArguments = std::initializer_list<TraceArgument>;
 
 /// Span from construction to destruction, on one thread. Costs one relaxed load while no trace is
@@ -68,7 +69,7 @@ class TraceSpan {
   TimePoint begin_;
 };
 
-/// Records a moment. `label` is copied and shown as "label".
+/// Records an event without duration. `label` is copied and shown as "label".
 void trace_instant(const char* name, const char* category, std::string_view label = {},
                    TraceArguments arguments = {});
 

@@ -12,9 +12,9 @@
 namespace tutti {
 
 /// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica
-/// number (docs/determinism.md). In each round neighbour 2i+1 is added to 2i, and an odd last one
-/// passes up. 16-bit numbers are combined as floats and rounded once. Inputs are not changed;
-/// `output` may be one of them. Throws kInternal for MEAN.
+/// number (docs/determinism.md). In each round, value 2i + 1 is added to value 2i; an odd last
+/// value moves to the next round unchanged. 16-bit numbers are combined as floats and rounded once.
+/// Inputs are not changed; `output` may be one of them. Throws kInternal for MEAN.
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count);
 
@@ -23,7 +23,8 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
 /// MEAN gives float32 (tf's true division).
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination);
 
-// Subtrees: a worker adds its own replicas before it sends; receivers combine the results.
+// Subtrees: a worker combines its own replicas' values before it sends them; receivers combine the
+// results.
 
 /// The replicas [first, first + count) whose values a node of the canonical tree combines.
 struct CanonicalNode {
@@ -32,22 +33,23 @@ struct CanonicalNode {
   bool operator==(const CanonicalNode&) const = default;
 };
 
-/// Returns the largest whole nodes of the tree over `num_replicas` that replicas [first, first +
-/// count) fill, in order: at most 2 ceil(log2 V). Other workers need only the values of these
-/// nodes, each combined along its own canonical tree. kInvalidArgument for replicas out of range.
+/// Returns, in order, the largest nodes of the tree over `num_replicas` that contain only replicas
+/// [first, first + count): at most 2 ceil(log2 num_replicas) nodes. Other workers need only the
+/// values of these nodes, each combined along its own canonical tree. Throws kInvalidArgument for
+/// replicas out of range.
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas);
 
-/// Combines the values of `nodes` into the root's value: the bits of reduce_along_tree() of all
-/// replicas' values. The nodes are disjoint, in order, and cover all replicas (else kInternal).
-/// Callers widen 16-bit types first. `output` may be one of the inputs.
+/// Combines the values of `nodes` into the root's value, which has the same bits as
+/// reduce_along_tree() of all replicas' values. The nodes are disjoint, in order, and cover all
+/// replicas (else kInternal). Callers widen 16-bit types first. `output` may be one of the inputs.
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count);
 
 namespace internal {
 
-/// Returns true for SUM, MIN, MAX and PRODUCT of every type, except bool, which has only MIN and
-/// MAX. An algorithm that combines more than two values in several steps must refuse 16-bit types
-/// itself, because it would round at each step.
+/// Returns true for SUM, MIN, MAX and PRODUCT of every type except bool, for which it returns true
+/// only for MIN and MAX. An algorithm that combines more than two values in several steps must
+/// refuse 16-bit types itself, because it would round at each step.
 inline bool can_combine(ReduceOp op, DType dtype) {
   if (op == ReduceOp::kMean) return false;
   return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;

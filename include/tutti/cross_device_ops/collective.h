@@ -34,7 +34,8 @@ enum class Collective : std::uint8_t {
   kBarrier = 6,
 };
 std::string_view to_string(Collective collective);  // "all_reduce", ...
-/// Return true if the collective combines values with a ReduceOp, and if it has a root.
+/// combines() returns true if the collective combines values with a ReduceOp, has_root() if it has
+/// a root.
 bool combines(Collective collective);
 bool has_root(Collective collective);
 
@@ -57,7 +58,8 @@ struct ConstElements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// Same as ConstElements, but writable. It must outlive the call, or a started call's handle.
+/// Same as ConstElements, but writable. The memory must outlive the call or, for a started call,
+/// its handle.
 struct Elements {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -81,12 +83,12 @@ struct ReplicaBuffer {
   std::size_t count = 0;  // elements
   DType dtype = DType::kFloat32;
   Device device;
-  /// Streams that receive the work on a GPU's buffer, where an operation is called.
+  /// For a buffer on a GPU: streams on which a called operation queues its work; else nullptr.
   internal::DeviceWork* work = nullptr;
   /// Key and name for state that an operation keeps between calls, such as its rounding errors.
   /// They are equal for one buffer in every call (a bucket of gradients in every step) and differ
-  /// between buffers. 0 if calls are not known to repeat. The name is valid until the call returns.
-  /// An operation with state is not sliceable().
+  /// between buffers. `id` is 0 if calls are not known to repeat. The name is valid until the call
+  /// returns. An operation with state is not sliceable().
   std::uint64_t id = 0;
   std::string_view name = {};
   template <class T>
@@ -114,9 +116,10 @@ struct GpuStream {
 struct CallOptions {
   std::string_view name = {};  // first 47 characters count; valid until the call has ended
   const Shape* shape = nullptr;
-  /// ReplicaBuffer::id of this rank's buffer; 0: calls of one name are calls of one buffer.
+  /// ReplicaBuffer::id of this rank's buffer; 0: all calls with one name are taken to use one
+  /// buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // unset, and in plugins: the communicator's
+  std::optional<Duration> timeout = std::nullopt;  // unset: the communicator's, as always in plugins
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
   /// all ranks or on none (compared). See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;
@@ -133,8 +136,8 @@ struct CollectiveCall {
   std::size_t count = 0;                       // elements of this rank's inputs, or received ones
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
-  /// all_gather, reduce_scatter: elements of rank r's part, [size]. all_to_all: elements sent to
-  /// rank r and received from rank r, [size] each.
+  /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank
+  /// r's part. all_to_all: counts[r] are sent to rank r, receive_counts[r] received from it.
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
   std::uint64_t id = 0;  // CallOptions::id

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// Family of algorithms. One that the build lacks is refused when the operation is made.
+/// Family of algorithms. A family that the build lacks is refused when the operation is built.
 enum class CommunicationImplementation { kAuto, kRing, kNccl, kMpi, kCanonical };
 /// Parses the name in any case ("nccl"). Throws kInvalidArgument listing the names.
 CommunicationImplementation parse_communication_implementation(std::string_view text);
@@ -19,16 +19,16 @@ std::string_view to_string(CommunicationImplementation implementation);
 /// error of its previous steps (error feedback), so no error accumulates. Rounded values are added
 /// as float32. Finite values beyond the type's range become its largest value.
 enum class WireCompression { kNone, kBFloat16, kFloat16 };
-/// "none", "bfloat16" or "float16", any case; throws kInvalidArgument listing the names.
+/// Parses "none", "bfloat16" or "float16", in any case. Throws kInvalidArgument listing the names.
 WireCompression parse_wire_compression(std::string_view text);
 std::string_view to_string(WireCompression compression);
 
 /// Treatment of a step whose gradients, or their sum over replicas, are not all finite. kIgnore:
 /// not checked. kError: the step fails with kOutOfRange, naming variable, flat index, replica and
-/// step; variables stay unchanged. kSkip: no replica updates anything in this step, which is logged
-/// the first time in a strategy.
+/// step; variables stay unchanged. kSkip: no replica updates anything in this step; each strategy
+/// logs the first such step.
 enum class NonFinitePolicy { kIgnore, kError, kSkip };
-/// "ignore", "error" or "skip", any case; throws kInvalidArgument listing the names.
+/// Parses "ignore", "error" or "skip", in any case. Throws kInvalidArgument listing the names.
 NonFinitePolicy parse_non_finite_policy(std::string_view text);
 std::string_view to_string(NonFinitePolicy policy);
 
@@ -45,14 +45,15 @@ struct CommunicationOptions {
   /// Time that a collective waits for a missing replica, above 0; unset: kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  /// If true, an unsupported combination of the named operation is an error, not a fallback.
+  /// If true, a combination that the named operation does not support is an error; if false,
+  /// another operation replaces it.
   bool strict = false;
 
-  /// Applies to the gradients that a strategy sums in minimize() and apply_gradients(), if they are
-  /// float32 and dense. 16-bit types, integers and IndexedSlices are sent unchanged; float64 is
-  /// refused. Other reductions are exact.
+  /// Type for sending the gradients that a strategy sums in minimize() and apply_gradients(), if
+  /// they are float32 and dense. 16-bit types, integers and IndexedSlices are sent unchanged;
+  /// float64 is refused. Other reductions are exact.
   WireCompression compression = WireCompression::kNone;
-  /// Applies to the same gradients, of all types.
+  /// Treatment of values that are not finite in these gradients, of all types.
   NonFinitePolicy non_finite = NonFinitePolicy::kIgnore;
 
   /// Throws kInvalidArgument naming the invalid field.

@@ -24,15 +24,15 @@ class CommunicatorState;
 struct PendingCall;
 }  // namespace internal
 
-/// Implementation of calls on GPUs. kNccl: NCCL if it is available and each rank has a GPU of its
-/// own, else the hosts. kHosts: always the hosts, with the communicator's algorithm.
+/// Implementation of calls on GPUs. kNccl: by NCCL if it is available and each rank has its own
+/// GPU, else by the hosts. kHosts: always by the hosts, with the communicator's algorithm.
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
   /// A registered name: canonical, ring, hierarchical_copy, reduction_to_one_device, mpi, or an
   /// operation or plugin that spans processes.
   std::string algorithm = "canonical";
-  std::string plugin_options = "";  // as in CrossDeviceOpsSpec
+  std::string plugin_options = "";  // see CrossDeviceOpsSpec
   /// Time that a call waits for the other ranks.
   Duration timeout = kDefaultTimeout;
   /// Time after which a waiting call logs which ranks are missing, their state and since when.
@@ -63,33 +63,34 @@ class CollectiveHandle {
 struct CallProgress {
   std::uint64_t entered = 0;   // calls begun so far
   std::uint64_t finished = 0;  // calls that ended, successfully or not
-  std::string call;            // latest: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
+  std::string call;            // latest call: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
   Duration since{};            // time since it began, accurate to some milliseconds
 };
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order.
-/// Operation, reduction, type, count, shape, root and name are compared; a difference is
+/// Operation, reduction, type, count, shape, root and name are compared; a difference throws
 /// kInvalidArgument on every rank, naming both sides and their source lines. If arguments are wrong
-/// on one rank alone, all ranks throw, and the error of the others names that rank and its reason.
-/// If all ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of
-/// any alignment, except in calls with CallOptions::gpu. bfloat16 and float16 are combined as
-/// float32 and rounded once. MEAN is SUM divided by size(), for floating types only; bool has MIN
-/// and MAX only.
+/// on one rank only, all ranks throw, and the other ranks' error names that rank and its reason. If
+/// all ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of any
+/// alignment, except in calls with CallOptions::gpu. bfloat16 and float16 are combined as float32
+/// and rounded once. MEAN is SUM divided by size(), for floating types only; bool has MIN and MAX
+/// only.
 ///
-/// Other errors of every call: kDeadlineExceeded naming the ranks that did not join, kAborted,
-/// kUnavailable (a peer exited). After these, later calls throw the same reason.
+/// Other errors of every call: kDeadlineExceeded naming the ranks that did not join the call,
+/// kAborted, kUnavailable (a peer exited). After one of these, later calls throw the same reason.
 ///
-/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls, and a call is
-/// ordered in a stream of the caller. In the first call the ranks agree on the implementation;
-/// NCCL's setup takes some seconds.
+/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls. A call takes
+/// its place in the order of the caller's stream. In the first call the ranks agree on the
+/// implementation; NCCL's setup takes some seconds.
 ///
-/// *NCCL* is used if all ranks have it and a GPU of their own. The call returns when its work is in
-/// the stream. Sums have NCCL's order, which differs between machines, regardless of determinism().
+/// *NCCL* is used if all ranks have it and each has its own GPU. The call returns when its work is
+/// in the stream. Sums have NCCL's order, which differs between machines, regardless of
+/// determinism().
 ///
-/// *The hosts* are used in all other cases, for MIN and MAX of floating types and
-/// all_to_all, and always with GpuCallsBy::kHosts. The call waits for the stream, and the
-/// algorithm works in pinned memory in its own order of sums. The copy back is in the stream when
-/// the call returns.
+/// *The hosts* carry out all other calls: all calls with GpuCallsBy::kHosts or without NCCL, and,
+/// even with NCCL, all_to_all and MIN and MAX of floating types. The call waits for the stream, and
+/// the algorithm works in pinned memory with its own order of additions. When the call returns, the
+/// copy back to the GPU is in the stream.
 ///
 /// barrier() waits for the stream and then for all ranks. Buffers must not change until the stream
 /// has passed the call. An NCCL operation ends when a rank aborts, 2 s after a rank exited, or
@@ -109,17 +110,17 @@ class Communicator {
   int rank() const;
   int size() const;
   std::string_view name() const;
-  /// Guarantee for calls on host memory, and for GPU calls through the hosts.
+  /// Returns the guarantee for calls on host memory, and for GPU calls that the hosts carry out.
   Determinism determinism() const;
-  /// CrossDeviceOps::max_relative_error() of the algorithm.
+  /// Returns CrossDeviceOps::max_relative_error() of the algorithm.
   double max_relative_error() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
-  /// Returns an allocator of memory that calls access without a copy (shared by the processes of a
-  /// host), or nullptr if all memory is alike.
+  /// Returns an allocator of memory that calls access without a copy, because the processes of a
+  /// host share it; nullptr if calls treat all memory alike.
   std::shared_ptr<BufferAllocator> allocator() const;
-  /// Allocates such memory as plain bytes, aligned to 64 and not cleared. Falls back to ordinary
-  /// memory if there is no allocator or too little left. The memory lives as long as its owners,
-  /// even after the communicator. Thread-safe.
+  /// Allocates memory of allocator() as plain bytes, aligned to 64 bytes and not cleared. Falls
+  /// back to ordinary memory if there is no allocator or too little memory left. The memory lives
+  /// as long as the pointer and its copies, even longer than the communicator. Thread-safe.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
 
   /// Combines all ranks' buffers. In place: afterwards every rank's buffer holds the result.
@@ -144,7 +145,7 @@ class Communicator {
                   std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
   /// Combines all inputs; rank r receives part r. counts[r] is that part's length; empty: equal
-  /// parts, kInvalidArgument if size() does not divide the input.
+  /// parts. Throws kInvalidArgument if equal parts are not possible.
   void reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
                       std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                       const SourceLocation& where = SourceLocation::current());
@@ -156,8 +157,8 @@ class Communicator {
   void barrier(const CallOptions& options = {},
                const SourceLocation& where = SourceLocation::current());
 
-  /// Same as above, but without waiting: a thread of the communicator runs the calls in order.
-  /// Memory must stay valid and unchanged until the handle's wait() has returned.
+  /// Same as the functions above, but return without waiting: a thread of the communicator runs the
+  /// calls in order. Memory must stay valid and unchanged until the handle's wait() has returned.
   CollectiveHandle start_all_reduce(ReduceOp op, const Elements& data,
                                     const CallOptions& options = {},
                                     const SourceLocation& where = SourceLocation::current());
@@ -182,13 +183,15 @@ class Communicator {
                                     const SourceLocation& where = SourceLocation::current());
 
   /// Creates a communicator for some of the ranks, with its own order of calls. Collective: every
-  /// rank passes the members (increasing) of its own group, or none and gets nullptr. Throws
-  /// kInvalidArgument on every rank if two ranks name each other in different groups.
+  /// rank passes the members of its own group in increasing order. A rank without a group passes
+  /// none and gets nullptr. Throws kInvalidArgument on every rank if two ranks name each other in
+  /// different groups.
   std::unique_ptr<Communicator> group(const std::vector<int>& members,
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
-  /// Replaces a call that this rank cannot make, as for wrong arguments. Throws `reason`.
+  /// Takes the place of a call that this rank cannot make, for example because of wrong arguments;
+  /// the other ranks' calls throw, too. Throws `reason`.
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
@@ -207,23 +210,25 @@ class Communicator {
 std::vector<std::unique_ptr<Communicator>> in_process_communicators(
     int size, const CommunicatorOptions& options = {});
 
-/// Returns the communicator of the rank of `transport`, for algorithms that work with messages.
+/// Returns the communicator of this rank of `transport`, for algorithms that work with messages.
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options = {});
 
-/// Returns the communicator of rank group.first_rank, with one local replica. Needs group.transport
-/// and, for plugins, group.store. kUnimplemented for an operation that works in one process only.
+/// Returns the communicator of rank group.first_rank, with one local replica. Requires:
+/// group.transport and, for plugins, group.store. Throws kUnimplemented for an operation that works
+/// only within one process.
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options = {});
 
 // Overloads for tensors. They throw the errors of Communicator.
 
-/// Returns the combination of all ranks' tensors, of one shape and dtype. Shapes are compared.
+/// Returns the combination of all ranks' tensors, which have one shape and dtype. Shapes are
+/// compared.
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
                   CallOptions options = {}, SourceLocation where = SourceLocation::current());
 
 /// Returns the slices of all ranks concatenated in rank order, keeping duplicates (tf's rule).
-/// Throws kInvalidArgument unless op is SUM or MEAN. Numbers of rows may differ.
+/// Throws kInvalidArgument unless op is SUM or MEAN. Ranks may have different numbers of rows.
 IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedSlices& value,
                          CallOptions options = {},
                          SourceLocation where = SourceLocation::current());

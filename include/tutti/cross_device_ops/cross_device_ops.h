@@ -1,4 +1,4 @@
-// Combination of the values of several devices: the plugin point.
+// CrossDeviceOps: the interface of operations that combine values of several devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,7 +38,7 @@ struct ReduceTask {
 class PendingReduction {
  public:
   PendingReduction();
-  /// Joins the work, without the actions of after_join().
+  /// Joins the work, but does not run the actions of after_join().
   ~PendingReduction();
   PendingReduction(PendingReduction&&) noexcept;
   PendingReduction& operator=(PendingReduction&&) noexcept;
@@ -46,7 +46,8 @@ class PendingReduction {
   /// Orders later work of the compute streams after the result. Does not wait for a GPU.
   void join();
 
-  /// For operations: add work to be joined, and actions to be queued after the join, in this order.
+  /// Called by operations: add work to be joined, and actions that join() then runs in the order of
+  /// their addition.
   void add(std::unique_ptr<internal::DeviceWork> work);
   void after_join(std::function<void()> action);
 
@@ -77,11 +78,11 @@ struct SegmentedSum {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // increasing
-  /// Replicas of each sum. Operations other than "canonical" only get the sum of all.
+  /// Replicas of each sum. Operations other than "canonical" get one node, which has all replicas.
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
-  /// Returns the address of a replica's values of a block (a part of a segment), at any alignment.
+  /// Returns the address, at any alignment, of a replica's values of a block (a part of a segment).
   /// `copy` has room for the block; it may be nullptr unless `copies` is set.
   std::function<const std::byte*(std::size_t replica, const Segment& block, std::byte* copy)>
       values = {};
@@ -93,16 +94,16 @@ struct SegmentedSum {
 
 /// Combines the values of several devices: tf.distribute.CrossDeviceOps. The public functions check
 /// arguments, pack small tensors, and turn MEAN into SUM and a division. If supports() returns
-/// false, they fall back to copies to one device; bfloat16 and float16 (for MEAN, too) are then
-/// reduced as float32 and rounded once. The public functions take the values of all members, so
-/// they are for groups of one process; operations that span processes are called by a Communicator.
-/// A new algorithm implements name, supports and all_reduce_buffers. Not thread-safe, except
-/// all_reduce_buffers of a sliceable operation, and abort().
+/// false, they copy all values to one device and reduce there. bfloat16 and float16 are then
+/// reduced as float32 and rounded once, even for MEAN. The public functions take the values of all
+/// members, so they are for groups within one process. A Communicator calls operations that span
+/// processes. A new algorithm implements name, supports and all_reduce_buffers. Not thread-safe,
+/// except all_reduce_buffers of a sliceable operation, and abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
   virtual std::string_view name() const = 0;
-  /// Returns true if the reductions that the operation provides() support this combination.
+  /// Returns true if the reductions for which provides() is true support this combination.
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
   /// Returns true if several threads may call all_reduce_buffers concurrently on disjoint ranges of
@@ -112,9 +113,9 @@ class CrossDeviceOps {
   /// of each replica's largest magnitude in the buffer; `tutti conform` checks it. 0: the only
   /// error is the rounding of each addition; infinity: lossy without a bound. kCanonical implies 0.
   virtual double max_relative_error() const { return 0.0; }
-  /// Returns true if its group may have members in other processes. The `*_buffers` functions then
-  /// receive only this process's replicas, roots and counts are those of the whole group, and every
-  /// process makes the same calls in the same order.
+  /// Returns true if the operation's group may have members in other processes. The `*_buffers`
+  /// functions then receive only this process's replicas, roots and counts are those of the whole
+  /// group, and every process makes the same calls in the same order.
   virtual bool spans_processes() const { return false; }
   /// Returns true if the operation overrides the `*_buffers` function of this collective. The
   /// defaults are composed of all_reduce_buffers and copies.
@@ -122,25 +123,28 @@ class CrossDeviceOps {
   /// Ends the running call and all later ones with kAborted and this reason. Thread-safe.
   virtual void abort(const Error& reason) noexcept;
   /// Returns true if work in GPU streams may still be running. Throws the reason if such work was
-  /// given up; gives it up if it has failed or takes too long. Thread-safe, also during a call.
+  /// given up; gives it up if it has failed or takes too long. Thread-safe, even during a call.
   virtual bool check_pending() { return false; }
-  /// Returns the bytes of this process's values that were combined so far. Thread-safe.
+  /// Returns the total size, in bytes, of this process's values that were combined so far.
+  /// Thread-safe.
   std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
   /// Returns the combination of all replicas' values, on `destination`. IndexedSlices (SUM, MEAN)
-  /// are concatenated in replica order, keeping duplicates (tf's rule). kInvalidArgument for an
-  /// empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and sparse.
+  /// are concatenated in replica order, keeping duplicates (tf's rule). Throws kInvalidArgument for
+  /// an empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and sparse
+  /// values.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
   /// Overload that reduces once and copies the result to each of the destinations (one or more).
   PerReplica<Gradient> reduce(ReduceOp op, const PerReplica<Gradient>& value,
                               std::span<const Device> destinations);
-  /// Performs several reductions, each with its own destinations; results keep the order.
+  /// Performs several reductions, each with its own destinations. Returns results in the order of
+  /// `tasks`.
   std::vector<PerReplica<Gradient>> batch_reduce(ReduceOp op, std::span<const ReduceTask> tasks,
                                                  const CommunicationOptions& options = {});
-  /// Returns the combination for every replica, each on the device of its value.
+  /// Returns the combination once per replica, on the device of that replica's value.
   PerReplica<Tensor> all_reduce(ReduceOp op, const PerReplica<Tensor>& value);
-  /// Reduces many values, packed by options.bytes_per_pack; dense and sparse may be mixed. Returns
-  /// results in the caller's order.
+  /// Reduces many values, packed by options.bytes_per_pack; dense and sparse values may be mixed.
+  /// Returns results in the caller's order.
   std::vector<PerReplica<Gradient>> batch_all_reduce(ReduceOp op,
                                                      std::span<const PerReplica<Gradient>> values,
                                                      const CommunicationOptions& options = {});
@@ -152,14 +156,15 @@ class CrossDeviceOps {
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
   /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw
   /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
-  /// unsupported combination falls back (logged once) or, with options.strict, throws
-  /// kUnimplemented. Pure inputs stay unchanged. All buffers are on CPUs or all on GPUs. On GPUs,
-  /// work is only queued, between the current and the later work of the compute streams.
+  /// unsupported combination falls back to copies (logged once) or, with options.strict, throws
+  /// kUnimplemented. Inputs that are not also outputs stay unchanged. Either all buffers are on
+  /// CPUs or all on GPUs. On GPUs, work is only queued: after the current and before the later work
+  /// of the compute streams.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
   /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the
-  /// result once the returned object is joined, and must not use the buffers before. On CPUs it is
-  /// done on return.
+  /// result after join() of the returned object, and must not use the buffers before. On CPUs the
+  /// reduction is complete on return.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -177,8 +182,8 @@ class CrossDeviceOps {
   void reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                       std::span<const ReplicaBuffer> outputs,
                       const CommunicationOptions& options = {});
-  /// Exchanges parts. counts[r * V + s]: elements that replica r sends to s, ordered by s in
-  /// inputs[r] and by r in outputs[s]. Empty: equal parts.
+  /// Exchanges parts. counts[r * n + s], for n replicas, is the number of elements that replica r
+  /// sends to s, ordered by s in inputs[r] and by r in outputs[s]. Empty: equal parts.
   void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
                   std::span<const std::size_t> counts = {});
 
@@ -192,12 +197,14 @@ class CrossDeviceOps {
   // one dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There are at least two members and
   // one element. Buffers on GPUs have a `work` (device_work.h), which queues the work on them.
 
-  /// Throws for buffers for which a fallback would hide a mistake. Called first.
+  /// Throws if the buffers show a mistake that a fallback would hide, such as a device outside the
+  /// group. Called before the functions below.
   virtual void require_buffers(std::span<const ReplicaBuffer> inputs,
                                std::span<const ReplicaBuffer> outputs) const;
-  /// Combines buffers of one count in place.
+  /// Combines the buffers, which have the same count, in place.
   virtual void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) = 0;
-  /// Combines into *output, which is inputs[root] or separate; nullptr if the root is not local.
+  /// Combines the inputs into *output, which is inputs[root] or a separate buffer. `output` is
+  /// nullptr if the root is not local.
   virtual void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                               const ReplicaBuffer* output, int root);
   /// Copies buffers[root] into the others.

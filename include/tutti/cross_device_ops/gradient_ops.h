@@ -1,5 +1,6 @@
-// Arithmetic on gradients, dense or sparse: sums, quotients and copies that keep the kind;
-// IndexedSlices of several replicas, concatenated, or summed with the bits of the dense sum.
+// Arithmetic on dense or sparse gradients: sums, quotients and copies of the same kind.
+// IndexedSlices of several replicas can be concatenated, or summed with the same bits as the dense
+// sum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,11 +13,11 @@ namespace tutti {
 
 /// Returns the sum of gradients of one kind, on the device of the first: dense ones along the
 /// canonical tree, IndexedSlices concatenated. Throws kInvalidArgument for an empty list, a mix of
-/// kinds, or differing shapes or types. tf's aggregate_tensors_or_indexed_slices.
+/// kinds, or differing shapes or types. Equivalent of tf's aggregate_tensors_or_indexed_slices.
 Gradient aggregate(std::span<const Gradient> gradients);
 
 /// Divides each element by `divisor`; IndexedSlices stay sparse. Throws kInvalidArgument unless the
-/// type is floating. tf's divide_by_n_tensors_or_indexed_slices.
+/// type is floating. Equivalent of tf's divide_by_n_tensors_or_indexed_slices.
 Gradient divide_by(const Gradient& gradient, double divisor);
 
 /// Returns the value on `device`; IndexedSlices stay sparse, and an absent gradient stays absent.
@@ -26,15 +27,16 @@ Gradient copy_to(const Gradient& gradient, Device device);
 Device device_of(const Gradient& gradient);
 
 /// Concatenates the rows of all replicas in replica order, keeping duplicates (tf's rule). MEAN
-/// divides by the number of replicas, not of those that touch a row. Throws kInvalidArgument for
-/// another operation, or naming the replicas whose dense shapes or types differ.
+/// divides by the number of all replicas, even for rows that only some replicas have. Throws
+/// kInvalidArgument for another operation, and, naming the replicas, if dense shapes or types
+/// differ.
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
                                  Device destination);
 
-/// Returns the sum over replicas with unique ascending indices. Each replica's own duplicates are
-/// added in position order, then rows along the canonical tree, where a replica without the row
-/// counts as zeros. The bits are therefore those of the dense sum (in both, a row of -0 in one
-/// replica becomes +0 once another replica counts as zero).
+/// Returns the sum over replicas with unique ascending indices. First adds each replica's own
+/// duplicates in position order, then adds rows along the canonical tree, where a replica without a
+/// row counts as zeros. The result therefore has the bits of the dense sum. In both sums, -0 in one
+/// replica plus the zero of another gives +0.
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
                                      Device destination);
 

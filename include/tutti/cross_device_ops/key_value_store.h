@@ -1,4 +1,4 @@
-// Small values by key, with which ranks find each other.
+// Key-value stores of the small values by which ranks find each other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,7 +37,8 @@ class StorePart {
   StorePart() = default;
   template <class Store>
   StorePart(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  /// Returns the part whose keys also begin with `prefix`; empty if this part is.
+  /// Returns the keys of this part that begin with `prefix`, as a part; empty if this part is
+  /// empty.
   StorePart part(std::string_view prefix) const {
     StorePart longer = *this;
     longer.prefix_ += prefix;
@@ -59,7 +60,7 @@ class StorePart {
   std::string prefix_;
 };
 
-/// A store for the threads of one process. Share it with a shared_ptr.
+/// Key-value store for the threads of one process. Share it with a shared_ptr.
 class InProcessStore final : public KeyValueStore {
  public:
   void set(std::string_view key, std::string_view value) override;

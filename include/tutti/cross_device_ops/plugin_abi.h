@@ -4,11 +4,12 @@
 // A plugin includes only this file and exports one function, TUTTI_PLUGIN_SYMBOL, which returns its
 // table. docs/adding_a_cross_device_op.md walks through an example.
 //
-// Version 1 never changes the values of the constants, tutti_device_v1, tutti_buffer_v1 and
-// tutti_error_v1, and the members below. New members are added at the end of tutti_group_v1 and
-// tutti_cross_device_ops_v1, whose first member is their size as compiled. A member that is missing
-// or NULL has the behaviour described at 'Default'. No exception may cross the interface. Memory
-// belongs to the side that allocated it; arguments are valid until the call returns.
+// In version 1, the values of the constants, the structs tutti_device_v1, tutti_buffer_v1 and
+// tutti_error_v1, and the members declared here never change. New members are added at the end of
+// tutti_group_v1 and tutti_cross_device_ops_v1, whose first member is their size as compiled. A
+// member that is missing or NULL has the behaviour described at 'Default'. No exception may cross
+// the interface. Memory belongs to the side that allocated it; arguments are valid until the call
+// returns.
 #pragma once
 
 #include <stdint.h>
@@ -97,7 +98,7 @@ typedef struct tutti_group_v1 {
   int32_t (*set)(void* store, const char* key, const void* value, uint64_t size,
                  tutti_error_v1* error);
   // Waits until the key exists; timeout_ms 0: checks once (TUTTI_NOT_FOUND), -1: waits 2 minutes.
-  // Then sets *size and copies the value, or fails (TUTTI_OUT_OF_RANGE) above `capacity`.
+  // Then sets *size and copies the value; fails with TUTTI_OUT_OF_RANGE if it exceeds `capacity`.
   int32_t (*get)(void* store, const char* key, void* value, uint64_t capacity, uint64_t* size,
                  int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;
@@ -115,8 +116,8 @@ typedef struct tutti_cross_device_ops_v1 {
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
   void (*destroy)(void* self);
-  // Returns 1 if its reductions support this combination, else 0. If 0, tutti reduces in another
-  // way (and bfloat16 and float16 are passed as float32). Thread-safe. Required.
+  // Returns 1 if its reductions support this combination, else 0. If 0, tutti reduces without the
+  // plugin; it passes bfloat16 and float16 as float32 if that is supported. Thread-safe. Required.
   int32_t (*supports)(void* self, int32_t op, int32_t dtype, int32_t device_type);
   // Combines the buffers of the local replicas element by element with those of the other
   // processes; afterwards each holds the result. Buffers have one type and one count above 0. There
@@ -137,7 +138,8 @@ typedef struct tutti_cross_device_ops_v1 {
   // overlap unless stated otherwise. Collectives that do not combine (broadcast, all_gather,
   // all_to_all) receive buffers of every type, regardless of supports().
 
-  // Combines into *output, which may be the root's input; NULL if the root is in another process.
+  // Combines the inputs into *output, which may be the root's input. `output` is NULL if the root
+  // is in another process.
   int32_t (*reduce)(void* self, int32_t op, const tutti_buffer_v1* inputs, uint32_t num_replicas,
                     const tutti_buffer_v1* output, int32_t root, int64_t timeout_ms,
                     tutti_error_v1* error);
@@ -145,12 +147,12 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*broadcast)(void* self, const tutti_buffer_v1* buffers, uint32_t num_replicas,
                        int32_t root, int64_t timeout_ms, tutti_error_v1* error);
   // Copies all inputs to each output in member order; counts[r] >= 0 is the length of member r's
-  // input. An input may be its own part of its replica's output.
+  // input. An input may be stored in its own part of its replica's output.
   int32_t (*all_gather)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
   // Combines the inputs; member r's output receives part r, which has counts[r] elements. The
-  // output may be its own part of its replica's input.
+  // output may be stored in its own part of its replica's input.
   int32_t (*reduce_scatter)(void* self, int32_t op, const tutti_buffer_v1* inputs,
                             const tutti_buffer_v1* outputs, uint32_t num_replicas,
                             const uint64_t* counts, int64_t timeout_ms, tutti_error_v1* error);
@@ -159,7 +161,7 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*all_to_all)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
-  // Makes the running call on another thread return TUTTI_ABORTED soon. `code` and `message` are
+  // Makes the call that runs on another thread return TUTTI_ABORTED soon. `code` and `message` are
   // the reason. Thread-safe. Afterwards tutti calls only destroy. Default: a running call ends by
   // itself.
   void (*abort)(void* self, int32_t code, const char* message);
@@ -172,10 +174,10 @@ typedef struct tutti_cross_device_ops_v1 {
   // Names of the plugin's own options, separated by ','. Other names are refused before create.
   // Default: no options.
   const char* option_names;
-  // Same as all_reduce, and called in its place, but for a plugin that keeps state per buffer
-  // between calls. `id` and `name` (null-terminated) are equal for one buffer in every call, such
-  // as a bucket of gradients in every step, and `id` differs between buffers; 0 and "" if calls are
-  // not known to repeat. Default: all_reduce.
+  // Same as all_reduce, and called instead of it, for a plugin that keeps state per buffer between
+  // calls. `id` and `name` (null-terminated) are equal for one buffer in every call, such as a
+  // bucket of gradients in every step, and `id` differs between buffers; 0 and "" if calls are not
+  // known to repeat. Default: all_reduce.
   int32_t (*all_reduce_named)(void* self, uint64_t id, const char* name, int32_t op,
                               const tutti_buffer_v1* replicas, uint32_t num_replicas,
                               int64_t timeout_ms, tutti_error_v1* error);

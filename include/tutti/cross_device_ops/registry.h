@@ -22,10 +22,11 @@ struct Group {
   int world_size = 1;
   int first_rank = 0;
   std::vector<Device> local_devices;  // one per local replica
-  /// With it, operations that span processes find the other ranks; keys are the group's own.
+  /// Store with which operations that span processes find the other ranks. Other groups do not see
+  /// its keys.
   StorePart store = {};
-  /// Messages between the group's ranks. For an operation, tags are its own and at most
-  /// kLargestOperationTag, and an abort of the group ends its calls with kAborted.
+  /// Messages between the group's ranks. An operation may use all tags up to kLargestOperationTag.
+  /// An abort of the group ends the operation's calls with kAborted.
   std::shared_ptr<Transport> transport = nullptr;
 };
 
@@ -40,14 +41,15 @@ void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory fa
 /// with the options that the user set. The factory checks their values.
 using ConfigurableOpsFactory = std::function<std::unique_ptr<CrossDeviceOps>(
     const Group&, const CommunicationOptions&, const Json& own)>;
-/// Overload for such an operation. Options other than `option_names` are refused before the factory
-/// is called.
+/// Overload for an operation with options of its own. Options other than `option_names` are refused
+/// before the factory is called.
 void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory factory,
                                std::vector<std::string> option_names);
 /// Returns all names: built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
-/// nccl, mpi) first, then those of the plugins in TUTTI_PLUGINS.
+/// nccl, mpi) first, then those of the plugins in TUTTI_PLUGINS and of other registrations.
 std::vector<std::string> registered_cross_device_ops();
-/// Returns those for one process on such devices: all except mpi and, on CPUs, nccl.
+/// Returns the names of operations for one process on devices of this type: all except mpi and, on
+/// CPUs, nccl.
 std::vector<std::string> registered_cross_device_ops(DeviceType device);
 
 /// Loads a shared library that exports the table of plugin_abi.h, registers its operation and
@@ -67,8 +69,8 @@ struct CrossDeviceOpsSpec {
   /// has its own GPU and NCCL is available, else an operation that reads peers' memory.
   std::string name = "";
   CommunicationOptions options = {};
-  /// The operation's own options: "k=0.01,name=value" (values as in JSON; others are text) or a
-  /// JSON object.
+  /// The operation's own options: "k=0.01,name=value" or a JSON object. In the first form, a value
+  /// that is not JSON counts as a string.
   std::string plugin_options = "";
 };
 /// Returns a spec. Throws kNotFound listing the registered names, and kInvalidArgument naming a
@@ -76,8 +78,9 @@ struct CrossDeviceOpsSpec {
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {},
                                          const std::string& plugin_options = "");
-/// Builds the operation. kInvalidArgument if the world size is not a multiple of the local devices
-/// or the implementation contradicts the name, kUnimplemented for one that this build lacks.
+/// Builds the operation. Throws kInvalidArgument if the world size is not a multiple of the number
+/// of local devices, or if the implementation contradicts the name; kUnimplemented if this build
+/// lacks the operation.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group);
 

@@ -25,11 +25,12 @@ class Work {
   virtual bool test() = 0;
   /// Waits for the end. Throws kDeadlineExceeded naming the peer, kAborted (the reason of
   /// Transport::abort), kUnavailable if the peer exited, and kInvalidArgument naming both lengths
-  /// if the peer's body has not the length passed to recv(); its head is received.
+  /// if the peer's body does not have the length passed to recv(); the head is received even then.
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// Totals that a rank has sent: bodies and heads of messages, without the transport's own framing.
+/// Totals of what a rank has sent: bodies and heads of messages, without the transport's own
+/// framing.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
@@ -38,7 +39,7 @@ struct TransportStats {
 /// The n ranks of a group and the connections between them. A message is a small *head* of a length
 /// that sender and receiver know (0 to 256 bytes), and a *body*. Messages of one (sender, receiver,
 /// tag) arrive in the order in which they were sent; a message waits for its recv(). Memory passed
-/// to send() and recv() must stay valid until their Work has ended or was destroyed. Thread-safe.
+/// to send() and recv() must stay valid until their Work has ended or is destroyed. Thread-safe.
 /// Implementations: in_process/ (threads), mpi/, cluster/net (processes).
 class Transport {
  public:
@@ -47,7 +48,7 @@ class Transport {
   virtual int size() const = 0;
   /// "tcp", "shm", "in_process".
   virtual std::string_view name() const = 0;
-  /// Returns true if ranks are processes, so that bytes are copied; false for threads.
+  /// Returns true if ranks are processes, so that bytes are copied; false if ranks are threads.
   virtual bool spans_processes() const { return true; }
 
   /// Start a message to or from a rank. kInvalidArgument unless 0 <= peer < size(), peer != rank().
@@ -56,16 +57,16 @@ class Transport {
   virtual std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                                      std::span<std::byte> body) = 0;
 
-  /// Wakes every waiter, here and at the peers: their Work, running and later, fails with kAborted
-  /// and this reason's message. Only the first reason counts.
+  /// Wakes all waiting threads of this rank and its peers: running and later Work of all of them
+  /// fails with kAborted and this reason's message. Only the first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
-  /// Returns the first peer whose connection ended without an abort here; set once a call has
-  /// failed because of it.
+  /// Returns the first peer whose connection ended without an abort on this rank; nullopt until a
+  /// call has failed because of it.
   virtual std::optional<int> lost_peer() const { return std::nullopt; }
 
   virtual TransportStats stats() const = 0;
 
-  /// Returns shared memory of the ranks (shared/host_memory.h); nullptr unless on one host.
+  /// Returns shared memory of the ranks (shared/host_memory.h); nullptr unless all are on one host.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
 };
 

@@ -22,11 +22,12 @@ struct ControlOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Restarts of this task before this process.
+  /// Number of restarts of this task before this process.
   std::uint64_t incarnation = 0;
   /// Process that hosts the server, for messages, such as "chief 0".
   std::string hosted_by = {};
-  /// Timeout for reaching the server, which a line names every `say_every` until then.
+  /// Timeout for reaching the server. While it waits, a log line names the server every
+  /// `say_every`.
   Duration timeout = durations::kJoinTimeout;
   Duration say_every = durations::kSayAgainEvery;
   /// Source of the progress in each heartbeat; may be null.
@@ -40,20 +41,22 @@ struct ControlOptions {
 /// to the server.
 struct HealthOptions {
   Duration heartbeat_every = durations::kHeartbeatEvery;
-  /// Silence after which a member counts as stopped if the operating system reports so (only
-  /// possible on the server's machine). Eight heartbeats, so a single late one has no effect.
+  /// Silence after which a member counts as stopped if the operating system reports its process as
+  /// stopped (only possible on the server's machine). Eight heartbeats, so that a single late
+  /// heartbeat has no effect.
   Duration silent_after = durations::kSilentAfter;
-  /// Silence after which a member counts as lost if nothing explains the silence: all threads of
-  /// its process sleep, or its machine or a link is silent, too. A switch that restarts, a full
-  /// queue or repeated packet loss takes less time. A process on the server's machine with a thread
-  /// that runs or waits for a processor counts as alive indefinitely.
+  /// Silence after which a member counts as lost, if all threads of its process sleep, or if its
+  /// machine or link is silent, too. A switch that restarts, a full queue or repeated packet loss
+  /// causes a shorter silence. A process on the server's machine with a thread that runs or waits
+  /// for a processor counts as alive indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
   /// Time that other members wait in a collective for a missing member before a warning.
   Duration warn_stuck_after = durations::kSayAgainEvery;
-  /// Same as warn_stuck_after, but fatal.
+  /// Same as warn_stuck_after, but before a fatal error.
   Duration abort_stuck_after = durations::kAbortStuckAfter;
 
-  /// Returns options with 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
+  /// Returns options that detect losses faster: 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5
+  /// s.
   static HealthOptions fast_detect() {
     HealthOptions options;
     options.heartbeat_every = std::chrono::milliseconds(100);
@@ -70,23 +73,23 @@ struct JoinOptions {
   bool allow_insecure_network = false;
 };
 
-/// How the workers of a job find, reach and watch each other. Equal on all workers, except for
-/// addresses.
+/// Options by which the workers of a job find, reach and watch each other. Must be equal on all
+/// workers, except for addresses.
 struct WorkerGroupOptions {
   /// Timeout for the workers to join at the start.
   Duration join_timeout = durations::kJoinTimeout;
   /// Transport between workers.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
-  /// Address where this worker listens for messages of the others ("0.0.0.0:5000"), and the address
-  /// by which they reach it ("203.0.113.7:31000"), for mapped ports. Default: TUTTI_DATA_LISTEN and
-  /// TUTTI_DATA_ADDRESS; if unset, a free port of the task's own address.
+  /// Address where this worker listens for messages of the other workers ("0.0.0.0:5000"), and the
+  /// address by which they reach it ("203.0.113.7:31000"), for mapped ports. Default:
+  /// TUTTI_DATA_LISTEN and TUTTI_DATA_ADDRESS; if unset, a free port of the task's own address.
   std::string listen_at = "";
   std::string reached_at = "";
   /// Secret, failure detection and address of the control server.
   JoinOptions join = {};
-  /// Set only for a group that is part of a larger job, which restarts as a whole, so that no
-  /// member is ever a replacement. Receives every verdict on a thread of the job, and returns true
-  /// if the verdict ends the group's calls. Verdicts on the group's own workers always do.
+  /// Set only for a group that is part of a larger job. That job restarts as a whole, so that no
+  /// member is ever a replacement. A thread of the job passes every verdict; returns true if the
+  /// verdict ends the group's calls. Verdicts about the group's own workers always end them.
   std::function<bool(const Verdict&)> ends_calls = {};
 };
 

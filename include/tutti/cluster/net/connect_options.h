@@ -13,35 +13,37 @@ namespace tutti {
 class Interruption;  // cluster/net/socket.h
 
 /// Options of connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be equal on all
-/// ranks; addresses and times may differ.
+/// ranks; addresses and timeouts may differ.
 struct ConnectOptions {
-  /// kAuto: shared memory with ranks of the same machine, user and network namespace if there is
-  /// enough memory; TCP with the others. The other two values force one transport.
+  /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
+  /// enough memory; TCP with all other ranks. kSharedMemory and kTcp force one transport.
   enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
   /// TCP: address of this machine by which the other ranks reach it.
   std::string address = "127.0.0.1";
-  /// TCP through mapped ports: where this rank listens ("0.0.0.0:5000"; empty: a free port of
-  /// `address`), and where the others reach it ("203.0.113.7:31000"; empty: `address` and that
-  /// port).
+  /// TCP through mapped ports: the address where this rank listens ("0.0.0.0:5000"; empty: a free
+  /// port of `address`), and the one by which other ranks reach it ("203.0.113.7:31000"; empty:
+  /// `address` with the port of `listen_at`).
   std::string listen_at = "";
   std::string reached_at = "";
   /// Timeout for finding and connecting all ranks. It restarts with each connection that this rank
-  /// makes, and with each peer that reports that it has all of its own.
+  /// makes, and with each peer that reports that its own connections are complete.
   Duration timeout = durations::kJoinTimeout;
-  /// Prefix of the group's keys in the store; must differ between groups that exist at once.
+  /// Prefix of the group's keys in the store; must differ between groups that exist at the same
+  /// time.
   std::string key_prefix = "ranks";
   /// Limit, in bytes, of all messages that arrived before their recv(). A connection that exceeds
   /// it fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
   /// Address space reserved for this rank's HostMemory, in bytes: the most that it can allocate.
-  /// Less if the system limits the size of files.
+  /// Reserves less if the system limits the size of files.
   std::size_t place_bytes = std::size_t{1} << 34;
   /// The job's secret: every connection begins with proofs that both sides know it. Default: the
   /// secret in TUTTI_JOB_SECRET_FILE, if set. Required for addresses that other machines can reach.
   JobSecret secret = {};
-  /// Ranks of other jobs are refused. Default: TUTTI_JOB_ID.
+  /// Id of the job; ranks of other jobs are refused. Default: TUTTI_JOB_ID.
   std::string job_id = {};
-  /// Allows such addresses without a secret, for closed laboratory networks.
+  /// If true, addresses that other machines can reach are allowed without a secret, for closed
+  /// laboratory networks.
   bool allow_insecure_network = false;
   /// Lets another thread cancel connecting: connect_ranks() then throws its reason. May be null.
   std::shared_ptr<const Interruption> interruption = nullptr;

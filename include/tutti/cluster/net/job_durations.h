@@ -1,4 +1,4 @@
-// Timeouts and intervals between the processes of a job, each with its reason.
+// Timeouts and intervals for communication between the processes of a job, each with its reason.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Durations that do not involve a network are in tutti/cross_device_ops/rank_durations.h. User
@@ -13,8 +13,8 @@ namespace tutti::durations {
 
 // Reaching a process that may not have started yet.
 
-/// Interval of lines about a wait (users must see one within 5 s) and about refused connections, so
-/// that unauthenticated peers cannot fill the disk.
+/// Interval between log lines about a wait, of which users must see one within 5 s. Also between
+/// lines about refused connections, so that unauthenticated peers cannot fill the disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
 /// Grace period for unreachable addresses: interfaces or routes may be missing just after booting.
 inline constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
@@ -25,22 +25,22 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 /// Interval between the heartbeats of a member.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
-/// Timeout for heartbeats of a stopped member, the acknowledgement of a stop step, the answer to a
-/// handshake, and a task that may have lost its state. Answers take milliseconds; a run of lost
-/// packets delays them by a second.
+/// Timeout for a heartbeat of a member that may be stopped, the acknowledgement of a stop step, the
+/// answer to a handshake, and a task that may have lost its state. Answers take milliseconds;
+/// several lost packets in a row delay them by a second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Timeout after which a silent member, a client whose call stream broke, or a new connection that
 /// has not authenticated itself counts as lost.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
-/// Time after which a member on another machine counts as dead if its connection closed without a
-/// new one, or the server's port refuses connections: an exit closes connections, a silent link
-/// does not. A handshake needs at least this long, however little time is left.
+/// Time after which a member on another machine counts as dead if its connection was closed and it
+/// opened no new one; same for a server whose port refuses connections. An exit closes connections,
+/// a silent link does not. Also the least time that a handshake is given.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives are deadlocked, which
 /// is fatal. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
-/// Longest training step, for workers whose collectives have their own deadlines.
+/// Limit for one training step of workers whose collectives have their own deadlines.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 
 // Calls and shutdown.
@@ -51,16 +51,17 @@ inline constexpr Duration kServerPatience = std::chrono::seconds(30);
 /// failed member, reconnecting in a loop, or writing a checkpoint after a disk error.
 inline constexpr Duration kOneTry = std::chrono::seconds(1);
 
-// Bytes between ranks.
+// Transfers between ranks.
 
 /// Spinning time before a thread sleeps; waking a sleeping thread costs about as much.
 inline constexpr Duration kSpin = std::chrono::microseconds(100);
 /// Yielding time of a thread that may not spin, before it sleeps. An idle core takes longer than
-/// this to wake (4 ranks on 2 cores, 1 KiB: 145 us without, 58 us with 20, up to 100 us with 100).
+/// this to wake. Measured for 1 KiB with 4 ranks on 2 cores: 145 us without yielding, 58 us with 20
+/// us of it, up to 100 us with 100 us.
 inline constexpr Duration kYield = std::chrono::microseconds(20);
-/// Time without acknowledgements after which a link counts as broken. The system retransmits after
-/// 0.2, 0.6, 1.4, 3 and 6.2 s (on a fast link), so a link that was silent for 3 to 6 s is only then
-/// known to be back. Checked seven times per period.
+/// Time without acknowledgements after which a link counts as broken. On a fast link the system
+/// retransmits after 0.2, 0.6, 1.4, 3 and 6.2 s. A link that is silent for 3 to 6 s is therefore
+/// known to work again only after 6.2 s. Checked seven times per period.
 inline constexpr Duration kLinkSilence = std::chrono::seconds(7);
 
 }  // namespace tutti::durations

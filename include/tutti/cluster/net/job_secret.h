@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// Secret of 32 to 4,096 bytes that only the processes of one job know, or none. Copies share a
-/// page that is excluded from core dumps and overwritten when the last copy is destroyed. There is
-/// no operator<<, so secrets do not get into logs. Thread-safe.
+/// Secret of 32 to 4,096 bytes that only the processes of one job know; may be unset. Copies share
+/// a page that is excluded from core dumps and overwritten when the last copy is destroyed. There
+/// is no operator<<, so secrets do not get into logs. Thread-safe.
 class JobSecret {
  public:
   /// No secret, for jobs on the loopback interface.
@@ -46,14 +46,15 @@ struct TlsFiles {
   bool is_set() const { return !certificate.empty(); }
 };
 
-/// Writes a new secret to `path` with mode 0600. Throws kAlreadyExists or kUnavailable.
+/// Writes a new secret to a new file `path` with mode 0600. Throws kAlreadyExists if the file
+/// exists, kUnavailable if it cannot be written.
 void write_job_secret_file(const std::string& path);
 
 /// Conditions for listening at an address that other machines can reach.
 struct Exposure {
   bool has_secret = false;
   bool has_tls = false;
-  /// For closed laboratory networks.
+  /// Allows such addresses without a secret or TLS, for closed laboratory networks.
   bool allow_insecure_network = false;
   /// Allows "0.0.0.0", "::" and "", which mean every interface of this machine.
   bool allow_any_address = false;

@@ -25,9 +25,9 @@ struct KubernetesResolverOptions {
 
 /// Cluster of pods that know each other by name. HOSTNAME "train-worker-1" is worker 1 of the set
 /// "train", whose tasks are at train-worker-0.train:2222 and so on; "train-1", as in a StatefulSet
-/// or an indexed Job, is worker 1 at train-1.train:2222. (A TFJob sets TF_CONFIG:
-/// TfConfigResolver.) Throws kFailedPrecondition or kInvalidArgument naming a missing or invalid
-/// variable.
+/// or an indexed Job, is worker 1 at train-1.train:2222. (A TFJob sets TF_CONFIG; use
+/// TfConfigResolver there.) Throws kFailedPrecondition or kInvalidArgument naming a missing or
+/// invalid variable.
 class KubernetesResolver : public ClusterResolver {
  public:
   explicit KubernetesResolver(const KubernetesResolverOptions& options = {},
@@ -40,7 +40,7 @@ class KubernetesResolver : public ClusterResolver {
   ClusterSpec cluster_;
 };
 
-/// A pod as KubernetesPodsResolver needs it.
+/// Description of a pod for KubernetesPodsResolver.
 struct Pod {
   std::string name = {};
   std::string phase = {};  // "Running"
@@ -58,7 +58,7 @@ struct KubernetesPodsOptions {
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;
-  ResolverOverrides overrides = {};  // own task, which the list of pods does not contain
+  ResolverOverrides overrides = {};  // this process's task: pods do not show it
   std::string rpc_layer = "grpc";
 };
 

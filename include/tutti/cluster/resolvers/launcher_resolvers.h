@@ -17,10 +17,11 @@ struct MpiResolverOptions {
   std::vector<std::pair<std::string, int>> jobs = {};
 };
 
-/// Rank and size under mpirun of Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), MPICH and its derivatives
-/// (PMI_RANK, PMI_SIZE), or a PMIx launcher (PMIX_RANK, SLURM_STEP_NUM_TASKS).
+/// Cluster of the ranks of an MPI job. Reads rank and size as set by mpirun of Open MPI
+/// (OMPI_COMM_WORLD_RANK, _SIZE), MPICH and its derivatives (PMI_RANK, PMI_SIZE), or a PMIx
+/// launcher (PMIX_RANK, SLURM_STEP_NUM_TASKS).
 ///
-/// Launchers do not provide addresses, so every address is ""; in a build with MPI the ranks
+/// Launchers do not provide addresses, so every address is "". In a build with MPI the ranks
 /// connect through MPI. Throws kFailedPrecondition if no launcher's variables are set, and
 /// kInvalidArgument if their numbers are inconsistent.
 class MpiResolver : public ClusterResolver {
@@ -30,7 +31,7 @@ class MpiResolver : public ClusterResolver {
 
   std::string name() const override { return "MPI"; }
   ClusterSpec cluster_spec() const override { return cluster_; }
-  /// Returns the launcher's name of this run; "" if it has none.
+  /// Returns the name that the launcher gives to this run; "" if there is none.
   std::string job_id() const override { return job_id_; }
 
   int rank() const { return rank_; }
@@ -50,10 +51,10 @@ class MpiResolver : public ClusterResolver {
   std::optional<int> local_rank_, local_size_;
 };
 
-/// tf's SageMakerClusterResolver: the hosts in SM_HOSTS, a JSON list, sorted, are workers on
-/// `port`; SM_CURRENT_HOST is this process. The cluster is empty if the list lacks that host.
-/// Throws kFailedPrecondition "Not a SageMaker Environment" without the variables, and
-/// kInvalidArgument with the JSON path if they cannot be parsed.
+/// Cluster of the hosts of a SageMaker job (tf's SageMakerClusterResolver). The sorted hosts of
+/// SM_HOSTS, a JSON list, are workers on `port`; SM_CURRENT_HOST is this process. The cluster is
+/// empty if the list lacks that host. Throws kFailedPrecondition "Not a SageMaker Environment"
+/// without the variables, and kInvalidArgument with the JSON path if they cannot be parsed.
 class SageMakerResolver : public ClusterResolver {
  public:
   explicit SageMakerResolver(int port = 2223, const ResolverOverrides& overrides = {},

@@ -21,16 +21,16 @@ struct SlurmResolverOptions {
   std::optional<int> gpus_per_node = {};
   /// Default: the GPUs of a node divided by its tasks.
   std::optional<int> gpus_per_task = {};
-  /// One value for all nodes that replaces Slurm's.
+  /// Number of tasks on every node, which replaces Slurm's numbers.
   std::optional<int> tasks_per_node = {};
   std::string rpc_layer = "grpc";
 };
 
-/// tf's SlurmClusterResolver. Reads SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST and
-/// SLURM_STEP_TASKS_PER_NODE. Tasks are numbered node by node, or round-robin if SLURM_DISTRIBUTION
-/// is cyclic; SLURM_NODEID must agree. Throws kFailedPrecondition for a missing variable, and
-/// kInvalidArgument for an invalid one and for more tasks or GPUs than there are. Changes no
-/// variable: see cuda_visible_devices().
+/// Cluster of the tasks of a Slurm step (tf's SlurmClusterResolver). Reads SLURM_PROCID,
+/// SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE. Tasks are numbered node
+/// by node, or round-robin if SLURM_DISTRIBUTION is cyclic; SLURM_NODEID must agree. Throws
+/// kFailedPrecondition for a missing variable, and kInvalidArgument for an invalid one and for more
+/// tasks or GPUs than there are. Sets no variable itself: see cuda_visible_devices().
 class SlurmResolver : public ClusterResolver {
  public:
   explicit SlurmResolver(const SlurmResolverOptions& options = {},

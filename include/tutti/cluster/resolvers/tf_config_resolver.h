@@ -12,11 +12,11 @@ namespace tutti {
 
 /// Cluster from TF_CONFIG (tf's TFConfigClusterResolver): {"cluster": {"chief": ["a:2222"],
 /// "worker": ["b:2222", "c:2222"]}, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"}.
-/// If it is unset, empty or {}, the cluster is empty.
+/// If the variable is unset, empty or {}, the cluster is empty.
 ///
-/// Validates everything at once: types of values, unique host:port addresses, the task's index in
-/// the cluster, and at most one chief and one evaluator. Throws kInvalidArgument with one line
-/// "TF_CONFIG.<path>: expected <what>, got <found>; <remedy>".
+/// The constructor validates everything: types of values, unique host:port addresses, the task's
+/// index in the cluster, and at most one chief and one evaluator. Throws kInvalidArgument with one
+/// line "TF_CONFIG.<path>: expected <what>, got <found>; <remedy>".
 class TfConfigResolver : public ClusterResolver {
  public:
   /// Reads this process's TF_CONFIG.

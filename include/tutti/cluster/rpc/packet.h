@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// Methods that are streams of calls (calls.proto): Apply of ParameterServer, Run of Worker and
-/// Operate of Session.
+/// RPC methods that carry a stream of calls (calls.proto): Apply of ParameterServer, Run of Worker
+/// and Operate of Session.
 enum class RpcMethod { kApply, kRun, kOperate };
 
 /// Bytes together with their owner: they do not change while `owner` lives. A value type.
@@ -23,8 +23,8 @@ struct SharedBytes {
 
 /// Message with a head that the receiver parses (at most kLongestHead bytes) and a payload that is
 /// passed on without a copy, in chunks. The head describes the payload. The receiver gets the bytes
-/// in order, but not in the same chunks: usually in one chunk aligned to 64 bytes. Within a process
-/// chunks are the sender's; in answers over gRPC they are as they arrived. A value type.
+/// in order, usually in one chunk aligned to 64 bytes. Within a process it gets the sender's
+/// chunks; answers over gRPC keep the chunks in which they arrived. A value type.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};
@@ -35,8 +35,8 @@ struct Packet {
 /// Limit of a head in bytes; a longer one is rejected.
 inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
 
-/// Returns bytes `first` to `first + count` of the payload: without a copy if they are in one
-/// chunk, else in new memory aligned to 64 bytes. Throws kDataLoss if the payload is shorter.
+/// Returns bytes [first, first + count) of the payload, without a copy if they are in one chunk,
+/// else in new memory aligned to 64 bytes. Throws kDataLoss if the payload is shorter.
 SharedBytes payload_range(const Packet& packet, std::size_t first, std::size_t count);
 
 namespace internal {

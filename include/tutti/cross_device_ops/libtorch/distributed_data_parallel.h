@@ -24,8 +24,8 @@ struct DistributedDataParallelOptions {
   bool broadcast_buffers = true;
 };
 
-/// While alive, backward passes do not reduce gradients, so that they accumulate on this rank; the
-/// first backward pass afterwards reduces them. Made by DistributedDataParallel::no_sync().
+/// Scope in which backward passes do not reduce gradients, so that gradients accumulate on this
+/// rank. The first backward pass after it reduces them. Made by DistributedDataParallel::no_sync().
 class NoSync {
  public:
   /// Turns reductions off; the destructor restores the previous state.
@@ -42,8 +42,8 @@ class NoSync {
   bool was_on_;
 };
 
-/// Trains a module on all ranks of a communicator, each with its own part of a batch. Equivalent of
-/// PyTorch's torch.nn.parallel.DistributedDataParallel, which libtorch lacks.
+/// Wrapper that trains a module on all ranks of a communicator, each rank with its own part of a
+/// batch. Equivalent of PyTorch's torch.nn.parallel.DistributedDataParallel, which libtorch lacks.
 ///
 ///     tutti::torch::DistributedDataParallel model(Net(), tutti::communicator_from_environment());
 ///     torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -51,15 +51,16 @@ class NoSync {
 ///
 /// All ranks begin with the parameters and buffers of rank 0. Gradients become views of buckets,
 /// and each bucket is reduced as soon as backward() has filled it, while the backward pass
-/// continues. A parameter that this rank did not use counts as 0; one that no rank used keeps its
-/// gradient, without an option. backward() returns with the means. It throws tutti::Error if a rank
-/// exits, does not join or makes another call; the communicator is then closed.
+/// continues. If this rank did not use a parameter, its gradient counts as 0; if no rank used it,
+/// the gradient stays unchanged. This needs no option. When backward() returns, the gradients are
+/// the means. It throws tutti::Error if a rank exits, does not join or makes another call; the
+/// communicator is then closed.
 ///
 /// Every rank makes the same forward and backward passes, each of which uses at least one
 /// parameter. `Module` is a module holder (torch::nn::Linear, or one made by TORCH_MODULE) or a
 /// std::shared_ptr of a module. Parameters are dense and on the CPU, and must not be added, removed
-/// or converted any more; those that need no gradient are ignored. With equal parts, the mean over
-/// ranks is the gradient of the mean over the whole batch.
+/// or converted after construction; those that need no gradient are ignored. If the ranks' parts of
+/// a batch have equal sizes, the mean over ranks is the gradient of the mean over the whole batch.
 ///
 /// Not thread-safe. Parameters and gradients outlive this object.
 template <class Module>

@@ -19,19 +19,20 @@ namespace tutti::torch {
 struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // for epoch 0; epoch e uses seed + e
-  /// If true, examples that do not divide evenly are dropped; else the first ones are repeated, so
-  /// that all ranks have equally many.
+  /// If true, examples that do not divide evenly are dropped; else the first examples are repeated.
+  /// All ranks then have the same number.
   bool drop_last = false;
 };
 
-/// Gives rank r of n the examples r, r + n, r + 2n, ... of an order that all ranks share: the union
-/// of their batches is the batch of one process. The order of an epoch is that of PyTorch's
-/// DistributedSampler with the same seed. A data loader owns its sampler, so the sampler counts
-/// epochs: the first reset() (a loader's begin()) begins epoch 0, each further one the next. Not
-/// thread-safe.
+/// Sampler that gives rank r of n the examples r, r + n, r + 2n, ... of an order that all ranks
+/// share. The union of the ranks' batches is the batch of one process. The order of an epoch is
+/// that of PyTorch's DistributedSampler with the same seed. A data loader owns its sampler, so the
+/// sampler counts epochs: the first reset() (a loader's begin()) begins epoch 0, each later reset()
+/// the next epoch. Not thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
-  /// Samples `size` examples; keeps only rank and size of `ranks`. kInvalidArgument if `size` is 0.
+  /// Samples `size` examples. Keeps only rank and size of `ranks`. Throws kInvalidArgument if
+  /// `size` is 0.
   DistributedSampler(std::size_t size, const Communicator& ranks,
                      const DistributedSamplerOptions& options = {})
       : size_(size),

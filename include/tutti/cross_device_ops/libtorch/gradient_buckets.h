@@ -29,8 +29,9 @@ struct AfterGradient : ::torch::autograd::FunctionPostHook {
 
 /// Averages the gradients of some parameters over ranks. Buckets are filled from the last parameter
 /// to the first and reduced in this order, whatever order gradients arrive in, so that all ranks
-/// make the same calls. A bucket's gradients are followed by one number per parameter, 1 if this
-/// rank has a gradient. After the reduction, it shows which parameters no rank used.
+/// make the same calls. A bucket's gradients are followed by one number per parameter: 1 if this
+/// rank has a gradient, else 0. A parameter whose number is 0 after the reduction was used by no
+/// rank.
 class GradientBuckets {
  public:
   GradientBuckets(std::vector<::torch::Tensor> parameters, Communicator& ranks,
@@ -47,7 +48,7 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   bool is_on() const { return is_on_; }
-  /// Turns reductions on or off; off: gradients stay as autograd computed them.
+  /// Turns reductions on or off. While they are off, gradients stay as autograd computed them.
   void set_enabled(bool on) { is_on_ = on; }
   std::size_t num_buckets() const { return buckets_.size(); }
 
@@ -56,7 +57,7 @@ class GradientBuckets {
     ::torch::Tensor parameter;
     std::size_t bucket = 0, begin = 0;
     ::torch::Tensor view = {};
-    std::shared_ptr<::torch::autograd::Node> accumulator = {};  // the parameter holds it weakly
+    std::shared_ptr<::torch::autograd::Node> accumulator = {};  // the parameter has a weak reference
     std::uintptr_t hook = 0;
     bool is_ready = false;
   };
@@ -111,8 +112,9 @@ class GradientBuckets {
     while (next_ < buckets_.size() && buckets_[next_].num_missing == 0) start(buckets_[next_++]);
   }
 
-  // Owned by autograd's record of a backward pass, so it is also destroyed if that throws early:
-  // started reductions must not write into gradients any more.
+  // Owned by autograd's callback for the end of a backward pass, so that it is destroyed even if
+  // the pass throws early. It then waits for started reductions, which must not write into
+  // gradients afterwards.
   struct Pass {
     explicit Pass(GradientBuckets& of) : buckets(of) {}
     ~Pass() {

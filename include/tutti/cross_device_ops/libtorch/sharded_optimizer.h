@@ -14,24 +14,24 @@
 
 namespace tutti::torch {
 
-/// Implements ZeRO stage 1: each rank keeps the optimizer's state (Adam: two numbers per weight)
-/// only for its own parameters, updates these, and gathers the others from the ranks that updated
-/// them. Equivalent of PyTorch's ZeroRedundancyOptimizer.
+/// Optimizer with ZeRO stage 1: each rank keeps the optimizer's state (Adam: two numbers per
+/// weight) only for its own parameters, updates these parameters, and gathers the others from the
+/// ranks that updated them. Equivalent of PyTorch's ZeroRedundancyOptimizer.
 ///
 ///     tutti::torch::ShardedOptimizer<torch::optim::Adam> optimizer(
 ///         model->parameters(), ranks, torch::optim::AdamOptions(1e-3));
 ///
-/// Whole parameters, the largest first, are assigned to the rank that has the fewest numbers so
-/// far. An optimizer that treats each parameter by itself therefore gives the same bits as one
-/// process with the same gradients, which DistributedDataParallel makes equal. Parameters move into
-/// one buffer per type, where they are gathered without a copy.
+/// Parameters are assigned whole, the largest first, each to the rank that has the fewest elements
+/// so far. An optimizer that treats each parameter separately therefore gives the same bits as one
+/// process with the same gradients. DistributedDataParallel makes the gradients of all ranks equal.
+/// Parameters move into one buffer per type, where they are gathered without a copy.
 ///
 /// Every rank makes the same calls. Not thread-safe. Parameters outlive this object.
 template <class Optimizer>
 class ShardedOptimizer {
  public:
-  /// Collective, with the same parameters, dense and on the CPU; they get rank 0's values.
-  /// `options` follows the parameters in the optimizer's constructor.
+  /// Collective: every rank passes the same parameters, dense and on the CPU, which get rank 0's
+  /// values. `options` is the argument after the parameters in the optimizer's constructor.
   template <class Options>
   ShardedOptimizer(std::vector<::torch::Tensor> parameters, std::shared_ptr<Communicator> ranks,
                    const Options& options)
@@ -46,8 +46,8 @@ class ShardedOptimizer {
     local_ = std::make_unique<Optimizer>(std::move(own), options);
   }
 
-  /// Updates this rank's parameters and gathers all. Throws tutti::Error as DistributedDataParallel
-  /// does.
+  /// Updates this rank's parameters and gathers those of all ranks. Throws tutti::Error as
+  /// DistributedDataParallel does.
   void step() {
     local_->step();
     for (const Group& group : groups_) {
@@ -55,7 +55,7 @@ class ShardedOptimizer {
     }
   }
 
-  /// Clears the gradients of all parameters, as torch::nn::Module::zero_grad().
+  /// Clears the gradients of all parameters, like torch::nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false) {
     for (::torch::Tensor& parameter : parameters_) {
       ::torch::Tensor& gradient = parameter.mutable_grad();

@@ -1,4 +1,4 @@
-// libtorch tensors as the elements of collectives, and as views of memory that ranks share.
+// libtorch tensors as arguments of collectives, and as views of memory that ranks share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace tutti::torch {
 
-/// Returns tutti's type of the same elements. Throws kUnimplemented for types that tutti lacks
+/// Returns the tutti type with the same elements. Throws kUnimplemented for types that tutti lacks
 /// (complex and quantized numbers, signed integers of 8 and 16 bits).
 inline DType to_dtype(::torch::ScalarType type) {
   switch (type) {
@@ -58,7 +58,8 @@ inline ::torch::ScalarType to_scalar_type(DType dtype) {
 }
 
 /// Returns a tensor's elements in memory order, for the calls of a Communicator; the tensor owns
-/// them. Throws kInvalidArgument for a tensor that is not on the CPU, sparse, or a view with gaps.
+/// them. Throws kInvalidArgument for a tensor that is not on the CPU, is sparse, or is a view with
+/// gaps.
 inline Elements elements(const ::torch::Tensor& tensor) {
   if (!tensor.device().is_cpu() || tensor.layout() != ::torch::kStrided ||
       !tensor.is_non_overlapping_and_dense()) {
@@ -81,7 +82,7 @@ inline ::torch::Tensor to_torch(const Tensor& tensor) {
 }
 
 /// Returns a row-major copy of the elements, because tutti's tensors are immutable and libtorch's
-/// are not. Accepts any device and layout; throws kUnimplemented as to_dtype().
+/// are not. Accepts any device and layout; throws kUnimplemented as to_dtype() does.
 inline Tensor to_tutti(const ::torch::Tensor& tensor) {
   const ::torch::Tensor dense = tensor.detach().to(::torch::kCPU).contiguous();
   return Tensor::from_bytes(Shape(std::span(dense.sizes().data(), dense.sizes().size())),
@@ -105,12 +106,12 @@ inline std::string description_of(const ::torch::nn::Module& module) {
   describe(module.named_buffers());
   return text;
 }
-/// Returns a hash of that description.
+/// Returns a hash of description_of(module).
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless `all` has equal elements. The index is the rank (or as `of` names
-/// it).
+/// Throws kInvalidArgument unless all elements of `all` are equal. `of` names what their index is,
+/// such as "rank".
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),
@@ -118,10 +119,11 @@ inline void require_same(std::string_view who, std::string_view of,
   if (other == all.end()) return;
   fail(ErrorCode::kInvalidArgument, who, ": the module of ", of, " ", other - all.begin(),
        " differs from ", of, " 0's; expected parameters and buffers of the same names, shapes and ",
-       "types everywhere; the one here has\n", description_of(own));
+       "types everywhere; this module has\n", description_of(own));
 }
 
-/// Returns the parameters that need gradients, each once. kInvalidArgument naming `who` for none.
+/// Returns the parameters that need gradients, each once. Throws kInvalidArgument, naming `who`, if
+/// there are none.
 inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module& module,
                                                        std::string_view who) {
   std::vector<::torch::Tensor> found;

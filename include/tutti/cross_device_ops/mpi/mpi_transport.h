@@ -21,8 +21,8 @@ bool is_started_by_mpi();
 std::string mpi_library();
 
 struct MpiOptions {
-  /// Process of MPI_COMM_WORLD of each rank; empty: all processes in their order. A process may
-  /// have several ranks.
+  /// For each rank, its process in MPI_COMM_WORLD; empty: all processes in their order. A process
+  /// may have several ranks.
   std::vector<int> processes = {};
   /// This rank; needed only if this process has several.
   std::optional<int> rank = std::nullopt;
@@ -32,18 +32,20 @@ struct MpiOptions {
   Duration timeout = durations::kJoinTimeout;
 };
 
-/// Connects this rank with all others. Collective: all ranks call it, for groups of one name in the
-/// same order. The first use of MPI in a process initialises it unless the program has done so, and
-/// all processes of the job wait for each other there (docs/mpi.md). Throws kDeadlineExceeded
-/// naming the ranks that did not join, kInvalidArgument for processes and ranks out of range,
-/// kUnimplemented in a build without MPI and in a process that no MPI launcher started,
-/// kFailedPrecondition after MPI_Finalize and if the program initialised MPI for one thread.
+/// Connects this rank with all others. Collective: all ranks call it; calls for groups with one
+/// name must have the same order on all ranks. The first use of MPI in a process initialises it
+/// unless the program has done so, and all processes of the job wait for each other in that
+/// initialisation (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did not join,
+/// kInvalidArgument for processes and ranks out of range, kUnimplemented in a build without MPI and
+/// in a process that no MPI launcher started, kFailedPrecondition after MPI_Finalize and if the
+/// program initialised MPI for one thread.
 ///
-/// The transport has no thread: a thread that waits for a Work (or tests it) moves the bytes of
-/// all. Bodies of up to 16 KiB are sent at once and buffered by the receiver; longer ones, of any
-/// size, wait for their recv() and are then sent in chunks. MPI only sees copies: destroying a Work
-/// never waits for a peer. When a rank's transport ends, the others get kUnavailable after its last
-/// message. A process that ends without finalising MPI is noticed by its launcher.
+/// The transport has no thread: a thread that waits for a Work (or tests it) moves the bytes of all
+/// Works. Bodies of up to 16 KiB are sent at once and buffered by the receiver; longer ones, of any
+/// size, wait for their recv() and are then sent in chunks. MPI only accesses copies, so that
+/// destroying a Work never waits for a peer. When a rank destroys its transport, the other ranks
+/// get kUnavailable after its last message. If a process ends without finalising MPI, its launcher
+/// notices it.
 std::shared_ptr<Transport> mpi_transport(const MpiOptions& options = {});
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// The conformance kit of cross-device operations: cases, the operation under test, and reports.
+// The conformance kit for cross-device operations: cases, the operation under test, and reports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,8 @@
 namespace tutti::conformance {
 
 /// Shape of a group. kLocal: one CrossDeviceOps has all replicas' buffers. kSpread: each rank is a
-/// thread with a Communicator over messages. kThreads: same over in_process_communicators().
+/// thread with a Communicator that sends messages. kThreads: each rank is a thread with one of
+/// in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 
 /// Aspect that a case tests.
@@ -37,7 +38,7 @@ enum class Check {
 /// The difference between the calls of two ranks in Check::kMismatch.
 enum class MismatchKind { kOperation, kReduceOp, kDType, kCount, kShape, kRoot, kName };
 
-/// Return the names in Case::id().
+/// Return the name that Case::id() uses.
 std::string_view to_string(GroupShape shape);
 std::string_view to_string(Check check);
 
@@ -58,7 +59,7 @@ struct Case {
 
   /// "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1".
   std::string id() const;
-  /// Returns the case of that id. Throws kInvalidArgument if no plan has it.
+  /// Returns the case with that id. Throws kInvalidArgument if no plan contains it.
   static Case parse(std::string_view id);
   bool operator==(const Case&) const = default;
 };
@@ -80,8 +81,8 @@ std::vector<Case> cases(const Plan& plan);
 /// Makes one rank's communicator. Called concurrently by each rank's own thread.
 using RankFactory = std::function<std::unique_ptr<Communicator>(int rank)>;
 
-/// An operation under test. Cases of a shape whose function is not set, or throws kUnimplemented,
-/// are skipped.
+/// An operation under test. Cases of a shape are skipped if the function for that shape is not set
+/// or throws kUnimplemented.
 struct Subject {
   Subject() = default;
   /// Tests a registered operation: local groups and, if it supports them, messages or shared memory
@@ -100,7 +101,7 @@ struct Subject {
   std::vector<Device> devices;  // empty: CPUs
 };
 
-/// Result of a case. kNotRun: the budget or the number of failures was reached before.
+/// Result of a case. kNotRun: the limit of time or of failures was reached before the case began.
 enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
 /// Returns "passed" and so on.
 std::string_view to_string(Verdict verdict);
@@ -142,9 +143,9 @@ struct RunOptions {
 };
 
 /// Runs the cases, reusing the groups of earlier cases. A case that fails is repeated in a new
-/// group, and the message reports if it passed there. Does not throw the subject's errors. If a
-/// rank does not return within 40 s after its communicator was aborted, the process exits with code
-/// 1 and a line that names the case.
+/// group, and its message reports whether it passed there. Does not throw the subject's errors. If
+/// a rank does not return within 40 s after its communicator was aborted, the process exits with
+/// code 1 and a line that names the case.
 Report run_cases(const std::vector<Case>& cases, const Subject& subject,
                  const RunOptions& options = {});
 /// Runs the cases of a plan.

@@ -1,4 +1,4 @@
-// The strategy suite: requirements on any Strategy of one process, as checks.
+// The strategy suite: checks that every Strategy of one process must pass.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,13 +16,14 @@ namespace tutti::conformance {
 /// A strategy under test.
 struct StrategySubject {
   std::string name;  // letters, digits and '_'; part of the tests' names
-  /// Makes a strategy for each check. All must be equal, with one process (num_workers() 1).
+  /// Makes a strategy for each check. All strategies must be equal and of one process
+  /// (num_workers() 1).
   std::function<std::unique_ptr<Strategy>()> make;
   /// True if gradients are summed in the canonical tree order, so that training gives the same bits
   /// as on one device that adds the replicas' gradients in that order.
   bool is_canonical = true;
-  /// Limit of one check. If a check exceeds it, a replica waits indefinitely: a line names the
-  /// check, and the process exits with code 1, because a thread cannot be ended.
+  /// Limit for one check. If a check exceeds it, a replica waits indefinitely. Because a thread
+  /// cannot be ended, the process then exits with code 1 after a line that names the check.
   Duration limit = std::chrono::seconds(60);
 };
 
