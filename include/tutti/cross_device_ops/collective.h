@@ -119,7 +119,7 @@ struct CallOptions {
   /// ReplicaBuffer::id of this rank's buffer; 0: all calls with one name are taken to use one
   /// buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // unset: the communicator's, as always in plugins
+  std::optional<Duration> timeout = std::nullopt;  // unset, or in plugins: the communicator's
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
   /// all ranks or on none (compared). See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;

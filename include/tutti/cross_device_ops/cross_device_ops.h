@@ -93,12 +93,13 @@ struct SegmentedSum {
 };
 
 /// Combines the values of several devices: tf.distribute.CrossDeviceOps. The public functions check
-/// arguments, pack small tensors, and turn MEAN into SUM and a division. If supports() returns
-/// false, they copy all values to one device and reduce there. bfloat16 and float16 are then
-/// reduced as float32 and rounded once, even for MEAN. The public functions take the values of all
-/// members, so they are for groups within one process. A Communicator calls operations that span
-/// processes. A new algorithm implements name, supports and all_reduce_buffers. Not thread-safe,
-/// except all_reduce_buffers of a sliceable operation, and abort().
+/// arguments, pack small tensors, and turn MEAN into SUM and a division. They reduce bfloat16 and
+/// float16 as float32 and round once if supports() returns false or the reduction is MEAN. For
+/// other unsupported combinations they copy all values to one device and reduce there. The public
+/// functions take the values of all members, so they are for groups within one process. A
+/// Communicator calls operations that span processes. A new algorithm implements name, supports and
+/// all_reduce_buffers. Not thread-safe, except all_reduce_buffers of a sliceable operation, and
+/// abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
@@ -156,10 +157,10 @@ class CrossDeviceOps {
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
   /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw
   /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
-  /// unsupported combination falls back to copies (logged once) or, with options.strict, throws
-  /// kUnimplemented. Inputs that are not also outputs stay unchanged. Either all buffers are on
-  /// CPUs or all on GPUs. On GPUs, work is only queued: after the current and before the later work
-  /// of the compute streams.
+  /// unsupported combination falls back to copies to one device (logged once) or, with
+  /// options.strict, throws kUnimplemented. Inputs that are not also outputs stay unchanged. Either
+  /// all buffers are on CPUs or all on GPUs. On GPUs, work is only queued: after the current and
+  /// before the later work of the compute streams.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
   /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the

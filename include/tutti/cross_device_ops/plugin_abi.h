@@ -116,8 +116,8 @@ typedef struct tutti_cross_device_ops_v1 {
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
   void (*destroy)(void* self);
-  // Returns 1 if its reductions support this combination, else 0. If 0, tutti reduces without the
-  // plugin; it passes bfloat16 and float16 as float32 if that is supported. Thread-safe. Required.
+  // Returns 1 if its reductions support this combination, else 0. If 0, tutti passes bfloat16 and
+  // float16 as float32, and reduces other types without the plugin. Thread-safe. Required.
   int32_t (*supports)(void* self, int32_t op, int32_t dtype, int32_t device_type);
   // Combines the buffers of the local replicas element by element with those of the other
   // processes; afterwards each holds the result. Buffers have one type and one count above 0. There

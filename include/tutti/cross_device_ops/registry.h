@@ -22,8 +22,8 @@ struct Group {
   int world_size = 1;
   int first_rank = 0;
   std::vector<Device> local_devices;  // one per local replica
-  /// Store with which operations that span processes find the other ranks. Other groups do not see
-  /// its keys.
+  /// Store with which operations that span processes find the other ranks. Its keys belong to this
+  /// group.
   StorePart store = {};
   /// Messages between the group's ranks. An operation may use all tags up to kLargestOperationTag.
   /// An abort of the group ends the operation's calls with kAborted.
@@ -78,9 +78,9 @@ struct CrossDeviceOpsSpec {
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {},
                                          const std::string& plugin_options = "");
-/// Builds the operation. Throws kInvalidArgument if the world size is not a multiple of the number
-/// of local devices, or if the implementation contradicts the name; kUnimplemented if this build
-/// lacks the operation.
+/// Builds the operation. Throws kInvalidArgument if the group's world size does not fit its local
+/// devices, or if the implementation contradicts the name; kUnimplemented if this build lacks the
+/// operation.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group);
 

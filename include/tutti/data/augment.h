@@ -1,4 +1,4 @@
-// Augmentation: random functions of elements, and mixing of the rows of a batch.
+// Augmentation: random functions of elements, and mixtures of the rows of a batch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ namespace tutti {
 /// shard(). A value type.
 class SampleRandom {
  public:
-  /// `key` identifies the element; its member c is replaced by the number of a stream.
+  /// `key` identifies the element; the number of a stream replaces its member c.
   explicit SampleRandom(const RandomKey& key) : key_(key) {}
 
   /// Returns stream number `index` of this element. Streams with different numbers are independent.
@@ -37,7 +37,8 @@ class SampleRandom {
 struct AugmentOptions {
   /// Seed; two augmentations of one dataset need different ones.
   std::uint64_t seed = 0;
-  /// Number of elements processed concurrently, yielded in order; 1: on the caller's thread.
+  /// Number of elements processed concurrently; they are yielded in order. 1: the caller's thread
+  /// processes them.
   int num_parallel_calls = 1;
 };
 
@@ -46,9 +47,9 @@ struct AugmentOptions {
 using AugmentFunction = std::function<Element(const Element&, const SampleRandom&)>;
 
 /// Same as Dataset::map(), but `fn` also receives random numbers, which differ in every epoch (fit,
-/// repeat()). The number of replicas or parallel calls, prefetching, a stop and a resume change no
-/// bit, nor does shard() before or after it. Call it after cache(), which would keep the results of
-/// one epoch. Throws as map() does.
+/// repeat()). The results have the same bits for any number of replicas or parallel calls, with or
+/// without prefetching, after a stop and resume, and with shard() before or after augment(). Call
+/// it after cache(), which would keep the results of one epoch. Throws as map() does.
 Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions options = {});
 
 struct AugmentImagesOptions {
@@ -70,42 +71,46 @@ Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> ste
                        AugmentImagesOptions options = {});
 
 namespace internal {
-/// Same as augment(), but `fn` keeps the number of rows, so that the batch size stays known.
+/// Same as augment(), but for an `fn` that keeps the number of rows, so that the batch size stays
+/// known.
 Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptions options);
 
-/// Returns a number in [0, 1] from Beta(a, b), a and b > 0. It is a function of the stream, which
-/// serves no other purpose. X / (X + Y) with X and Y from gamma distributions (Marsaglia, Tsang: "A
-/// simple method for generating gamma variables", 2000).
+/// Returns a number in [0, 1] from Beta(a, b), a and b > 0. The number is a function of the stream,
+/// which must not serve another purpose. Computed as X / (X + Y) with X and Y from gamma
+/// distributions (Marsaglia, Tsang: "A simple method for generating gamma variables", 2000).
 double sample_beta(const RandomStream& random, double a, double b);
 }  // namespace internal
 
 // Mixup and CutMix: every row of a batch is mixed with another one, including its labels.
 
 struct MixupOptions {
-  /// The weight of a row's own values is drawn from Beta(alpha, alpha); small: near 0 or 1.
+  /// Parameter of Beta(alpha, alpha), from which the weight of a row's own values is drawn. If it
+  /// is small, weights are near 0 or 1.
   double alpha = 0.2;
   std::uint64_t seed = 0;
   int num_parallel_calls = 1;
 };
 
 /// Replaces row r of every batch by w_r * row r + (1 - w_r) * row p(r), with a permutation p per
-/// batch and a weight per row, equal in all components: features, one-hot or soft labels, sample
-/// weights (Zhang, Cisse, Dauphin, Lopez-Paz: "mixup: beyond empirical risk minimization", 2018).
-/// Random numbers are keyed by (seed, epoch, number of the batch, row). Call it after batch(), on
-/// the global batch. Throws kInvalidArgument for alpha <= 0 and, from next() with the component's
-/// name, for types that are not floating; kFailedPrecondition for elements without rows.
+/// batch and a weight w_r per row, which are the same for all components: features, one-hot or soft
+/// labels, sample weights (Zhang, Cisse, Dauphin, Lopez-Paz: "mixup: beyond empirical risk
+/// minimization", 2018). Random numbers are keyed by (seed, epoch, number of the batch, row). Call
+/// it after batch(), on the global batch. Throws kInvalidArgument for alpha <= 0 and, from next()
+/// with the component's name, for types that are not floating; kFailedPrecondition for elements
+/// without rows.
 Dataset mixup(const Dataset& batches, MixupOptions options = {});
 
 struct CutmixOptions {
-  /// The share of an image's own pixels is drawn from Beta(alpha, alpha).
+  /// Parameter of Beta(alpha, alpha), from which the share of an image's own pixels is drawn.
   double alpha = 1.0;
   std::uint64_t seed = 0;
   int num_parallel_calls = 1;
 };
 
-/// Replaces a rectangle of every image by that of another image of the batch; other components are
-/// mixed as in mixup(), by the share of pixels (Yun et al.: "CutMix", 2019). The first component
-/// holds the images, [rows, height, width, channels], of any type. Keys and errors as in mixup().
+/// Replaces a rectangle of every image by the same rectangle of another image of the batch; other
+/// components are mixed as in mixup(), by the share of pixels (Yun et al.: "CutMix", 2019). The
+/// first component holds the images, [rows, height, width, channels], of any type. Keys and errors
+/// as in mixup().
 Dataset cutmix(const Dataset& batches, CutmixOptions options = {});
 
 }  // namespace tutti

@@ -20,8 +20,8 @@ struct CsvColumn {
   std::optional<DType> dtype = {};
   /// Value for missing fields (CsvOptions::na_values). Default: a missing field is an error.
   std::optional<double> default_value = {};
-  /// True for a category: texts, which become their indices in `vocabulary` (int64), even if they
-  /// look like numbers. A column with a vocabulary is always a category.
+  /// True for a category: its fields are texts, even if they look like numbers, and become their
+  /// indices in `vocabulary` (int64). A column with a vocabulary is always a category.
   bool categorical = false;
   std::vector<std::string> vocabulary = {};
   /// Value for texts outside the vocabulary. Default: they are an error.
@@ -42,12 +42,13 @@ struct CsvOptions {
   std::vector<CsvColumn> columns = {};
   /// Column of the labels. It follows the features and is read even if it is not selected.
   std::string label_column = {};
-  /// True for elements {features float32 [columns without the label], labels []} instead of one
-  /// component per column, named after it. Categories are packed only if they are declared
+  /// If true, elements are {features float32 [columns without the label], labels []} instead of one
+  /// component per column, named after the column. Categories are packed only if they are declared
   /// (CsvColumn::categorical or vocabulary) and refused otherwise.
   bool pack_features = false;
   char delimiter = ',';
-  /// True for quotes by RFC 4180: "a field" with any character in it, and "" for a quote.
+  /// True if fields may be quoted as in RFC 4180: "a field" may contain any character, with "" for
+  /// a quote.
   bool quotes = true;
   /// True to ignore spaces after a delimiter.
   bool skip_initial_space = false;
@@ -63,16 +64,16 @@ struct CsvOptions {
 };
 
 /// Returns the records of the files, one file after the other, read on demand (a .gz file is
-/// unpacked in memory when it is reached). Each column is a component [], under its name; the label
-/// comes last. Like tf.data.experimental.make_csv_dataset, without shuffling and batching. Lines
-/// end in LF, CR LF or CR; empty lines and a byte order mark are skipped. Numbers are parsed alike
-/// in every locale.
+/// unpacked in memory when it is reached). Each column is a component [] with the column's name;
+/// the label is the last one. Like tf.data.experimental.make_csv_dataset, without shuffling and
+/// batching. Lines end in LF, CR LF or CR; empty lines and a byte order mark are skipped. The
+/// locale does not affect how numbers are parsed.
 ///
-/// Throws kNotFound and kInvalidArgument at once for files, columns and types that do not fit, such
-/// as a text column without vocabulary. While reading, throws with path, line and column: kDataLoss
-/// for files of another kind, malformed records and a wrong number of fields; kInvalidArgument for
-/// a field that does not fit its column; kResourceExhausted beyond max_line_bytes and limits. After
-/// a refused field or record the pass can continue.
+/// Throws kNotFound and kInvalidArgument immediately for files, columns and types that are missing
+/// or do not fit, such as a text column without vocabulary. While reading, throws with path, line
+/// and column: kDataLoss for files of another kind, malformed records and a wrong number of fields;
+/// kInvalidArgument for a field that does not fit its column; kResourceExhausted beyond
+/// max_line_bytes and limits. After a refused field or record the pass can continue.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});
 
 /// Contents of whole CSV files, in memory.
@@ -88,8 +89,8 @@ struct CsvTable {
   Dataset dataset() const;
 };
 
-/// Reads all records and infers types from all of them. A category without vocabulary gets its
-/// texts in ascending order of their bytes. Throws as csv_dataset() does.
+/// Reads all records and infers types from all of them. The vocabulary of a category without one
+/// becomes its texts in ascending order of their bytes. Throws as csv_dataset() does.
 CsvTable read_csv(const std::vector<std::string>& paths, CsvOptions options = {});
 
 }  // namespace tutti

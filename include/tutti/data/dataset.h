@@ -26,7 +26,7 @@ class ElementIterator {
   virtual void skip(std::int64_t count);
 };
 
-/// Shard of a whole pass: the elements with numbers index, index + count, ...
+/// Shard of a pass: its elements number index, index + count, ...
 struct PassShard {
   std::int64_t count = 1;
   std::int64_t index = 0;
@@ -38,7 +38,7 @@ using SourcePtr = std::shared_ptr<const DatasetSource>;
 
 /// Files that a source reads one by one, so that workers can share them.
 struct SourceFiles {
-  /// Number of files; nullopt: not known before they are read; kInfinite: no end.
+  /// Number of files; nullopt: unknown before they are read; kInfinite: endless.
   std::optional<std::int64_t> count;
   /// Returns the same source over files index, index + count, ...; an empty one if there are none.
   std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;
@@ -48,7 +48,7 @@ struct SourceFiles {
 class DatasetSource {
  public:
   virtual ~DatasetSource() = default;
-  /// Starts pass number `epoch`, on which only shuffles and other random sources depend.
+  /// Starts pass number `epoch`. The number affects only shuffles and other random sources.
   virtual std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const = 0;
   /// Returns the number of elements of a pass; nullopt if unknown, kInfinite if it never ends.
   virtual std::optional<std::int64_t> cardinality() const = 0;
@@ -61,28 +61,29 @@ class DatasetSource {
   virtual std::optional<int> batch_depth() const { return std::nullopt; }
   /// Returns true if the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
-  /// Returns the shard of the whole pass that this source yields if workers share its files or
-  /// elements. Keys of random numbers (augment(), map()) hold the number of the element in the
-  /// whole pass, so that no two workers draw the same numbers.
+  /// Returns the shard that this source yields of a whole pass whose files or elements workers
+  /// share. Keys of random numbers (augment(), map()) contain the element's number in the whole
+  /// pass, so that no two workers draw the same numbers.
   virtual PassShard pass_shard() const { return {}; }
 
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
   /// pipelines. Empty for first sources and for sources that do not report their inputs.
   virtual std::vector<SourcePtr> inputs() const { return {}; }
-  /// Returns the same source over other inputs; requires the number that inputs() returns.
+  /// Returns the same source over other inputs. Requires: as many inputs as inputs() returns.
   virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
-  /// Returns the files that this source reads; nullopt if none or not reported.
+  /// Returns the files that this source reads; nullopt if it reads none or does not report them.
   virtual std::optional<SourceFiles> files() const { return std::nullopt; }
 };
 
-/// Count without end for repeat() and take(); cardinality of an endless dataset.
+/// Count for endless repeat() and take(); cardinality of an endless dataset.
 inline constexpr std::int64_t kInfinite = -1;
 /// Size in a padded shape: that of the largest element of the batch.
 inline constexpr std::int64_t kLargest = -1;
 
 /// Options of Dataset::map().
 struct MapOptions {
-  /// Number of elements processed concurrently, yielded in order; 1: on the caller's thread.
+  /// Number of elements processed concurrently; they are yielded in order. 1: the caller's thread
+  /// processes them.
   int num_parallel_calls = 1;
 };
 /// Options of Dataset::batch().
@@ -93,8 +94,8 @@ struct BatchOptions {
 /// Options of Dataset::padded_batch().
 struct PaddedBatchOptions {
   bool drop_remainder = false;
-  /// One shape per component; kLargest: as in the largest element of the batch. Default: kLargest
-  /// in every dimension.
+  /// One shape per component; a size of kLargest: that of the largest element of the batch.
+  /// Default: kLargest in every dimension.
   std::vector<std::vector<std::int64_t>> padded_shapes = {};
   /// One value per component; default: 0.
   std::vector<double> padding_values = {};
@@ -110,10 +111,10 @@ struct InterleaveOptions {
 struct PackOptions {
   /// Distance between the beginnings of rows. Default: the length, so that they do not overlap.
   std::optional<std::int64_t> shift = std::nullopt;
-  /// Number appended to each element, to mark the end of a document. Default: elements are parts of
-  /// one stream.
+  /// Number appended to each element, to mark the end of a document. Default: none; elements are
+  /// parts of one stream.
   std::optional<std::int64_t> end = std::nullopt;
-  /// True for rows with labels: for each number the next one.
+  /// True to add labels to rows: the label of each number is the number that follows it.
   bool next_as_labels = false;
 };
 /// Options of Dataset::shuffle().
@@ -144,12 +145,12 @@ class Dataset {
   static Dataset range(std::int64_t end);
   static Dataset range(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
   /// Function that returns the next element, or nullopt at the end. from_generator() calls `make`
-  /// once per pass to get one.
+  /// once per pass to get a generator.
   using Generator = std::function<std::optional<Element>()>;
   static Dataset from_generator(std::function<Generator(std::uint64_t epoch)> make);
-  /// Returns a dataset whose element i holds the components of element i of every dataset, under
-  /// their own names if these are all different, else under the default names. Ends with the
-  /// shortest. Throws kInvalidArgument for no dataset.
+  /// Returns a dataset whose element i holds the components of element i of every dataset. They
+  /// keep their names if these are all different; otherwise they get the default names. Ends with
+  /// the shortest dataset. Throws kInvalidArgument if `datasets` is empty.
   static Dataset zip(std::vector<Dataset> datasets);
 
   /// Shuffles in an order keyed by (seed, epoch): each element is drawn from a buffer of
@@ -164,15 +165,15 @@ class Dataset {
   /// Same as batch(), but pads components that differ in size (not in rank) at their ends. Throws
   /// kInvalidArgument for an element larger than its padded shape.
   Dataset padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const;
-  /// Joins elements of numbers [n], n of any size (documents, or parts of a stream), and cuts them
-  /// into rows int64 [length]; an incomplete last row is dropped. Windows over a stream of tokens:
-  /// `.shift`; training data of a language model: `.next_as_labels`. Throws kInvalidArgument for
-  /// other elements.
+  /// Joins elements of numbers [n] (documents, or parts of a stream, of any length) and cuts them
+  /// into rows, int64 [length]. An incomplete last row is dropped. Use `.shift` for overlapping
+  /// windows over a stream of tokens, `.next_as_labels` for training data of a language model.
+  /// Throws kInvalidArgument for other elements.
   Dataset pack(std::int64_t length, PackOptions options = {}) const;
   /// Yields the rows of every element. Throws kFailedPrecondition for elements without rows.
   Dataset unbatch() const;
-  /// Repeats the dataset `count` times, each a new epoch for the sources below; kInfinite
-  /// (default): endlessly, or until a pass is empty.
+  /// Repeats the dataset `count` times; each repetition is a new epoch for the sources that it
+  /// wraps. kInfinite (default): endlessly, or until a pass is empty.
   Dataset repeat(std::int64_t count = kInfinite) const;
   /// Keeps elements index, index + count, ... Throws kInvalidArgument unless 0 <= index < count.
   Dataset shard(std::int64_t count, std::int64_t index) const;
@@ -180,8 +181,9 @@ class Dataset {
   /// several parallel calls, be thread-safe. Exceptions of `fn` are thrown by next() in place of
   /// the element; the pass can continue. Random numbers that `fn` draws without a key
   /// (random_uniform(shape), layers in training mode) are keyed by the global seed, this call of
-  /// map(), the epoch and the element, whatever thread draws them. So are those of the functions
-  /// passed to the calls below, and of generators. augment() has a seed of its own.
+  /// map(), the epoch and the element, whatever thread draws them. The same holds for generators
+  /// and for the functions passed to filter(), take_while(), interleave() and flat_map(). augment()
+  /// has its own seed.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
   /// Keeps the elements for which `predicate` is true.
   Dataset filter(std::function<bool(const Element&)> predicate) const;
@@ -205,7 +207,8 @@ class Dataset {
   Dataset concatenate(const Dataset& next) const;
   /// Keeps the elements of the first complete pass in memory and yields them in every later one.
   Dataset cache() const;
-  /// Reads up to `depth` elements ahead on a thread (0: no thread). Exceptions come out of next().
+  /// Reads up to `depth` elements ahead on a thread (0: no thread). next() rethrows exceptions of
+  /// that thread.
   Dataset prefetch(int depth) const;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch = 0) const {
@@ -241,7 +244,7 @@ class Dataset {
 
 /// tf.data.experimental.AutoShardPolicy (without HINT: docs/deviations.md).
 enum class AutoShardPolicy {
-  /// kFile if the dataset begins with files, at least as many as there are workers; else kData.
+  /// kFile if the dataset begins with files and has at least as many files as workers; else kData.
   kAuto,
   /// Worker i reads files i, i + workers, ... A worker beyond the number of files has no elements.
   kFile,
@@ -266,13 +269,14 @@ struct AutoShardChoice {
 /// kFile if a first source reads no files or does not report them.
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy);
 
-/// Returns the shard of worker `index`, a pipeline like `dataset`, by choose_auto_shard(). kFile
-/// replaces every source of files by one over the worker's files, in their order; elements paired
-/// by zip() stay paired if paired files hold equally many elements. kData keeps every
-/// num_workers-th element after the last step that is not prefetch(), which then reads ahead only
-/// kept elements. A non-empty pass with fewer elements than workers throws kInvalidArgument: here
-/// if their number is known, else at its first element. Caches start empty. One worker gets
-/// `dataset` under every policy. Throws kInvalidArgument unless 0 <= index < num_workers.
+/// Returns the shard of worker `index`: a pipeline like `dataset`, sharded by the policy of
+/// choose_auto_shard(). kFile replaces every source of files by one over the worker's files, in
+/// their order. Elements paired by zip() stay paired if paired files hold the same number of
+/// elements. kData keeps every num_workers-th element after the last step that is not prefetch(),
+/// which then reads ahead only kept elements. A non-empty pass with fewer elements than workers
+/// throws kInvalidArgument: auto_shard() throws if the number of elements is known, otherwise the
+/// pass does at its first element. Caches start empty. With one worker, returns `dataset` for every
+/// policy. Throws kInvalidArgument unless 0 <= index < num_workers.
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy);
 
 namespace internal {

@@ -13,9 +13,9 @@
 
 namespace tutti {
 
-/// Components in order, each with a name (by default "features", "labels", "sample_weight",
-/// "component_3", ...). After batch() the first dimension of every component is the number of rows.
-/// A value type.
+/// Ordered list of components, each a tensor with a name (by default "features", "labels",
+/// "sample_weight", "component_3", ...). After batch() the first dimension of every component is
+/// the number of rows. A value type.
 class Element {
  public:
   /// Makes an element without components.
@@ -34,12 +34,13 @@ class Element {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::vector<std::string>& names() const { return *names_; }
 
-  /// Returns the number of rows: the first dimension of the components. Throws kFailedPrecondition
-  /// ("not batched") if they are scalars or differ.
+  /// Returns the number of rows: the first dimension of every component. Throws kFailedPrecondition
+  /// ("not batched") if components are scalars or their first dimensions differ.
   std::int64_t rows() const;
-  /// Returns the rows of the global batch that this is a slice of; rows() if it is not a slice.
+  /// Returns the number of rows of the global batch that this element is a slice of; rows() if it
+  /// is not a slice.
   std::int64_t global_rows() const { return global_rows_ >= 0 ? global_rows_ : rows(); }
-  /// Returns the index of the first row in the global batch; 0 if this is not a slice.
+  /// Returns the index of this element's first row in the global batch; 0 if it is not a slice.
   std::int64_t first_row() const { return first_row_; }
 
   /// Returns rows [first, first + count), sharing storage, with the right global_rows() and
@@ -54,7 +55,8 @@ class Element {
   }
   /// Returns the element with every component on `device`.
   Element to(Device device) const;
-  /// Returns an element of `tensors`, one for each of its own, with the same names and row numbers.
+  /// Returns an element with the same names and row numbers, but with `tensors` as components.
+  /// Requires: as many tensors as this element has.
   Element with_tensors(std::vector<Tensor> tensors) const;
 
  private:
@@ -64,7 +66,7 @@ class Element {
   std::int64_t first_row_ = 0;
 };
 
-/// Thin wrapper of an element, as training uses it: `auto [x, y] = batch;`.
+/// Thin wrapper of an element, for training loops: `auto [x, y] = batch;`.
 class Batch {
  public:
   Batch() = default;

@@ -1,4 +1,4 @@
-// Images: PNG and JPEG to tensors and back, resizing, and folders of images.
+// Images: conversion between PNG or JPEG files and tensors, resizing, and folders of images.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,20 +20,20 @@ namespace tutti {
 enum class ColorMode { kUnchanged, kGrayscale, kRgb, kRgba };
 
 struct DecodeImageOptions {
-  /// Grey is 0.299 red + 0.587 green + 0.114 blue; alpha is dropped, not blended; missing alpha
-  /// becomes 255.
+  /// Channels of the result. Grey is 0.299 red + 0.587 green + 0.114 blue; alpha is dropped, not
+  /// blended; missing alpha becomes 255.
   ColorMode color_mode = ColorMode::kUnchanged;
-  /// Maximum number of pixels that a file may state. More are refused before memory is allocated,
-  /// as small files can unpack to any size.
+  /// Maximum number of pixels that a file may declare. A larger image is refused before memory is
+  /// allocated, because small files can unpack to any size.
   std::int64_t max_pixels = std::int64_t{1} << 27;
 };
 
 /// Decode `bytes` to an image, uint8 [height, width, channels]. PNG: all kinds; 16-bit values keep
-/// their upper 8 bits, palettes become colours (tf.io.decode_png). JPEG: grey, colour and CMYK,
-/// which becomes RGB (tf.io.decode_jpeg); a stored orientation is ignored. decode_image() accepts
-/// both. `source` names the bytes in errors. Throw kDataLoss with the offset for damaged or
-/// truncated files, kResourceExhausted for too many pixels, kUnimplemented for other formats and in
-/// builds without libpng or libjpeg. Thread-safe.
+/// their upper 8 bits, palettes become colours (tf.io.decode_png). JPEG: grey, colour, and CMYK,
+/// which becomes RGB (tf.io.decode_jpeg); the orientation stored in the file is ignored.
+/// decode_image() accepts both. `source` names the bytes in errors. Throw kDataLoss with the offset
+/// for damaged or truncated files, kResourceExhausted for too many pixels, kUnimplemented for other
+/// formats and in builds without libpng or libjpeg. Thread-safe.
 Tensor decode_png(std::string_view bytes, const std::string& source,
                   DecodeImageOptions options = {});
 Tensor decode_jpeg(std::string_view bytes, const std::string& source,
@@ -66,7 +66,7 @@ struct ImageSize {
 /// Options of resize_image().
 struct ResizeImageOptions {
   Interpolation interpolation = Interpolation::kBilinear;
-  /// True to crop the image at its centre to the new aspect ratio, instead of distorting it
+  /// True to crop the image around its centre to the new aspect ratio, instead of distorting it
   /// (Keras's crop_to_aspect_ratio).
   bool crop_to_aspect_ratio = false;
 };
@@ -80,11 +80,12 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
 
 // Folders of images, one folder per class.
 
-/// Form of the labels: int64 [] (the class), float32 [1] (of two classes), float32 [classes]
-/// (one-hot), or none: elements have one component, and there are no class folders.
+/// Form of the labels. kInt: the class, int64 []. kBinary: float32 [1], for two classes.
+/// kCategorical: one-hot, float32 [classes]. kNone: elements have no labels, and there are no class
+/// folders.
 enum class LabelMode { kInt, kBinary, kCategorical, kNone };
 
-/// Part of the images that is read.
+/// Part of the images to read.
 enum class Subset { kAll, kTraining, kValidation };
 
 /// Options of image_folder(), as in keras.utils.image_dataset_from_directory.
@@ -99,13 +100,13 @@ struct ImageFolderOptions {
   /// Folders of the classes, in the order of the labels; other folders are ignored. Default: all
   /// folders, in ascending order.
   std::vector<std::string> class_names = {};
-  /// Seed of a shuffled order, drawn once. Default: ascending order, class by class.
+  /// Seed of a shuffled order, which is drawn once. Default: ascending order, class by class.
   std::optional<std::uint64_t> seed = {};
   /// Share of the images used for validation: the last ones in the order of `seed`, which must be
   /// given and be equal for both subsets.
   double validation_split = 0.0;
   Subset subset = Subset::kAll;
-  /// Number of images decoded concurrently; 1: on the caller's thread.
+  /// Number of images decoded concurrently; 1: the caller's thread decodes them.
   int num_parallel_calls = 1;
   DecodeImageOptions decode = {};
 };
@@ -121,12 +122,12 @@ struct ImageFolder {
   std::vector<std::int64_t> labels;
 };
 
-/// Returns the .png, .jpg and .jpeg files of `directory`: those of each class's folder and of all
-/// folders below it. Images are read, decoded and resized on demand; a damaged one is refused with
-/// its path. Other files, and names that begin with a dot, are ignored. Like
+/// Returns a dataset of the .png, .jpg and .jpeg files in `directory`: those in each class's folder
+/// and in all folders below it. Images are read, decoded and resized on demand; a damaged one is
+/// refused with its path. Other files, and names that begin with a dot, are ignored. Like
 /// keras.utils.image_dataset_from_directory without shuffling and batching. Throws kNotFound if the
-/// directory, a class or all images are missing, kInvalidArgument for options that do not fit,
-/// kUnimplemented for .gif, .bmp and .webp files.
+/// directory, the folder of a class or all images are missing, kInvalidArgument for options that do
+/// not fit, kUnimplemented for .gif, .bmp and .webp files.
 ImageFolder image_folder(const std::string& directory, ImageFolderOptions options = {});
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Functions of one image, with tf.image's names and rules.
+// Operations on one image, with tf.image's names and rules.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,11 +21,12 @@ enum class PaddingMode { kZeros, kReflect };
 /// Returns the `height` x `width` pixels from (top, left) on, which must be within the image.
 Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                             std::int64_t height, std::int64_t width);
-/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. kReflect:
-/// fewer outside than the image has.
+/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. With
+/// kReflect, fewer rows and columns may be outside than the image has.
 Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                                    std::int64_t height, std::int64_t width, PaddingMode mode);
-/// Returns the centre (Keras's CenterCrop); an odd excess pixel is cut off at the end.
+/// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, one
+/// more is cut off at the end.
 Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width);
 /// Crops at the centre if the image is too large, adds zeros around it if it is too small.
 Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::int64_t width);
@@ -36,7 +37,7 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
              std::int64_t width, double value = 0.0);
 
 /// Converts uint8 to float32 (/ 255), or float32 to uint8 (* 255.5, saturated, truncated). Returns
-/// an image that has this type as it is. Any shape.
+/// an image that already has this type unchanged. Accepts any shape.
 Tensor convert_image_dtype(const Tensor& image, DType dtype);
 
 // uint8 images are converted to float32, changed and converted back.
@@ -45,23 +46,23 @@ Tensor convert_image_dtype(const Tensor& image, DType dtype);
 Tensor adjust_brightness(const Tensor& image, double delta);
 /// Returns (x - mean of the channel) * factor + mean of the channel.
 Tensor adjust_contrast(const Tensor& image, double factor);
-/// Multiplies the saturation (of HSV) by `factor` >= 0; it becomes at most 1. Requires: 3 channels.
+/// Multiplies the saturation (of HSV) by `factor` >= 0 and clips it to 1. Requires: 3 channels.
 Tensor adjust_saturation(const Tensor& image, double factor);
 /// Adds a delta in [-1, 1] to the hue (of HSV, whose circle has length 1). Requires: 3 channels.
 Tensor adjust_hue(const Tensor& image, double delta);
 /// Returns (x - mean) / max(stddev, 1 / sqrt(number of values)) over the image, float32. uint8
-/// values count as 0 .. 255.
+/// values are used as 0 .. 255.
 Tensor per_image_standardization(const Tensor& image);
 
-// Random changes of one image: the steps of augment_images().
+// Random changes of an image: the steps of augment_images().
 
-/// Function of an image and random numbers only: equal streams make equal changes (also to a second
-/// image, such as a mask). Images and errors as above. The functions below return such steps and
-/// throw kInvalidArgument for invalid settings.
+/// Function of an image and random numbers only: equal streams make equal changes, even to a second
+/// image such as a mask. Accepts the same images, and throws the same errors, as the functions
+/// above. The functions below return such steps and throw kInvalidArgument for invalid settings.
 using ImageStep = std::function<Tensor(const Tensor& image, const RandomStream& random)>;
 
 struct RandomCropOptions {
-  /// Pixels added around the image first, on each side.
+  /// Number of pixels added on each side of the image before cropping.
   std::int64_t padding = 0;
   PaddingMode padding_mode = PaddingMode::kZeros;
 };
@@ -74,7 +75,7 @@ ImageStep random_crop(std::int64_t size, RandomCropOptions options = {});
 ImageStep random_flip_left_right();
 ImageStep random_flip_up_down();
 
-/// Calls adjust_brightness() with a delta in [-max_delta, max_delta); white is 1.
+/// Calls adjust_brightness() with a delta in [-max_delta, max_delta), where white is 1.
 ImageStep random_brightness(double max_delta);
 /// Call adjust_contrast() and adjust_saturation() with a factor in [lower, upper), lower >= 0.
 ImageStep random_contrast(double lower, double upper);
@@ -90,7 +91,7 @@ struct CutoutOptions {
 /// (DeVries, Taylor: "Improved regularization of convolutional neural networks with cutout", 2017).
 ImageStep cutout(std::int64_t size, CutoutOptions options = {});
 
-// The functions above that fit between random steps.
+// Steps without random numbers: the functions of the same names above.
 ImageStep center_crop(std::int64_t height, std::int64_t width);
 ImageStep resize_with_crop_or_pad(std::int64_t height, std::int64_t width);
 ImageStep convert_image_dtype(DType dtype);

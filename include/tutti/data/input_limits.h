@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Limits on reading, as small files can unpack to any size. A file beyond them is refused with
-/// kResourceExhausted, naming the path and the field to raise.
+/// Limits on reading, because small files can unpack to any size. A file beyond them is refused
+/// with kResourceExhausted, naming the path and the field to raise.
 struct InputLimits {
   /// Unpacked bytes per byte of a compressed file, checked above 256 MiB. Text reaches 5 to 20, a
   /// file of zeros 1,030.
@@ -22,7 +22,8 @@ struct InputLimits {
 
 namespace internal {
 
-/// Throws kResourceExhausted naming `source` if `packed` bytes may not become `unpacked` ones.
+/// Throws kResourceExhausted naming `source` if the limits do not allow `packed` bytes to become
+/// `unpacked` bytes.
 void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint64_t packed,
                     const std::string& source);
 

@@ -1,4 +1,4 @@
-// numpy's files: one array (.npy) or several by name (.npz).
+// Files of numpy: one array (.npy), or several named arrays (.npz).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@ namespace tutti {
 /// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: f2, f4, f8, i4, i8, u1, b1; i1, i2
 /// and u2 become int32, u4 becomes int64. Big-endian and Fortran order are converted. `source`
 /// names the bytes in errors. Throws kDataLoss with offset, expected and got; kUnimplemented for
-/// types without a tensor type.
+/// types that tensors do not support.
 Tensor parse_npy(std::string_view bytes, const std::string& source);
 /// Returns a .npy file, version 1.0, as numpy.save writes it: little-endian, C order.
 std::string format_npy(const Tensor& tensor);
@@ -32,24 +32,25 @@ class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
 
 /// Options of read_npz() and parse_npz().
 struct NpzOptions {
-  /// Arrays to read, in this order. Default: all; members that are not arrays, and arrays without a
-  /// tensor type (texts, objects), are then skipped with a warning.
+  /// Arrays to read, in this order. Default: all; members that are not arrays, and arrays of types
+  /// that tensors do not support (strings, objects), are then skipped with a warning.
   std::vector<std::string> names = {};
   InputLimits limits = {};
 };
 
 /// Parses the bytes of a .npz file: a zip file of .npy files, stored (numpy.savez) or deflated
-/// (numpy.savez_compressed). Names are without ".npy". Throws as parse_npy() for the arrays that
+/// (numpy.savez_compressed). Names do not include ".npy". Throws as parse_npy() for the arrays that
 /// are read, naming the member; kNotFound listing the names for an unknown name; kDataLoss for a
-/// wrong checksum or overlapping members; kResourceExhausted beyond the limits, where the expansion
-/// is that of all members; kUnimplemented for zip64, encryption and other methods.
+/// wrong checksum or overlapping members; kResourceExhausted beyond the limits (the expansion is
+/// computed for all members together); kUnimplemented for zip64, encryption and other methods.
 NamedTensors parse_npz(std::string_view bytes, const std::string& source,
                        const NpzOptions& options = {});
 /// Returns the bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name
 /// that is empty or occurs twice, and for 4 GiB or more.
 std::string format_npz(const NamedTensors& tensors);
 
-/// Same as above, for files. Throw kNotFound or kUnavailable naming the function and the path.
+/// Same as the functions above, but for files. Throw kNotFound or kUnavailable naming the function
+/// and the path.
 Tensor read_npy(const std::string& path);
 void write_npy(const std::string& path, const Tensor& tensor);
 NamedTensors read_npz(const std::string& path, const NpzOptions& options = {});

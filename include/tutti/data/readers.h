@@ -20,25 +20,25 @@ struct ImageData {
   Tensor labels;  // [n] uint8
 };
 
-/// Training or test examples.
+/// Set of examples: for training or for testing.
 enum class Split { kTrain, kTest };
 
-/// Reads MNIST or Fashion-MNIST: train-images-idx3-ubyte(.gz) and so on. An empty `directory` means
-/// $TUTTI_DATA_DIR, then /usr/share/datasets/fashion-mnist (Debian's package
+/// Reads MNIST or Fashion-MNIST: train-images-idx3-ubyte(.gz) and so on. If `directory` is empty,
+/// searches $TUTTI_DATA_DIR, then /usr/share/datasets/fashion-mnist (Debian's package
 /// dataset-fashion-mnist). Throws kNotFound with the searched folders and the package to install.
 ImageData read_mnist(const std::string& directory, Split split);
 
 /// Reads the binary version of CIFAR-10: data_batch_1.bin ... data_batch_5.bin (train) or
-/// test_batch.bin. Searches `directory`, its cifar-10-batches-bin, and cifar-10-binary.tar.gz as
-/// downloaded, in `directory` (which may also be the archive's own path). Throws kNotFound with the
-/// missing file and the searched places.
+/// test_batch.bin. Searches `directory`, its subfolder cifar-10-batches-bin, and the downloaded
+/// archive cifar-10-binary.tar.gz in `directory`. `directory` may also be the path of the archive.
+/// Throws kNotFound with the missing file and the searched paths.
 ImageData read_cifar10(const std::string& directory, Split split);
-/// Reads one such file: records of 1 label byte and 3072 image bytes (red, green, blue planes),
-/// converted to [n, 32, 32, 3].
+/// Reads one file of the binary version of CIFAR-10: records of 1 label byte and 3072 image bytes
+/// (red, green, blue planes), converted to [n, 32, 32, 3].
 ImageData read_cifar10_file(const std::string& path);
 
 /// Returns elements {features float32 [height, width, channels] in [0, 1], labels int64 []}.
-/// Converts the images once, here: 4 bytes of memory per value.
+/// Converts all images in this call, which takes 4 bytes of memory per value.
 Dataset image_dataset(const ImageData& data);
 /// Returns image_dataset(read_mnist(directory, split)).
 Dataset load_mnist(const std::string& directory, Split split = Split::kTrain);

@@ -38,7 +38,7 @@ class TFRecordParser {
 
   /// Returns a view of the next record's data, or nullopt at the end.
   std::optional<std::string_view> next();
-  /// Skips up to `count` records without reading their data; returns how many there were.
+  /// Skips up to `count` records without reading their data; returns the number skipped.
   std::int64_t skip(std::int64_t count);
 
  private:
@@ -59,7 +59,7 @@ class TFRecordWriter {
 
   /// Throws kFailedPrecondition after close().
   void write(std::string_view record);
-  /// Writes the file atomically; without it no file is written. Throws kUnavailable as
+  /// Writes the file atomically; without close(), no file is written. Throws kUnavailable as
   /// write_file_atomically() does.
   void close();
 
@@ -72,7 +72,7 @@ class TFRecordWriter {
 
 /// Returns the records of the files, one file after the other, as elements {features uint8
 /// [bytes]}. Each file is read whole when it is reached. Like tf.data.TFRecordDataset. Throws
-/// kInvalidArgument for no path.
+/// kInvalidArgument if `paths` is empty.
 Dataset tfrecord_dataset(std::vector<std::string> paths, TFRecordOptions options = {});
 
 /// Returns the bytes of a uint8 tensor, such as a record.
@@ -90,9 +90,10 @@ struct FixedLengthRecordOptions {
 
 /// Returns elements {features uint8 [record_bytes]}: the records of the files, one file after the
 /// other, read on demand (a .gz file is unpacked in memory when it is reached). Like
-/// tf.data.FixedLengthRecordDataset. Throws kInvalidArgument for no path, a size below 1 or
-/// negative options. While reading, throws kNotFound; kDataLoss naming path, offset, expected and
-/// found for a file that is not made of whole records; kResourceExhausted beyond the limits.
+/// tf.data.FixedLengthRecordDataset. Throws kInvalidArgument if `paths` is empty, for a size below
+/// 1, and for negative options. While reading, throws kNotFound; kDataLoss naming path, offset,
+/// expected and found for a file that is not made of whole records; kResourceExhausted beyond the
+/// limits.
 Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t record_bytes,
                                     FixedLengthRecordOptions options = {});
 
@@ -105,15 +106,16 @@ struct ListFilesOptions {
 };
 
 /// Returns the paths that match `pattern`, in ascending order of their bytes in every locale. In
-/// "train-*.tfrecord" `*` matches any characters and `?` one (but no "/"), "[a-c]" one of several,
-/// and "\*" a star. Only a dot matches a leading dot. Like tf.data.Dataset.list_files. For readers
-/// of several files: `tfrecord_dataset(list_files(p))`. Throws kNotFound naming the pattern if
-/// nothing matches, kUnavailable for a folder that cannot be read.
+/// "train-*.tfrecord" `*` matches any characters except "/", `?` one such character, "[a-c]" one of
+/// several, and "\*" a star. A leading dot is matched only by a dot. Like
+/// tf.data.Dataset.list_files. Use it for readers of several files:
+/// `tfrecord_dataset(list_files(p))`. Throws kNotFound naming the pattern if nothing matches,
+/// kUnavailable for a folder that cannot be read.
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options = {});
 
 // tf.train.Example: named lists of bytes, floats or integers, as protobuf bytes.
 
-/// One feature: no list (monostate: no kind is set), bytes, floats or integers.
+/// Value of one feature: a list of byte strings, floats or integers; monostate if no kind is set.
 using Feature = std::variant<std::monostate, std::vector<std::string>, std::vector<float>,
                              std::vector<std::int64_t>>;
 
@@ -128,8 +130,8 @@ Example parse_example(std::string_view bytes, const std::string& source);
 /// Returns the bytes of `example`: names in ascending order, numbers packed.
 std::string serialize_example(const Example& example);
 
-/// Description of one component of an element (tf.io.FixedLenFeature; without shape
-/// tf.io.VarLenFeature as a dense tensor [n]).
+/// Description of one component of an element, like tf.io.FixedLenFeature. Without a shape it is
+/// like tf.io.VarLenFeature, but dense: [n].
 struct FeatureSpec {
   std::string name;
   /// kInt64 (integers), kFloat32 (floats) or kUInt8 (the bytes of one string, as tf.io.decode_raw).

@@ -14,35 +14,35 @@
 
 namespace tutti {
 
-/// Files of one sample, which are adjacent in their tar file and whose paths are equal up to the
-/// first dot of their names. "train/0001.jpg" and "train/0001.seg.png" are the files "jpg" and
-/// "seg.png" (in lower case) of the sample "train/0001".
+/// Files of one sample: adjacent files of a tar file whose paths are equal up to the first dot of
+/// the file name. "train/0001.jpg" and "train/0001.seg.png" are the files "jpg" and "seg.png" (in
+/// lower case) of the sample "train/0001".
 struct TarSample {
   std::string key;
   std::map<std::string, std::string> files;  // extension -> bytes
 
-  /// Throws kNotFound naming the sample and its files.
+  /// Returns the bytes of a file. Throws kNotFound naming the sample and its files.
   const std::string& at(const std::string& extension) const;
 };
 
 struct TarOptions {
-  /// Number of samples decoded concurrently; 1: on the caller's thread.
+  /// Number of samples decoded concurrently; 1: the caller's thread decodes them.
   int num_parallel_calls = 1;
   /// Limits for .tar.gz files, and for each file in a tar file.
   InputLimits limits = {};
 };
 
 /// Returns the samples of the files, one file after the other, read on demand (a .tar.gz file is
-/// unpacked in memory when it is reached): uint8 components [bytes] "__key__" and the extensions in
-/// ascending order. As in WebDataset, folders, links, "__...__" and files without a dot or with a
-/// leading one are skipped. Throws kInvalidArgument for no path. While reading, throws with path
-/// and offset: kDataLoss for damaged, truncated and empty files, other archives, and two files of
-/// one extension in a sample; kResourceExhausted beyond `limits`; kUnimplemented for sparse files
-/// and volumes.
+/// unpacked in memory when it is reached). An element has uint8 components [bytes]: "__key__", then
+/// the extensions in ascending order. As in WebDataset, folders, links, "__...__" and files without
+/// a dot or with a leading dot are skipped. Throws kInvalidArgument if `paths` is empty. While
+/// reading, throws with path and offset: kDataLoss for damaged, truncated and empty files, other
+/// archives, and two files of one extension in a sample; kResourceExhausted beyond `limits`;
+/// kUnimplemented for sparse files and volumes.
 Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
-/// Same as above, but yields decode(sample). `decode` must depend on the sample only and, with
-/// several parallel calls, be thread-safe. Its exceptions come out of next(), an Error with the
-/// sample's key in front.
+/// Same as tar_dataset() above, but yields decode(sample). `decode` must depend on the sample only
+/// and, with several parallel calls, be thread-safe. next() rethrows its exceptions; an Error then
+/// begins with the sample's key.
 Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const TarSample&)> decode,
                     TarOptions options = {});
 
@@ -58,7 +58,7 @@ class TarWriter {
   /// Adds the files of a sample, as "<key>.<extension>". Throws kInvalidArgument for a sample that
   /// would be read back differently: without files, with a dot in the name of its key, ...
   void write(const TarSample& sample);
-  /// Writes the file atomically; without it no file is written. Throws kUnavailable as
+  /// Writes the file atomically; without close(), no file is written. Throws kUnavailable as
   /// write_file_atomically() does.
   void close();
 

@@ -1,4 +1,4 @@
-// Tokenizers: texts to numbers of a vocabulary, and back.
+// Tokenizers: conversion of text to the token numbers of a vocabulary, and back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,20 +16,20 @@ struct BytePairRules;
 }  // namespace internal
 
 /// Byte-pair encoding over bytes, as in GPT-2, Llama 3 and Qwen 2. A text is split into words;
-/// within a word neighbouring tokens are merged, in the order in which the merges were learnt. It
-/// agrees with Hugging Face's `tokenizers`. Immutable value type. Thread-safe.
+/// within a word neighbouring tokens are merged, in the order in which the merges were learnt. The
+/// results agree with Hugging Face's `tokenizers`. Immutable value type. Thread-safe.
 class BytePairTokenizer {
  public:
   explicit BytePairTokenizer(std::shared_ptr<const internal::BytePairRules> rules);
 
-  /// Returns the tokens of a text in UTF-8 (or any other bytes). Special tokens in it
-  /// ("<|endoftext|>") become their numbers; none is added at its ends, as with `encode(text,
-  /// add_special_tokens=False)` there.
+  /// Returns the tokens of a text in UTF-8 (or any other bytes). Special tokens in the text
+  /// ("<|endoftext|>") become their numbers. None are added at its ends, as with Hugging Face's
+  /// `encode(text, add_special_tokens=False)`.
   std::vector<std::int64_t> encode(std::string_view text) const;
-  /// Returns the text of tokens, special ones included. Any bytes: a token may hold part of a
-  /// character. decode(encode(text)) is the normalized text, with a leading space if the tokenizer
-  /// adds one, and without the spaces that an added token absorbs. Throws kOutOfRange naming a
-  /// number that does not belong to a token.
+  /// Returns the text of the tokens, including special ones. It may be any bytes, because a token
+  /// may hold part of a character. decode(encode(text)) is the normalized text, with a leading
+  /// space if the tokenizer adds one, and without the spaces that an added token absorbs. Throws
+  /// kOutOfRange naming a number that does not belong to a token.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
   /// Returns the largest number of a token, plus 1: the rows of an Embedding.
@@ -43,17 +43,18 @@ class BytePairTokenizer {
 
 /// Reads Hugging Face's tokenizer.json: a BPE model, Unicode's normal forms (NFC, NFD, NFKC, NFKD),
 /// the pre-tokenizers ByteLevel, Digits and Split by the regular expressions of GPT-2, GPT-4, Llama
-/// 3 and Qwen 2, and added tokens. Padding and truncation of the file are not applied, which is
-/// logged once. `source` names the file in errors. Throws kInvalidArgument if it is damaged,
-/// kUnimplemented naming the part if it needs anything else.
+/// 3 and Qwen 2, and added tokens. The file's settings for padding and truncation are not applied,
+/// which is logged once. `source` names the file in errors. Throws kInvalidArgument if it is
+/// damaged, kUnimplemented naming the part if it needs anything else.
 BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source);
-/// Reads GPT-2's vocab.json and merges.txt. These do not mark special tokens: a text has only those
-/// listed here, `{"<|endoftext|>"}`. Throws as parse_tokenizer() does.
+/// Reads GPT-2's vocab.json and merges.txt. These files do not mark special tokens: only the listed
+/// `special_tokens` count as special, such as `{"<|endoftext|>"}`. Throws as parse_tokenizer()
+/// does.
 BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_view merges,
                                        const std::string& source,
                                        const std::vector<std::string>& special_tokens = {});
 
-/// Same as above, for files. Throw kNotFound or kUnavailable naming the path.
+/// Same as the functions above, but for files. Throw kNotFound or kUnavailable naming the path.
 BytePairTokenizer read_tokenizer(const std::string& path);
 BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
                                       const std::string& merges_path,
@@ -61,12 +62,12 @@ BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
 
 // Training.
 
-/// Learns byte pairs from a text, split as GPT-2 splits it, until there are `vocabulary_size`
-/// tokens or no pair occurs twice: the most frequent pair first, among equal ones that of the lower
-/// numbers. Returns a tokenizer.json for parse_tokenizer() and Hugging Face's `tokenizers`, equal
-/// to that of their BpeTrainer with the initial alphabet of bytes. Special tokens have the first
-/// numbers, then come the 256 bytes. Throws kInvalidArgument if `vocabulary_size` is smaller than
-/// that.
+/// Learns byte pairs from a text, which it splits like GPT-2, until there are `vocabulary_size`
+/// tokens or no pair occurs twice. It merges the most frequent pair first; among equally frequent
+/// pairs, the one with the lower numbers. Returns a tokenizer.json for parse_tokenizer() and
+/// Hugging Face's `tokenizers`, equal to that of their BpeTrainer with the initial alphabet of
+/// bytes. Special tokens have the first numbers; the 256 bytes follow. Throws kInvalidArgument if
+/// `vocabulary_size` does not suffice for these.
 std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
                             const std::vector<std::string>& special_tokens = {});
 
