@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/strategy/parameter_server/client/closure_context.h"           // calls of a closure
+#include "tutti/strategy/parameter_server/client/closure_context.h"  // context of a closure
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // schedules steps
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
 #include "tutti/strategy/parameter_server/session/server.h"   // a task that serves variables

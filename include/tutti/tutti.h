@@ -5,17 +5,17 @@
 // mesh.h, model_parallel.h, parameter_server.h, readers.h.
 #pragma once
 
-#include "tutti/autograd/embedding_lookup.h"      // lookups of rows, single or combined
-#include "tutti/autograd/gradient_tape.h"         // automatic differentiation
-#include "tutti/autograd/variable_store.h"        // variables shared by name
-#include "tutti/checkpoint/checkpoint_manager.h"  // saving and restoring
-#include "tutti/cluster/resolver_registry.h"      // the cluster of this process
-#include "tutti/data/dataset.h"                   // datasets
-#include "tutti/model/callbacks.h"                // early stopping, checkpoints, logs
-#include "tutti/model/functional.h"               // graphs of layers
-#include "tutti/model/layers/layers.h"            // Dense, Conv2D, ...
-#include "tutti/model/layers/losses.h"            // losses; compute_average_loss
-#include "tutti/model/sequential.h"               // models: compile, fit; losses, metrics
+#include "tutti/autograd/embedding_lookup.h"        // lookups of rows, single or combined
+#include "tutti/autograd/gradient_tape.h"           // automatic differentiation
+#include "tutti/autograd/variable_store.h"          // variables shared by name
+#include "tutti/checkpoint/checkpoint_manager.h"    // saving and restoring
+#include "tutti/cluster/resolver_registry.h"        // the cluster of this process
+#include "tutti/data/dataset.h"                     // datasets
+#include "tutti/model/callbacks.h"                  // early stopping, checkpoints, logs
+#include "tutti/model/functional.h"                 // graphs of layers
+#include "tutti/model/layers/layers.h"              // Dense, Conv2D, ...
+#include "tutti/model/layers/losses.h"              // losses; compute_average_loss
+#include "tutti/model/sequential.h"                 // models: compile, fit; losses, metrics
 #include "tutti/model/training/training_session.h"  // hooks and recovery of training loops
 #include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs

@@ -19,10 +19,10 @@ struct MeanOfRows {
   SourceLocation where;
 };
 
-/// The replicas that run one step. A strategy installs one per replica thread; the default is a
-/// group of one replica, whose operations are the identity. Collective: all replicas must make the
-/// same calls in the same order; a mismatch throws an error that names the replicas, instead of
-/// hanging.
+/// The replicas that run one step. A strategy installs one ReplicaGroup per replica thread; the
+/// default is a group of one replica, whose operations are the identity. Collective: all replicas
+/// must make the same calls in the same order; a mismatch throws an error that names the replicas,
+/// instead of hanging.
 class ReplicaGroup {
  public:
   virtual ~ReplicaGroup() = default;
@@ -56,8 +56,8 @@ class ReplicaGroup {
   static ReplicaGroup& of_one();
 };
 
-/// Makes `group` current on this thread until destroyed; nullptr: the cross-replica context, where
-/// there is no replica.
+/// Scope in which `group` is this thread's group; nullptr: the cross-replica context, which has no
+/// replica.
 class ReplicaGroupScope : internal::ThreadScope<ReplicaGroup*> {
  public:
   explicit ReplicaGroupScope(ReplicaGroup* group);

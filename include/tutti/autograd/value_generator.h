@@ -1,4 +1,4 @@
-// ValueGenerator: initial values of which each process can generate only the rows that it stores.
+// ValueGenerator: initial values that each process can generate for just the rows that it stores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,7 @@ struct ValueGenerator {
 };
 
 /// Returns an initializer that fills a whole variable with the generator's values for the
-/// variable's own key. Initializers in model/layers return it for these distributions.
+/// variable's own key. Initializer::for_shape() (model/layers) returns it for these distributions.
 Variable::Initializer generated_initializer(ValueGenerator without_key);
 /// Returns the generator of an initializer from generated_initializer(), with the variable's key;
 /// nullopt for other functions, which callers must call instead.

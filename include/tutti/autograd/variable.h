@@ -22,9 +22,9 @@ struct InitializerContext {
   RandomKey key;
 };
 
-/// A named, mutable tensor (tf.Variable). A handle: copies refer to the same variable. The strategy
-/// whose scope was active at construction determines the placement of its values, which users need
-/// not know.
+/// A named, mutable tensor (tf.Variable). Objects are handles: copies refer to the same variable.
+/// The strategy whose scope was active at construction determines the placement of its values,
+/// which users need not know.
 class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
@@ -89,7 +89,8 @@ class Variable {
 class VariableCreator {
  public:
   virtual ~VariableCreator() = default;
-  /// `options.name` is set. Calls `initializer` once.
+  /// Creates the storage of one variable. Calls `initializer` once. Requires: `options.name` is
+  /// set.
   virtual std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
                                                   const RandomKey& key,
                                                   VariableOptions options) = 0;
@@ -97,7 +98,7 @@ class VariableCreator {
   static VariableCreator& current();
 };
 
-/// Makes `creator` current on this thread until destroyed.
+/// Scope in which `creator` is this thread's VariableCreator.
 class VariableCreatorScope : internal::ThreadScope<VariableCreator*> {
  public:
   explicit VariableCreatorScope(VariableCreator& creator);

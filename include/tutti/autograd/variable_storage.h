@@ -1,4 +1,4 @@
-// VariableStorage: the interface of a variable's placement.
+// VariableStorage: the interface to the stored values of a variable, wherever they are placed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -78,9 +78,9 @@ struct TensorPart {
   bool is_whole() const { return count() == shape.num_elements(); }
 };
 
-/// Interface of a placement. Implementations: local (here); mirrored, sync-on-read, central and
-/// sharded (strategy/); remote. The effect of a call depends on the calling thread's context
-/// (inside or outside of a replica): see each placement.
+/// Interface to the stored values of a variable. Each placement implements it: local (here);
+/// mirrored, sync-on-read, central and sharded (strategy/); remote. The effect of a call depends on
+/// the calling thread's context (inside or outside of a replica): see each placement.
 class VariableStorage {
  public:
   virtual ~VariableStorage() = default;
@@ -126,9 +126,9 @@ class VariableStorage {
   virtual void update(const UpdateRule& rule, std::span<const Variable> slots,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 
-  /// Returns the tensors for a checkpoint: the value under its name. ON_READ variables add each
-  /// component under "<name>/replica_<v>" and, with aggregation MEAN, the numbers of updates under
-  /// "<name>/replica_updates". Outside of replicas only.
+  /// Returns the tensors for a checkpoint: the value, under the variable's name. ON_READ variables
+  /// add each component under "<name>/replica_<v>" and, with aggregation MEAN, the numbers of
+  /// updates under "<name>/replica_updates". Outside of replicas only.
   virtual std::vector<NamedTensor> save() const = 0;
   /// Restores values: by component if the checkpoint has exactly these replicas, else from the
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound

@@ -105,7 +105,7 @@ class CheckpointSnapshot {
 ///
 /// Restoring changes everything or nothing. First all names, shapes and dtypes are compared, and
 /// one error (kInvalidArgument) lists all mismatches. If restoring fails later, the previous values
-/// are set again. If the program's numerics fingerprint differs from the saved one, a warning names
+/// are set back. If the program's numerics fingerprint differs from the saved one, a warning names
 /// both: training then continues correctly, but not bit for bit (docs/determinism.md).
 class Checkpoint {
  public:
@@ -160,7 +160,7 @@ class Checkpoint {
   friend class CheckpointManager;
   using States = std::map<std::string, StateProvider>;
   using Tensors = std::map<std::string, TensorProvider>;
-  /// Restores items that are about to be added from waiting_.
+  /// Restores, from waiting_, the items that are about to be added.
   void restore_deferred_items(const std::vector<Variable>& variables, const States& states = {},
                               const Tensors& tensors = {});
   internal::CheckpointFile values(std::int64_t step,
@@ -213,8 +213,8 @@ struct LoadWeightsOptions {
 /// Loads variables from a file of weights, a whole checkpoint (its state is ignored), or a Hugging
 /// Face model: its folder, or its `model.safetensors.index.json`. Floating-point tensors are cast
 /// to the types of the variables, which is logged once. Changes everything or nothing, like
-/// Checkpoint::restore(). Throws kInvalidArgument listing the contents of the file and the
-/// variables; without `strict`, too, if the file has none of the variables.
+/// Checkpoint::restore(). Throws kInvalidArgument, listing the contents of the file and the
+/// variables, if they do not match; even without `strict`, if the file has none of the variables.
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options = {});
 

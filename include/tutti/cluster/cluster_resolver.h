@@ -175,7 +175,7 @@ class StaticResolver : public ClusterResolver {
 // Several resolvers combined.
 
 /// Union of several resolvers (tf's UnionClusterResolver). The constructor reads them and does not
-/// keep them. Task, environment, protocol and accelerators are those of the first one. Address
+/// keep them. Task, environment, protocol and accelerators are those of the first resolver. Address
 /// lists of one job are concatenated; if one of them has explicit indices, all keep their indices
 /// (lists count from 0), and a duplicate index throws kAlreadyExists naming both addresses. Throws
 /// kInvalidArgument if `resolvers` is empty.

@@ -22,8 +22,8 @@ void validate_cluster(const ClusterSpec& cluster, const Task& task,
 /// Overload for a resolver's cluster and task; a cluster of several tasks requires a task. An empty
 /// cluster is one local worker, and valid.
 void validate_cluster(const ClusterResolver& resolver);
-/// Returns this process's task in a non-empty cluster. Throws as validate_cluster(resolver), and if
-/// the resolver has no task, even in a cluster of one.
+/// Returns this process's task in a non-empty cluster. Throws as validate_cluster(resolver) does,
+/// and also if the resolver has no task, even in a cluster of one task.
 Task require_task(const ClusterResolver& resolver);
 
 /// Returns warnings about a valid cluster, one line each: loopback addresses next to other
@@ -38,8 +38,8 @@ bool is_chief(const ClusterSpec& cluster, const Task& task);
 int id_in_cluster(const ClusterSpec& cluster, const Task& task);
 /// Returns the number of chiefs and workers, or of evaluators. Throws kInvalidArgument for ps.
 int worker_count(const ClusterSpec& cluster, std::string_view task_type);
-/// Returns "/job:chief/replica:0/task:0", or worker 0's without a chief; "" for an evaluator or an
-/// empty cluster.
+/// Returns the chief's device prefix, "/job:chief/replica:0/task:0"; worker 0's if there is no
+/// chief; "" for an evaluator or an empty cluster.
 std::string collective_leader(const ClusterSpec& cluster, const Task& task);
 
 /// Returns true if more than one process trains.

@@ -31,7 +31,7 @@ struct ChosenResolver {
   std::string reason;
 };
 
-/// Chooses the resolver of the first of these that the environment shows: TF_CONFIG (not empty); an
+/// Chooses the resolver for the first of these that the environment has: TF_CONFIG (not empty); an
 /// MPI launcher; a Slurm step (srun); PMI or PMIx variables without Slurm; TUTTI_KUBERNETES_JOBS in
 /// a pod; SM_HOSTS. Otherwise returns a resolver of one local worker. mpirun precedes Slurm because
 /// under Slurm it starts its helpers with srun.

@@ -31,8 +31,8 @@ enum class ErrorCode {
 /// Returns the name of the code: "INVALID_ARGUMENT" and so on.
 std::string_view to_string(ErrorCode code);
 
-/// Exception of every tutti function. Its message has the form *who: what happened; expected X, got
-/// Y; do Z*.
+/// Exception that tutti's functions throw. Its message has the form *who: what happened; expected
+/// X, got Y; do Z*.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);

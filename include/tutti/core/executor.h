@@ -31,7 +31,8 @@ class Executor {
 /// Returns the number of threads that Executor::system() has started and that have not ended yet.
 int num_running_threads();
 
-/// Returns how many of these threads are not asleep in a CondVar, RunToken or Thread::join().
+/// Returns the number of running threads of Executor::system() that are not asleep in a CondVar,
+/// RunToken or Thread::join().
 int num_awake_threads();
 
 /// Returns true if a thread that Executor::system() did not start (such as main) is asleep in a

@@ -94,7 +94,7 @@ const RandomContext& current_random_context();
 /// the last set_random_seed().
 std::uint64_t next_call_ordinal(std::uint64_t call_site);
 
-/// Makes `context` current on this thread until destroyed; call ordinals start at 0.
+/// Scope in which `context` is this thread's RandomContext; call ordinals start at 0.
 class RandomContextScope {
  public:
   explicit RandomContextScope(const RandomContext& context);

@@ -92,14 +92,14 @@ struct SegmentedSum {
   bool copies = false;
 };
 
-/// Combines the values of several devices: tf.distribute.CrossDeviceOps. The public functions check
-/// arguments, pack small tensors, and turn MEAN into SUM and a division. They reduce bfloat16 and
-/// float16 as float32 and round once if supports() returns false or the reduction is MEAN. For
-/// other unsupported combinations they copy all values to one device and reduce there. The public
-/// functions take the values of all members, so they are for groups within one process. A
-/// Communicator calls operations that span processes. A new algorithm implements name, supports and
-/// all_reduce_buffers. Not thread-safe, except all_reduce_buffers of a sliceable operation, and
-/// abort().
+/// Operation that combines the values of several devices: tf.distribute.CrossDeviceOps. The public
+/// functions check arguments, pack small tensors, and turn MEAN into SUM and a division. They
+/// reduce bfloat16 and float16 as float32 and round once if supports() returns false or the
+/// reduction is MEAN. For other unsupported combinations they copy all values to one device and
+/// reduce there. The public functions take the values of all members, so they are for groups within
+/// one process. A Communicator calls operations that span processes. A new algorithm implements
+/// name, supports and all_reduce_buffers. Not thread-safe, except all_reduce_buffers of a sliceable
+/// operation, and abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;

@@ -11,9 +11,10 @@
 
 namespace tutti {
 
-/// Returns the sum of gradients of one kind, on the device of the first: dense ones along the
-/// canonical tree, IndexedSlices concatenated. Throws kInvalidArgument for an empty list, a mix of
-/// kinds, or differing shapes or types. Equivalent of tf's aggregate_tensors_or_indexed_slices.
+/// Returns the sum of gradients of one kind, on the device of the first one. Dense gradients are
+/// added along the canonical tree, IndexedSlices are concatenated. Throws kInvalidArgument for an
+/// empty list, a mix of kinds, or differing shapes or types. Equivalent of tf's
+/// aggregate_tensors_or_indexed_slices.
 Gradient aggregate(std::span<const Gradient> gradients);
 
 /// Divides each element by `divisor`; IndexedSlices stay sparse. Throws kInvalidArgument unless the

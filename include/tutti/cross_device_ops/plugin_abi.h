@@ -74,7 +74,8 @@ typedef struct tutti_buffer_v1 {
   void* stream;  // the native handle of a GPU's stream; NULL on CPUs
 } tutti_buffer_v1;
 
-// Error of a call. `message` is null-terminated, without the plugin's name, and truncated.
+// Error of a call. `message` is null-terminated, without the plugin's name, and truncated if it is
+// too long.
 typedef struct tutti_error_v1 {
   int32_t code;
   char message[508];
@@ -91,8 +92,9 @@ typedef struct tutti_group_v1 {
   // Writes a line to tutti's log. Thread-safe.
   void (*log)(int32_t level, const char* text);
   // Store of small values shared by all processes of the group, with which they find each other.
-  // Keys belong to the group: 1 to 150 characters (letters, digits, '_', '-', '.' and '/'). All
-  // three are NULL if the group has no store. Usable until destroy() has returned. Thread-safe.
+  // Keys belong to the group: 1 to 150 characters (letters, digits, '_', '-', '.' and '/').
+  // `store`, `set` and `get` are NULL if the group has no store. Usable until destroy() has
+  // returned. Thread-safe.
   void* store;
   // Sets a value of `size` bytes, at most 1 MiB; replaces an earlier value.
   int32_t (*set)(void* store, const char* key, const void* value, uint64_t size,
@@ -132,7 +134,7 @@ typedef struct tutti_cross_device_ops_v1 {
   // with its own replicas' buffers. Default: 0, and tutti refuses such groups before create.
   int32_t (*spans_processes)(void);
 
-  // The following functions have the conventions of all_reduce. Default of each: composed of
+  // The following functions follow the conventions of all_reduce. Default of each: composed of
   // all_reduce and copies or, between processes, of tutti's messages. `root` and `counts` are those
   // of the whole group; `num_replicas` is local_count. Input and output of one replica do not
   // overlap unless stated otherwise. Collectives that do not combine (broadcast, all_gather,

@@ -12,9 +12,9 @@ namespace tutti::durations {
 
 /// Time for all ranks to join: schedulers start the tasks of a job within minutes.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
-/// Interval between two checks for an event that comes soon after all ranks have joined: a process
-/// listens, a descriptor is free, a lost connection is back, a peer in shared memory has exited, a
-/// member has stopped responding.
+/// Interval between two checks for an event that is expected soon, because all ranks have joined: a
+/// process listens, a descriptor is free, a lost connection is back, a peer in shared memory has
+/// exited, a member has stopped responding.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Time that a rank waits for slower peers to finish, too. Examples: a peer still receives a long
 /// message that precedes the final one, or its kernel has not acknowledged all bytes; ranks have

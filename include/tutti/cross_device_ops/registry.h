@@ -17,7 +17,7 @@ namespace tutti {
 /// Largest tag that an operation may use on Group::transport.
 inline constexpr std::uint64_t kLargestOperationTag = 0x7fff;
 
-/// The members of an operation's reductions. One process: world_size == local_devices.size().
+/// The members of an operation's reductions. In one process, world_size == local_devices.size().
 struct Group {
   int world_size = 1;
   int first_rank = 0;

@@ -51,7 +51,8 @@ class Transport {
   /// Returns true if ranks are processes, so that bytes are copied; false if ranks are threads.
   virtual bool spans_processes() const { return true; }
 
-  /// Start a message to or from a rank. kInvalidArgument unless 0 <= peer < size(), peer != rank().
+  /// Start a message to or from a rank. Throw kInvalidArgument unless 0 <= peer < size() and peer
+  /// != rank().
   virtual std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                                      std::span<const std::byte> body) = 0;
   virtual std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,

@@ -28,8 +28,8 @@ struct CsvColumn {
   std::optional<std::int64_t> unknown_value = {};
 };
 
-/// Format of CSV files: names, types, quotes, missing values. Checked by csv_dataset()
-/// (kInvalidArgument).
+/// Format of CSV files: names, types, quotes, missing values. csv_dataset() throws kInvalidArgument
+/// for invalid options.
 struct CsvOptions {
   /// True if the first record of each file holds the column names, which all files must share.
   bool header = true;
@@ -89,8 +89,8 @@ struct CsvTable {
   Dataset dataset() const;
 };
 
-/// Reads all records and infers types from all of them. The vocabulary of a category without one
-/// becomes its texts in ascending order of their bytes. Throws as csv_dataset() does.
+/// Reads all records and infers types from all of them. A category without a vocabulary gets one:
+/// its texts in ascending order of their bytes. Throws as csv_dataset() does.
 CsvTable read_csv(const std::vector<std::string>& paths, CsvOptions options = {});
 
 }  // namespace tutti

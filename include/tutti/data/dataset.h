@@ -26,7 +26,7 @@ class ElementIterator {
   virtual void skip(std::int64_t count);
 };
 
-/// Shard of a pass: its elements number index, index + count, ...
+/// Shard of a pass: the elements with the numbers index, index + count, ...
 struct PassShard {
   std::int64_t count = 1;
   std::int64_t index = 0;
@@ -61,9 +61,9 @@ class DatasetSource {
   virtual std::optional<int> batch_depth() const { return std::nullopt; }
   /// Returns true if the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
-  /// Returns the shard that this source yields of a whole pass whose files or elements workers
-  /// share. Keys of random numbers (augment(), map()) contain the element's number in the whole
-  /// pass, so that no two workers draw the same numbers.
+  /// Returns the shard of the whole pass that this source yields, if workers share the files or
+  /// elements of a pass. Keys of random numbers (augment(), map()) contain the element's number in
+  /// the whole pass, so that no two workers draw the same numbers.
   virtual PassShard pass_shard() const { return {}; }
 
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite

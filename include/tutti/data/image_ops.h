@@ -18,11 +18,12 @@ namespace tutti::image {
 /// "reflect": c b | a b c | b a).
 enum class PaddingMode { kZeros, kReflect };
 
-/// Returns the `height` x `width` pixels from (top, left) on, which must be within the image.
+/// Returns `height` x `width` pixels, of which (top, left) is the first. All must be within the
+/// image.
 Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                             std::int64_t height, std::int64_t width);
-/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. With
-/// kReflect, fewer rows and columns may be outside than the image has.
+/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. kReflect
+/// requires fewer rows and columns outside than the image has.
 Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                                    std::int64_t height, std::int64_t width, PaddingMode mode);
 /// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, one

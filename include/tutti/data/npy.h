@@ -25,7 +25,7 @@ class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
  public:
   using vector::at;
   using vector::vector;
-  /// Throws kNotFound listing the names.
+  /// Returns the array of that name. Throws kNotFound listing the names.
   const Tensor& at(std::string_view name) const;
   bool has(std::string_view name) const;
 };

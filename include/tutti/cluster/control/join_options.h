@@ -26,7 +26,7 @@ struct ControlOptions {
   std::uint64_t incarnation = 0;
   /// Process that hosts the server, for messages, such as "chief 0".
   std::string hosted_by = {};
-  /// Timeout for reaching the server. While it waits, a log line names the server every
+  /// Timeout for reaching the server. During the wait, a log line names the server every
   /// `say_every`.
   Duration timeout = durations::kJoinTimeout;
   Duration say_every = durations::kSayAgainEvery;

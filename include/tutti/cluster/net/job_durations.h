@@ -39,6 +39,7 @@ inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives are deadlocked, which
 /// is fatal. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
+/// Time that members wait in a collective for a missing member before that is fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// Limit for one training step of workers whose collectives have their own deadlines.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
@@ -61,7 +62,7 @@ inline constexpr Duration kSpin = std::chrono::microseconds(100);
 inline constexpr Duration kYield = std::chrono::microseconds(20);
 /// Time without acknowledgements after which a link counts as broken. On a fast link the system
 /// retransmits after 0.2, 0.6, 1.4, 3 and 6.2 s. A link that is silent for 3 to 6 s is therefore
-/// known to work again only after 6.2 s. Checked seven times per period.
+/// known to work again only after 6.2 s. Links are checked seven times per period.
 inline constexpr Duration kLinkSilence = std::chrono::seconds(7);
 
 }  // namespace tutti::durations

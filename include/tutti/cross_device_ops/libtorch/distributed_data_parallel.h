@@ -53,8 +53,8 @@ class NoSync {
 /// and each bucket is reduced as soon as backward() has filled it, while the backward pass
 /// continues. If this rank did not use a parameter, its gradient counts as 0; if no rank used it,
 /// the gradient stays unchanged. This needs no option. When backward() returns, the gradients are
-/// the means. It throws tutti::Error if a rank exits, does not join or makes another call; the
-/// communicator is then closed.
+/// the means. backward() throws tutti::Error if a rank exits, does not join or makes another call;
+/// the communicator is then closed.
 ///
 /// Every rank makes the same forward and backward passes, each of which uses at least one
 /// parameter. `Module` is a module holder (torch::nn::Linear, or one made by TORCH_MODULE) or a
