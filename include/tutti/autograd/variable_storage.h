@@ -172,8 +172,8 @@ class VariableComponent {
   Tensor read() const { return memory_->read(); }
   Device device() const { return memory_->device(); }
   void assign(AssignOp op, const Tensor& value);
-  /// Throws if a row is out of range. If the indices are on a GPU, such rows are ignored instead,
-  /// because a kernel cannot throw.
+  /// Throws if a row is out of range. If variable and indices are both on a GPU, such rows are
+  /// ignored instead, because a kernel cannot throw.
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name);
   /// Applies the rule in place. A sparse gradient updates only its rows if the rule permits that.
   static void update(VariableComponent& weights, std::span<VariableComponent* const> slots,

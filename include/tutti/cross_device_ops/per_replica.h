@@ -25,7 +25,7 @@ class PerReplica {
   std::size_t size() const { return values_.size(); }
   const T& operator[](std::size_t replica) const {
     if (replica >= values_.size())
-      fail(ErrorCode::kOutOfRange, "PerReplica: no such replica; expected below ", values_.size(),
+      fail(ErrorCode::kOutOfRange, "PerReplica: expected a replica below ", values_.size(),
            ", got ", replica);
     return values_[replica];
   }

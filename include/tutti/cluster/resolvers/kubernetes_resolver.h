@@ -58,7 +58,7 @@ struct KubernetesPodsOptions {
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;
-  ResolverOverrides overrides = {};  // this process's task: pods do not show it
+  ResolverOverrides overrides = {};  // this process's task, which pods do not show
   std::string rpc_layer = "grpc";
 };
 
