@@ -1,4 +1,4 @@
-// Compares the mean of towers' gradients with direct means and all_reduce.
+// Compares the mean of towers' gradients with a mean computed directly, and with all_reduce.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/reduction/average_gradients.h"
 

@@ -1,4 +1,4 @@
-// Tests summing gradients over replicas in buckets.
+// Tests that sum gradients over replicas in buckets.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/bucket_plan.h"
 
@@ -33,7 +33,7 @@ std::vector<Variable> make_variables(Strategy& strategy, const std::string& pref
 
 constexpr std::uint64_t kBytesOfVariables = 4 * (5 + 20'011 + 1 + 8'192 + 133'333) + 8 * 21;
 
-/// Returns replica r's gradient for variable i, which is equal in every strategy.
+/// Returns replica r's gradient for variable i; it does not depend on the strategy.
 Tensor gradient_of(const Variable& variable, std::size_t i, int r, Device device) {
   return random_uniform(variable.shape(),
                         RandomKey{1, kUserPurpose, i, static_cast<std::uint64_t>(r), 0}, -1.0, 1.0,
@@ -47,7 +47,7 @@ std::vector<Gradient> reduce_in_replica(std::span<const Variable> variables) {
   });
 }
 
-/// Sums along the canonical tree, element by element.
+/// Returns the sum along the canonical tree, computed element by element.
 template <class T>
 std::vector<T> tree_sum(const std::vector<std::vector<T>>& replicas) {
   std::vector<std::vector<T>> level = replicas;
@@ -122,7 +122,7 @@ TEST_P(ReducerLayouts, CanonicalSumMatchesTreeSumBitForBit) {
   }
 }
 
-/// Adds along the tree and counts its calls.
+/// Operation that adds along the canonical tree and counts its calls.
 class CountedSums final : public CrossDeviceOps {
  public:
   CountedSums(bool sliceable, std::atomic<int>& calls) : sliceable_(sliceable), calls_(calls) {}
@@ -148,7 +148,7 @@ class CountedSums final : public CrossDeviceOps {
   std::atomic<int>& calls_;
 };
 
-/// Returns the bytes of all sums of a step with 3 replicas, replica by replica.
+/// Returns the bytes of all sums of one step with 3 replicas, in replica order.
 std::vector<std::byte> sums_by(const std::string& name) {
   LocalStrategyOptions options = on_cpus(3);
   options.cross_device_ops = make_cross_device_ops(name);
@@ -164,7 +164,7 @@ std::vector<std::byte> sums_by(const std::string& name) {
   return bytes;
 }
 
-/// Registers "counted_slices" and "counted_sums"; returns the number of their calls.
+/// Registers "counted_slices" and "counted_sums"; returns the counter of their calls.
 std::atomic<int>& calls_of_counted_sums() {
   static std::atomic<int> calls{0};
   static const bool once = [] {
@@ -190,7 +190,7 @@ TEST(BucketReducer, CallsNamedOperationEvenIfCanonicalAndSliceable) {
   }
 }
 
-/// Returns how many bytes the strategy's operation combines during `step`.
+/// Returns how many bytes the strategy's operation reduces during `step`.
 std::uint64_t bytes_reduced_in(Strategy& strategy, const std::function<void()>& step) {
   const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
   step();
@@ -202,7 +202,7 @@ std::uint64_t bytes_of_step(Strategy& strategy, std::span<const Variable> variab
                           [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
 }
 
-/// Returns the results of all replicas, one number after the other.
+/// Returns the results of each replica as a flat list of numbers.
 std::vector<std::vector<double>> results_of_step(Strategy& strategy,
                                                  const std::vector<Variable>& variables) {
   std::vector<std::vector<double>> results;
@@ -237,7 +237,7 @@ TEST(BucketReducer, EveryStrategyReducesAllBytesByConfiguredOperation) {
       const std::uint64_t bytes = bytes_reduced_in(
           *strategy, [&] { sums.push_back(results_of_step(*strategy, variables)); });
       EXPECT_GE(bytes, 3 * kBytesOfVariables);
-      // In a flat copy of a bucket, variables begin at cache lines.
+      // In a flat copy of a bucket, each variable begins at a cache line.
       const bool is_flat = operation != std::string_view("canonical");
       EXPECT_LE(bytes, 3 * (kBytesOfVariables + (is_flat ? 64 * variables.size() : 0)));
     }
@@ -273,7 +273,7 @@ TEST(BucketReducer, WorkersUseRegisteredOperationWithItsOptions) {
         [&](MultiWorkerMirroredStrategy& strategy) {
           EXPECT_EQ(strategy.reduction_name(), name);
           std::vector<std::vector<double>> sums;
-          for (int model = 0; model < 2; ++model) {  // with variables of the same names
+          for (int model = 0; model < 2; ++model) {  // both models have variables of the same names
             const std::vector<Variable> variables = make_variables(strategy);
             const auto of_replicas = strategy.run([&] { return reduce_in_replica(variables); });
             for (const Gradient& sum : of_replicas[0]) sums.push_back(numbers(sum.dense()));
@@ -341,7 +341,7 @@ TEST(BucketReducer, AggregatedVariablesUseConfiguredOperation) {
     strategy->run([&] { read.assign(own({3, 6, 9, 12}, replica_number())); });
   });
   expect_bytes(3 * 16, [&] { expect_read({3, 6, 9, 12}); });
-  // Means weighted by the numbers of updates (1, 2 and 3) are float64 sums.
+  // The means, weighted by the update counts 1, 2 and 3, are computed from float64 sums.
   strategy->run([&] {
     for (int update = 0; update < replica_number(); ++update) read.assign_add(vec({0, 0, 0, 0}));
   });
@@ -375,7 +375,7 @@ TEST(BucketReducer, SingleWorkerCallsLoggedOperation) {
   MultiWorkerOptions options{.local = on_cpus(2)};
   options.local.cross_device_ops = make_cross_device_ops("counted_alone");
   MultiWorkerMirroredStrategy strategy(std::move(in_process_communicators(1).front()), options);
-  EXPECT_EQ(strategy.reduction_name(), "counted_sums");  // the operation's own name
+  EXPECT_EQ(strategy.reduction_name(), "counted_sums");  // the name that the operation reports
   const std::vector<Variable> variables = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(variables); });
   EXPECT_GT(calls, 0);
@@ -413,11 +413,11 @@ TEST(BucketReducer, BucketIdAndNameAreStableAcrossSteps) {
   }
   strategy.run([&] { (void)reduce_in_replica(variables); });
   EXPECT_EQ(seen, first);
-  // Other variables with equal names and sizes.
+  // A second set of variables with equal names and sizes.
   const std::vector<Variable> others = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());
-  // An operation without reproducible results has neither.
+  // An operation without reproducible results gets neither a bucket id nor a name.
   build_cross_device_ops(options.cross_device_ops, {2, 0, {Device{}, Device{}}})
       ->all_reduce(ReduceOp::kSum, PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
   EXPECT_EQ(seen[0], (std::set<std::string>{" float32 1"}));
@@ -438,10 +438,11 @@ TEST(BucketReducer, ResultOfEarlierStepIsNotOverwritten) {
 
 TEST(BucketReducer, GradientMissingOnSomeReplicasCountsAsZero) {
   auto strategy = mirrored(3);
-  static int repetition = 0;  // each warning is logged once per process
+  // Makes names unique per repetition, because each warning is logged once per process.
+  static int repetition = 0;
   const std::string prefix = concat("missing_", repetition++, "_");
   const std::vector<Variable> variables = make_variables(*strategy, prefix);
-  // Variable 0 has no gradient on any replica; variable 2 has one only on replica 1.
+  // Variable 0 has no gradient on any replica; variable 2 has a gradient only on replica 1.
   const auto reduce = [&] {
     GradientReducer& reducer = *GradientReducer::current();
     reducer.begin(variables);

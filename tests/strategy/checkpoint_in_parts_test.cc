@@ -1,5 +1,5 @@
-// Tests checkpoints that any strategy restores, and those of variables sharded over workers, each
-// of which saves its own shards.
+// Tests checkpoints that any strategy restores, including checkpoints to which each worker saves
+// its own shards.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -26,8 +26,8 @@ std::string empty_folder() {
   return path;
 }
 
-/// Program state with weights that shards do not divide evenly (one is too small for some
-/// replicas), Adam's slots, and a moving mean and a count with a value per replica.
+/// Program state: weights that shards do not divide evenly (one is too small to give every replica
+/// a shard), Adam's slots, and a moving mean and a count with one value per replica.
 struct Training {
   explicit Training(Strategy& strategy)
       : strategy_(strategy),
@@ -72,7 +72,8 @@ struct Training {
   Adam optimizer;
 };
 
-/// Calls its argument with a new strategy, once per worker, and returns the errors.
+/// Function that calls its argument once per worker, each time with a new strategy, and returns the
+/// workers' errors.
 using Runner = std::function<std::vector<std::string>(const std::function<void(Strategy&)>&)>;
 
 Runner alone(std::function<std::unique_ptr<Strategy>()> make) {
@@ -85,7 +86,7 @@ Runner workers(std::vector<int> replicas, int stage = 3) {
   return [=](const auto& body) { return run_sharded(replicas, stage, body); };
 }
 
-/// Returns every strategy of one process, no strategy, and several workers, by name.
+/// Returns runners by name: each strategy of one process, no strategy, and several workers.
 std::map<std::string, Runner> all_runners() {
   std::map<std::string, Runner> runners;
   runners["none"] = [](const auto& body) {
@@ -133,7 +134,7 @@ std::string train_and_save(const Runner& runner, const std::string& folder,
     CheckpointManager manager(training.checkpoint(), folder,
                               {.asynchronous = true, .sharded = sharded});
     manager.save(2);
-    training.train(2);  // must not affect the snapshot
+    training.train(2);  // a later step must not change the snapshot
     manager.wait();
     manager.restore_latest({.strict = true});
     saved.expect(training.hash());
@@ -156,7 +157,7 @@ std::string restored_hash(const Runner& runner, const std::string& folder) {
   return restored.get();
 }
 
-/// Returns the names of the tensor files and of the state.
+/// Returns the names of the tensor files and of the state file.
 std::vector<std::string> files_in(const std::string& version) {
   std::vector<std::string> names;
   const Json contents = describe_checkpoint(version);
@@ -192,7 +193,7 @@ TEST(StrategyCheckpoint, ShardedAndWholeSavesHaveEqualValues) {
        std::map<std::string, std::size_t>{{"a", 2}, {"b", 4}, {"c", 4}, {"d", 2}, {"e", 2}}) {
     EXPECT_EQ(files_in(concat(folder, "/", name, "/step_2")).size(), files) << name;
   }
-  // In one process, the file equals that of MirroredStrategy, which every program reads.
+  // In one process, the file equals MirroredStrategy's, which every program can read.
   const auto tensors = [&](const char* name) {
     return describe_checkpoint(concat(folder, "/", name, "/step_2")).at("files").dump();
   };
@@ -264,7 +265,7 @@ TEST(StrategyCheckpoint, DamagedShardIsNamedAndPreviousVersionRestored) {
       bytes.back() = static_cast<char>(bytes.back() ^ 1);
       write_file_atomically(path, bytes);
     }
-    (void)training.hash();  // collective; runs after the damage
+    (void)training.hash();  // collective: returns after every worker has done its damage
     const auto info = manager.restore_latest();
     EXPECT_EQ(info->step, 1);
     EXPECT_EQ(training.hash(), first);
@@ -286,7 +287,7 @@ TEST(StrategyCheckpoint, MismatchedRestoreLeavesVariablesUnchanged) {
     more.add_state("new", {[] { return Json(1); }, [](const Json&) {}});
     EXPECT_THROW(CheckpointManager(more, folder).restore_latest(), Error);
     EXPECT_EQ(training.hash(), before);
-    // Fails halfway: values already taken over are reset, without a collective.
+    // Restoring fails halfway: the values already restored are reset, without a collective.
     Checkpoint fails = training.checkpoint();
     bool refuses = true;
     fails.add_tensors("fails", {[] { return std::vector<NamedTensor>(); },

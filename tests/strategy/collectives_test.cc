@@ -22,7 +22,7 @@ Tensor matrix(const Shape& shape, const std::vector<float>& values) {
   return Tensor::from<float>(shape, values, here());
 }
 
-/// Expects the elements of `pattern`, repeated.
+/// Expects a tensor of this shape whose elements repeat `pattern`.
 void expect_repeats(const Tensor& tensor, const Shape& shape, const std::vector<double>& pattern) {
   EXPECT_EQ(tensor.shape(), shape);
   std::vector<double> expected;
@@ -32,7 +32,7 @@ void expect_repeats(const Tensor& tensor, const Shape& shape, const std::vector<
   EXPECT_EQ(numbers(tensor), expected);
 }
 
-/// Returns, for each replica r, the value r + 1, `width` times.
+/// Returns `width` copies of 1, then of 2, and so on up to the number of replicas.
 std::vector<double> numbers_of_replicas(int replicas, int width) {
   std::vector<double> values;
   for (int r = 0; r < replicas; ++r) {
@@ -177,7 +177,7 @@ TEST_P(CollectivesOnEveryStrategy, AllReduceKeepsOrderOfDenseAndSparseValues) {
   }
 }
 
-/// Values that reached each of two devices, in order.
+/// Values that reached each of the two devices, in order of arrival.
 struct Launches {
   Mutex mutex;
   std::array<std::vector<float>, 2> of_device;
@@ -187,8 +187,8 @@ Launches& launches() {
   return one;
 }
 
-/// Operation with delayed launches: two concurrent calls would reach device 0 as 1, 2 and device 1
-/// as 2, 1.
+/// Operation that delays launches: without a common order, two concurrent calls would reach device
+/// 0 as 1, 2 and device 1 as 2, 1.
 class DelayedOps final : public CrossDeviceOps {
  public:
   DelayedOps(const std::string& name, const Group& group)
@@ -228,7 +228,7 @@ void register_delayed_ops() {
   });
 }
 
-// For NCCL, see tests/gpu_ops/reductions_test.cc.
+// tests/gpu_ops/reductions_test.cc tests the same with NCCL.
 TEST(Collectives, ConcurrentLaunchesHaveSameOrderOnAllDevices) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {

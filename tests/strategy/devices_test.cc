@@ -1,5 +1,5 @@
-// Tests devices under strategies: those of variables and replicas, also without a list of devices
-// and with GPUs, and those of values that a step makes or captures; and the cost of an empty step.
+// Tests devices under strategies: placement of variables and replicas (by default, from a list, on
+// GPUs), devices of values that a step creates or captures, and the cost of an empty step.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cmath>
@@ -35,14 +35,14 @@ std::vector<StrategyCase> strategies() {
 class StepDevices : public AllStrategies {};
 INSTANTIATE_TEST_SUITE_P(, StepDevices, ::testing::ValuesIn(strategies()), case_name);
 
-/// Returns [2] float32 on the replica's device, like a batch.
+/// Returns float32 [2] on the replica's device, like a row of a batch.
 Tensor own_data() { return vec({1.0f, 2.0f}); }
 
 Variable mean_variable(const Tensor& initial, const char* name) {
   return Variable(initial, {.name = name, .aggregation = VariableAggregation::kMean});
 }
 
-/// Functions of the library that make a tensor without an input tensor, by name.
+/// Library functions that create a tensor without an input tensor, by name.
 using Makers = std::map<std::string, std::function<Tensor()>>;
 Makers makers() {
   const std::vector<float> two = {1.0f, 2.0f};
@@ -134,7 +134,7 @@ TEST_P(StepDevices, CapturedHostTensorsCanBeAssignedToVariables) {
     own = on_read(Tensor::zeros({2}), VariableAggregation::kSum, "own");
     row = mean_variable(Tensor::zeros({3, 1}), "row");
   }
-  const Tensor value = Tensor::from<double>({2}, {3.0, 5.0});  // needs a conversion as well
+  const Tensor value = Tensor::from<double>({2}, {3.0, 5.0});  // also needs a conversion to float32
   const IndexedSlices second{Tensor::full({1, 1}, 6.0), Tensor::from<std::int64_t>({1}, {1}),
                              Shape{3, 1}};
   const auto sums = strategy_->run([&] {
@@ -178,7 +178,7 @@ TEST_P(StepDevices, CustomGradientCreatesConstantsOnReplicaDevice) {
   for (const Tensor& each : gradients) EXPECT_EQ(numbers(each), (std::vector<double>{3.0, 4.0}));
 }
 
-// Covers sharded and whole tables; ids are captured on the host, or made in the replica.
+// Covers sharded and unsharded tables, with ids captured on the host or created in the replica.
 TEST_P(StepDevices, EmbeddingLookupAcceptsCapturedIds) {
   const auto scope = strategy_->scope();
   const Tensor values = Tensor::from<float>({4, 1}, {0.0f, 10.0f, 20.0f, 30.0f});
@@ -235,8 +235,8 @@ TEST_P(StepDevices, DeviceScopeInsideStepOverridesReplicaDevice) {
   EXPECT_EQ(current_device(), (Device{DeviceType::kCpu, 7}));
 }
 
-// A merge function runs outside any replica, whichever arrived last; update() runs on each
-// component's device.
+// A merge function runs outside any replica, no matter which replica arrived last; update() runs on
+// each component's device.
 TEST_P(StepDevices, MergeCallHasNoDeviceScopeOutsideUpdate) {
   const auto scope = strategy_->scope();
   Variable variable = mean_variable(Tensor::zeros({2}), "variable");
@@ -260,7 +260,7 @@ TEST_P(StepDevices, MergeCallHasNoDeviceScopeOutsideUpdate) {
   EXPECT_EQ(numbers(variable.value()), (std::vector<double>{3.0, 7.0}));
 }
 
-// A step moves only captured values that are elsewhere, once per use.
+// A step copies only those captured values that are on another device, once per use.
 TEST_P(StepDevices, CapturedRemoteValuesAreCopiedOncePerUse) {
   const auto scope = strategy_->scope();
   Variable table = mean_variable(random_normal({6, 2}, {.seed = 1}), "table");
@@ -317,10 +317,10 @@ TEST(StrategyDeviceScopes, StrategyPlacementOverridesDeviceScopes) {
   const DeviceScope inside("/job:localhost/device:CPU:5");
   const Variable variable(zeros_for);
   EXPECT_THAT(variable.storage().devices(), ElementsAre(on_cpu(0), on_cpu(1)));
-  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(5));  // other values follow the scope
+  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(5));  // tensors still follow the scope
 }
 
-// The round robin over servers continues: ps0, ps1, ps0.
+// Placement alternates between the servers as usual: ps0, ps1, ps0.
 TEST(StrategyDeviceScopes, DeviceScopesDoNotAffectRoundRobinPlacement) {
   const auto strategy = parameter_server(1);
   const auto scope = strategy->scope();
@@ -341,7 +341,8 @@ TEST(StrategyDeviceScopes, OptimizersUpdateOnVariableDevice) {
     variables.emplace_back(Tensor::full({2}, 1.0), VariableOptions{.name = device});
   }
   SgdOptions options{.learning_rate = 0.5, .momentum = 0.9};
-  options.clipping.global_clipnorm = 1.0;  // needs the gradients of all devices
+  // Clipping by this norm needs the gradients of all devices.
+  options.clipping.global_clipnorm = 1.0;
   Sgd optimizer(variables, options);
   const DeviceScope elsewhere("cpu:4");
   GradientTape tape;
@@ -355,7 +356,7 @@ TEST(StrategyDeviceScopes, OptimizersUpdateOnVariableDevice) {
 }
 
 // Ten thousand empty steps (like an empty Session.run) start no thread and create no tensor. Prints
-// the cost of a step; benchmarks/train_step/empty_steps.cc measures more.
+// the cost per step; benchmarks/train_step/empty_steps.cc measures it in more detail.
 TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
   constexpr int kSteps = 10'000;
   const auto strategy = mirrored(2);
@@ -379,7 +380,8 @@ TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
 
 using testing::FakeGpus;
 
-/// Avoids a choice that depends on NCCL's view of simulated GPUs.
+/// Returns options that fix the reduction, which otherwise depends on whether NCCL sees the fake
+/// GPUs.
 LocalStrategyOptions in_canonical_order() {
   LocalStrategyOptions options;
   options.deterministic = true;
@@ -392,7 +394,7 @@ std::vector<Device> first_gpus(int count) {
   return devices;
 }
 
-/// Returns the devices of the replicas' tensors.
+/// Returns the device of each replica's tensors.
 std::vector<Device> computing_devices(Strategy& strategy) {
   std::vector<Device> devices;
   for (const Tensor& tensor : strategy.run([] { return num(1.0); })) {
@@ -414,7 +416,7 @@ TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
   }
 }
 
-// The host cannot touch this memory: any access by it ends the program.
+// Any access of the host to this memory ends the test program.
 TEST(GpuPlacement, HostNeverAccessesShardsOnGpus) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();

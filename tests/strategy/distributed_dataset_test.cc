@@ -1,4 +1,4 @@
-// Tests distributed input with one worker, splitting of global batches, and InputContext.
+// Tests distributed input of one worker, the splitting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/input/distributed_dataset.h"
 
@@ -68,7 +68,7 @@ TEST_F(DistributedDatasetTest, FeaturesAndLabelsStayPaired) {
   }
 }
 
-// Example from the documentation of tf.distribute.
+// The example is from the documentation of tf.distribute.
 TEST_F(DistributedDatasetTest, GlobalBatchesAreSplitByCeilingDivision) {
   struct Case {
     int replicas, elements, batch;
@@ -84,8 +84,8 @@ TEST_F(DistributedDatasetTest, GlobalBatchesAreSplitByCeilingDivision) {
   }
 }
 
-/// Returns, for each replica's batch, its first row in the global batch, its number of rows, and
-/// the rows of the global batch.
+/// Returns, for each replica's batch: its first row in the global batch, its row count, and the row
+/// count of the global batch.
 Steps places_of(DistributedDataset dataset) {
   Steps steps;
   for (const PerReplica<Batch>& batch : dataset) {
@@ -203,7 +203,7 @@ void expect_refused(const Dataset& dataset) {
   }
 }
 
-// Covers scalars, and vectors that could be split; nothing is read.
+// Covers scalars, and vectors that could be split; no element is read.
 TEST_F(DistributedDatasetTest, UnbatchedDatasetsAreRejected) {
   const Dataset pairs =
       Dataset::from_tensor_slices({Tensor::ones({64, 10}), Tensor::ones({64, 10})});
@@ -219,7 +219,7 @@ TEST_F(DistributedDatasetTest, UnbatchedDatasetsAreRejected) {
   expect_refused(tar_dataset({"no such file"}));
 }
 
-// Elements that may be batches are treated as batches.
+// An element that may be a batch is treated as a batch.
 TEST_F(DistributedDatasetTest, BatchesFromEverySourceAreAccepted) {
   const Tensor ten = Tensor::from<float>({4}, {0, 1, 2, 3});
   const Dataset rows = vector_dataset({0, 1, 2, 3});
@@ -243,7 +243,7 @@ TEST_F(DistributedDatasetTest, BatchesFromEverySourceAreAccepted) {
   }
 }
 
-// If their rank is not known in advance, scalars are detected when they are read.
+// If the rank of elements is unknown in advance, scalars are detected when they are read.
 TEST_F(DistributedDatasetTest, MappedScalarsAreRejectedWhenRead) {
   DistributedDataset dataset = strategy_.distribute_dataset(
       Dataset::range(4).map([](const Element& element) { return element; }));
@@ -327,7 +327,7 @@ TEST(Rebatch, SplitsEachBatchOfFourRows) {
        {Case{8, {2, 2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
         Case{8, {2, 2}, true, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
         Case{8, {2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
-        // A ragged tail is distributed in order.
+        // The rows of a smaller last batch are distributed in order.
         Case{5, {2, 2}, false, {{0, 1}, {2, 3}, {4}}}, Case{5, {2, 2}, true, {{0, 1}, {2, 3}}},
         // Sizes of 0 yield empty batches.
         Case{8, {1, 1, 1, 1, 0}, false, {{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}},
@@ -366,7 +366,7 @@ TEST(Rebatch, SplitsOnlyOutermostDimension) {
   EXPECT_EQ(shapes, (std::vector<Shape>{{2, 2}, {2, 2}, {2, 2}, {2, 2}}));
 }
 
-// The result of rebatch() can still be sharded by files.
+// rebatch() preserves the file names of its input, so its result can still be sharded by files.
 TEST(Rebatch, ResultCanBeShardedByFile) {
   const Dataset batches = numbers_in(files_of({5, 5, 5})).batch(5);
   const Dataset even = rebatch_evenly(batches, 3);
@@ -385,7 +385,7 @@ TEST(Rebatch, RejectsScalarsAndInvalidSizes) {
   EXPECT_THROW((void)rebatch_evenly(Dataset::range(4).batch(2), 0), Error);
 }
 
-// Values that TensorFlow 2.21's MirroredStrategy gives its replicas.
+// The expected values are those that TensorFlow 2.21's MirroredStrategy gives its replicas.
 TEST(ReplicaRows, RowsAreSplitByCeilingDivision) {
   EXPECT_EQ(replica_rows(10, 4), (Rows{3, 3, 3, 1}));
   EXPECT_EQ(replica_rows(6, 4), (Rows{2, 2, 2, 0}));

@@ -1,5 +1,5 @@
-// Tests FullyShardedStrategy: MirroredStrategy's bits, memory per replica, and memory released by
-// tapes.
+// Tests FullyShardedStrategy: bits equal to MirroredStrategy's, memory per replica, and memory that
+// tapes release.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 
@@ -18,12 +18,12 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{3, kUserPurpose, number, 0, 0});
 }
 
-/// Network whose weights no number of replicas divides evenly.
+/// Network whose weights are not divisible by any number of replicas.
 struct Net {
   std::vector<Variable> weights = {
       Variable(normal({7, 37}, 1), {.name = "w1"}), Variable(normal({37}, 2), {.name = "b1"}),
       Variable(normal({37, 29}, 3), {.name = "w2"}), Variable(normal({29, 1}, 4), {.name = "w3"})};
-  /// `type`: dtype of the computation.
+  /// Returns the loss; layers compute in `type`.
   Tensor loss(const Tensor& x, DType type) const {
     const AutocastScope types(type);
     const Tensor hidden = tanh(matmul(cast(x, type), weights[0].value()) + weights[1].value());
@@ -74,7 +74,7 @@ TEST(FullySharded, ValueCanBeReadInSeveralDTypes) {
     const std::vector<double> wide = copies_of(static_cast<double>(1.001f), 50);
     const std::vector<double> narrow = copies_of(1.0, 50);
     for (const bool wide_first : {true, false}) {
-      w.assign(1.001);  // devices keep no copy
+      w.assign(1.001);  // invalidates the gathered copies on devices
       strategy->run([&] {
         for (const bool is_wide : {wide_first, !wide_first, wide_first}) {
           const AutocastScope types(is_wide ? std::nullopt : std::optional(DType::kBFloat16));
@@ -100,7 +100,7 @@ TEST(FullySharded, ResultIsIndependentOfDevicesOperationAndResharding) {
   }
 }
 
-/// Returns the components as "device:bytes".
+/// Returns the device and size of each component as "device:bytes".
 std::vector<std::string> components_of(const Variable& variable) {
   std::vector<std::string> all;
   for (const Tensor& each : variable.storage().local_components()) {
@@ -143,7 +143,8 @@ TEST(FullySharded, InvalidOptionsAreRejected) {
                  "min_shard_bytes");
 }
 
-/// Bytes on a device after the forward pass of a product of four layers, and the peak.
+/// Memory in use on a device after the forward pass through kLayers products, and at the peak, in
+/// bytes.
 struct Held {
   std::size_t after_forward = 0, peak = 0;
 };
@@ -152,7 +153,8 @@ constexpr std::int64_t kWidth = 256;
 constexpr std::size_t kLayerBytes = kWidth * kWidth * sizeof(float);
 constexpr int kLayers = 8, kReplicas = 4;
 
-/// Gives devices cpu:0 to cpu:3 separate memories, so that their bytes are counted.
+/// Gives devices cpu:0 to cpu:3 separate memories for its lifetime, so that each device's bytes are
+/// counted.
 class OwnMemory {
  public:
   OwnMemory() {
@@ -165,7 +167,7 @@ class OwnMemory {
   OwnMemory& operator=(const OwnMemory&) = delete;
 };
 
-/// Measures the second of two Adam steps on the last device. `type`: dtype in which layers compute.
+/// Measures the second of two Adam steps on the last device; layers compute in `type`.
 Held held_by(Strategy& strategy, DType type = DType::kFloat32) {
   const Device device{DeviceType::kCpu, kReplicas - 1};
   Held held;
@@ -192,7 +194,7 @@ Held held_by(Strategy& strategy, DType type = DType::kFloat32) {
   return held;
 }
 
-/// Returns options with one bucket per layer.
+/// Returns options that put each layer in its own bucket.
 LocalStrategyOptions in_layers(ReplicaExecution execution) {
   LocalStrategyOptions options = on_cpus(kReplicas);
   options.cross_device_ops.options.bytes_per_pack = kLayerBytes;
@@ -208,16 +210,16 @@ Held held_by(ReplicaExecution execution, int stage, bool reshard_after_forward =
   return held_by(strategy, type);
 }
 
-/// Compares with a multiple of a layer's bytes, with a tolerance of a tenth.
+/// Expects `bytes` to be within 10 % of `layers` times a layer's bytes.
 #define EXPECT_LAYERS(bytes, layers) \
   EXPECT_NEAR(static_cast<double>(bytes) / kLayerBytes, layers, 0.1 * (layers))
 
 TEST(FullySharded, ReplicaMemoryMatchesFormula) {
   const OwnMemory own;
   constexpr double kAll = kLayers, kPart = kAll / kReplicas;
-  // Sequential execution: each replica runs until it waits for the others.
+  // With sequential execution, each replica runs until it waits for the remaining replicas.
   for (const auto execution : {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
-    // Holds the weights and two slots, and the replica's gradients and their sums.
+    // Holds the weights, two slots, the replica's gradients and the sums of gradients.
     MirroredStrategy mirrored(in_layers(execution));
     const Held whole = held_by(mirrored);
     EXPECT_LAYERS(whole.after_forward, 3 * kAll);
@@ -226,13 +228,13 @@ TEST(FullySharded, ReplicaMemoryMatchesFormula) {
     const Held first = held_by(execution, 1);
     EXPECT_LAYERS(first.after_forward, kAll + 3 * kPart);
     EXPECT_LAYERS(first.peak, 3 * kAll + 3 * kPart);
-    // Holds shards of the sums; of gradients, three buckets and the one being computed.
+    // Holds shards of the sums, and gradients for three buckets and the layer in progress.
     const Held second = held_by(execution, 2);
     EXPECT_LAYERS(second.after_forward, kAll + 3 * kPart);
     EXPECT_LE(second.peak, (kAll + 4 * kPart + 4) * kLayerBytes * 1.1);
     const Held kept = held_by(execution, 3, false);
     EXPECT_LAYERS(kept.after_forward, kAll + 3 * kPart);
-    // Holds only the weights of the layer that computes.
+    // Holds only the gathered weights of the layer in progress.
     const Held third = held_by(execution, 3);
     EXPECT_LAYERS(third.after_forward, 3 * kPart);
     EXPECT_LE(third.peak, (4 * kPart + 5) * kLayerBytes * 1.1);
@@ -246,7 +248,7 @@ TEST(FullySharded, SixteenBitValuesHalveMemory) {
     return held_by(ReplicaExecution::kThreads, stage, reshard_after_forward, DType::kBFloat16)
         .after_forward;
   };
-  // Counted per device, or per tape.
+  // In 16 bits, the full values take kAll / 2.
   EXPECT_LAYERS(held(1, true), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, false), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, true), 3 * kPart);
@@ -272,8 +274,8 @@ TEST(FullySharded, WriteBetweenReadAndGradientFails) {
   step(kept);
 }
 
-/// Returns d/dw of the sum of (d/dw of sum(x w)^3)^2, through casts and reshapes of w, which is
-/// read as `type`.
+/// Returns d/dw of the sum of (d/dw of sum(x w)^3)^2, computed through casts and reshapes of w.
+/// `type`: type in which w is read.
 std::vector<double> second_derivative(Strategy& strategy, DType type) {
   const auto scope = strategy.scope();
   const Variable w(normal({4, 9}, 1), {.name = "w"});

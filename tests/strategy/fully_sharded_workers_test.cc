@@ -1,4 +1,4 @@
-// Tests FullyShardedStrategy over several workers: shards of all replicas are gathered and updated
+// Tests FullyShardedStrategy over several workers, whose replicas gather and update shards
 // together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/toy_training.h"
@@ -25,7 +25,7 @@ TEST(FullyShardedWorkers, WorkersOwnEvenShards) {
   }));
 }
 
-/// Trains with an optimizer and clipping that need norms of the whole weights.
+/// Trains with an optimizer and clipping that need the norms of unsharded weights.
 std::string trained_with_norms(Strategy& strategy) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables = {
@@ -58,7 +58,7 @@ TEST(FullyShardedWorkers, TrainingMatchesMirroredBitForBit) {
   }
 }
 
-/// Returns how many bytes worker 0 of two sends while `body` runs in its only replica.
+/// Returns how many bytes worker 0 of two sends while its only replica runs `body`.
 std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
   const auto transports = in_process_transports(2, false);
   std::uint64_t bytes = 0;
@@ -100,8 +100,8 @@ TEST(FullyShardedWorkers, WorkerReceivesOnlySumsOfItsShards) {
   EXPECT_NEAR(bytes_of_stage(3), kWeightBytes / 2, 2000);
 }
 
-/// Returns the whole sums of per-replica gradients, for a variable of each type and one too small
-/// to shard.
+/// Returns the full sums of per-replica gradients for one variable of each type and for a variable
+/// that is too small to shard.
 std::vector<double> sums_of_gradients(Strategy& strategy, const std::vector<DType>& types) {
   const auto scope = strategy.scope();
   std::vector<Variable> variables;
@@ -169,8 +169,7 @@ TEST(FullyShardedWorkers, NextValueIsPrefetchedDuringLayerComputation) {
       const std::uint64_t before = calls.progress().finished;
       strategy.run([&] {
         EXPECT_EQ(numbers(a.value()), copies_of(1.0, 128));
-        // The previous run has recorded that b follows, so its gather is started as soon as
-        // possible.
+        // The previous run recorded that b is read next, so the gather of b starts early.
         while (run > 0 && calls.progress().finished < before + 2) {
           Clock::system().sleep_for(std::chrono::milliseconds(1));
         }
@@ -204,7 +203,7 @@ TEST(FullyShardedWorkers, ReorderedReadsSeeInterveningWrites) {
     for (int i = 0; i < 2; ++i) strategy.run([&] { expect(a, 1.0), expect(b, 2.0); });
     strategy.run([&] {
       expect(a, 1.0);
-      b.assign(Tensor::full({8, 16}, 4.0));  // its gather is in flight
+      b.assign(Tensor::full({8, 16}, 4.0));  // the gather of b is in flight
       expect(b, 4.0);
     });
     strategy.run([&] { expect(a, 1.0); });  // reads less than the previous run

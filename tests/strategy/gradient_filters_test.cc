@@ -1,5 +1,5 @@
-// Tests filters of gradients: 16 bits with error feedback, workers that send these, and policies
-// for non-finite values.
+// Tests filters of gradients: 16-bit rounding with error feedback, workers that send 16-bit values,
+// and policies for non-finite values.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gradient_filters.h"
 
@@ -34,8 +34,8 @@ Variable variable_of(Strategy& strategy, std::int64_t size, DType dtype = DType:
   return Variable(Tensor::zeros({size}, dtype), {.name = "w"});
 }
 
-/// Returns replica r's gradient of element k, a number that differs by replica and is not exact in
-/// 16 bits.
+/// Returns a gradient of replica `replica` whose elements differ between replicas and are not exact
+/// in 16 bits.
 Tensor gradient_of(std::int64_t size, int replica) {
   return random_uniform({size},
                         RandomKey{7, kUserPurpose, 0, static_cast<std::uint64_t>(replica), 0}, -1.0,
@@ -64,12 +64,12 @@ TEST(ErrorFeedback, CarriesRoundingErrorToLaterSteps) {
         const float rounded = compression == WireCompression::kBFloat16
                                   ? static_cast<float>(BFloat16(sent[i]))
                                   : static_cast<float>(Float16(sent[i]));
-        ASSERT_EQ(rounded, sent[i]);  // exact in 16 bits
+        ASSERT_EQ(rounded, sent[i]);  // every sent number is a 16-bit number
         total[i] += sent[i];
       }
     }
     for (std::size_t i = 0; i < kCount; ++i) {
-      // Only the last residual is missing, at most half a unit in the last place.
+      // The total lacks only the last residual: at most half a unit in the last place.
       EXPECT_NEAR(total[i] / kSteps, values[i], 0.004 / kSteps) << i;
     }
   }
@@ -141,8 +141,8 @@ TEST(ErrorFeedback, MeanOfManySumsConvergesToExactSum) {
 }
 
 TEST(ErrorFeedback, ResidualsArePerReplica) {
-  // bfloat16 rounds 1 + 2^-9 to 1. After two steps the residual is 2^-8, which is sent in the
-  // third. Replica 1's gradient is exact and leaves no residual.
+  // bfloat16 rounds 1 + 2^-9 to 1. After two steps replica 0's residual is 2^-8, which the third
+  // step sends. Replica 1's gradient is exact and leaves no residual.
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   const Variable w = variable_of(strategy, 1);
   const auto gradient = [](int r) { return Gradient(vec({r == 0 ? 1.001953125f : 4.0f})); };
@@ -152,7 +152,7 @@ TEST(ErrorFeedback, ResidualsArePerReplica) {
   for (const double sum : sums) total += sum;
   EXPECT_EQ(sums[0], 5.0);
   EXPECT_EQ(total, 4 * 5.0 + 4 * 0.001953125);
-  // If the replicas shared residuals, swapping their gradients would apply the other's residual.
+  // If the replicas shared residuals, each replica would now apply the residual of the other one.
   const auto swapped = [](int r) { return Gradient(vec({r == 1 ? 1.001953125f : 4.0f})); };
   EXPECT_EQ(reduced(strategy, w, swapped)[0], 5.0);
 }
@@ -212,8 +212,8 @@ TEST(ErrorFeedback, FailedStepOrRestoreClearsResiduals) {
   }
 }
 
-/// Returns the sums of three steps in which each replica gives the same gradient: rounding errors
-/// are carried over. The gradients exceed a block of elements.
+/// Returns the sums of three steps with equal gradients, which exceed one block of elements.
+/// Rounding errors are carried from step to step.
 std::vector<double> sums_of_three_steps(Strategy& strategy) {
   const auto scope = strategy.scope();
   const Variable variable(Tensor::zeros({9'001}), {.name = "w"});
@@ -240,7 +240,8 @@ TEST(CompressedWorkers, MatchOneProcessBitForBit) {
       }
       MirroredStrategy one_process(compressed(total, compression));
       const std::vector<double> expected = sums_of_three_steps(one_process);
-      EXPECT_NE(expected, sums_of_three_steps(*mirrored(1, total)));  // compression rounds
+      // Compression changes the sums.
+      EXPECT_NE(expected, sums_of_three_steps(*mirrored(1, total)));
       for (const Between between : {Between::kMemory, Between::kMessages}) {
         EXPECT_THAT(results_of_workers(options, sums_of_three_steps, between),
                     ::testing::Each(expected))
@@ -332,7 +333,7 @@ struct Network {
     optimizer = std::make_unique<Sgd>(std::vector{a, table, b},
                                       SgdOptions{.learning_rate = 1.0, .momentum = 0.5});
   }
-  /// Gradients of ones, which `spoil` may change.
+  /// Gradients filled with ones, which `spoil` may change.
   struct Parts {
     std::vector<float> a = std::vector<float>(10, 1.0f);
     std::vector<float> rows = {1, 1, 1, 1};

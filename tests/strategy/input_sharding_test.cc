@@ -1,4 +1,4 @@
-// Tests distributed input of several workers.
+// Tests how input is sharded over several workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/input_workers.h"
 #include "tests/strategy/worker_threads.h"
@@ -63,7 +63,7 @@ TEST(InputSharding, ReplicaWeightsApplyAcrossWorkers) {
 TEST(InputSharding, WorkerBatchesSumToGlobalBatchInEachStep) {
   for (const auto& [batch, workers, replicas] :
        {std::tuple{8, 2, 2}, {7, 2, 2}, {4, 3, 1}, {5, 3, 2}, {4, 5, 1}, {4, 2, 1}}) {
-    // The number of whole batches is equal on every worker.
+    // Every worker gets the same number of full batches.
     const int per_worker = workers * batch * 2;
     const Dataset dataset =
         numbers_in(files_of(std::vector<int>(static_cast<std::size_t>(workers), per_worker)))
@@ -87,14 +87,14 @@ TEST(InputSharding, WorkersReadAndSplitByShardingRule) {
   const InputOptions off = named(AutoShardPolicy::kOff), file = named(AutoShardPolicy::kFile),
                      data = named(AutoShardPolicy::kData),
                      automatic{.sharding_rule = ShardingRule::kTensorFlow};
-  // A map may change the rows, so the batch size is unknown after it.
+  // A map may change the number of rows, so the batch size is unknown after it.
   const auto identity = [](const Element& element) { return element; };
   const Dataset of_unknown_size = numbers_in(files_of({5, 4})).batch(4).map(identity);
   struct Case {
     const char* name;
     InputOptions options;
     Dataset dataset;
-    std::vector<Steps> expected;  // per worker
+    std::vector<Steps> expected;  // steps of each worker
   };
   for (const auto& [name, options, dataset, expected] :
        {Case{"sizes are rotated",
@@ -157,7 +157,7 @@ TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
   EXPECT_EQ(shapes, (Rows{3, 2, 1, 1}));
 }
 
-// Steps of TensorFlow 2's MirroredStrategy with two and three CPU devices.
+// The expected steps are those of TensorFlow 2's MirroredStrategy with two and three CPU devices.
 TEST(InputSharding, SingleWorkerSplitsByShardingRule) {
   const auto steps = [](int replicas, const Dataset& dataset, const InputOptions& options) {
     return passes_of({.replicas = replicas, .options = options}, dataset).front();
@@ -211,7 +211,8 @@ TEST(InputSharding, EveryShardingPolicyReadsEachExampleOnce) {
   }
 }
 
-// Returns the steps of the low-level API: replicas receive whole batches of a sharded dataset.
+// Returns the steps under tf's low-level API, in which replicas get undivided batches of a sharded
+// dataset.
 std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                                  AutoShardPolicy policy) {
   Workers whole = workers;
@@ -232,7 +233,7 @@ TEST(InputSharding, WholeBatchesAreDistributedOverAllWorkers) {
   for (const auto& [replicas, dataset, policy, expected] :
        {Case{1, Dataset::range(4), kAuto, {{{0}, {1}}, {{2}, {3}}}},
         Case{1, Dataset::range(4), kOff, {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{3}, {3}}}},
-        // A dataset of scalars ends with the shorter shard.
+        // The pass over a dataset of scalars ends when the shorter shard ends.
         Case{1, Dataset::range(5), kAuto, {{{0}, {1}}, {{2}, {3}}}},
         Case{1, Dataset::range(5).batch(2), AutoShardPolicy::kData, {{{0, 1}, {2, 3}}, {{4}, {}}}},
         Case{2, batches, kAuto, {{{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{8}, {}, {}, {}}}},
@@ -265,7 +266,8 @@ TEST(InputSharding, LastBatchOfDatasetFromFunctionIsNotSplit) {
   EXPECT_EQ(passes[1][1], (Step{{12, 13}}));
 }
 
-/// Returns one pass of two workers with two replicas each, under a program's own strategy.
+/// Returns the steps of one pass over a dataset that `distribute` creates on each of two workers
+/// with two replicas.
 template <class Distribute>
 Steps steps_of_two_strategies(const Distribute& distribute) {
   return all_replicas(results_of_workers(workers_with({2, 2}), [&](Strategy& strategy) {
@@ -297,7 +299,7 @@ TEST(InputSharding, BatchesReachReplicasOfAllWorkers) {
     EXPECT_EQ(steps_of_two_strategies([&](auto& each) { return each.distribute_dataset(data); }),
               steps_of_one_process(4, data));
   }
-  // Unbatched: each replica receives one element.
+  // Elements are not batched: each replica gets one element.
   const auto unbatched = [](const InputContext& context) {
     return Dataset::range(5, 9)
         .batch(2)
@@ -309,7 +311,8 @@ TEST(InputSharding, BatchesReachReplicasOfAllWorkers) {
             (Steps{{{5}, {6}, {7}, {8}}}));
 }
 
-/// Stops after each number of steps and resumes elsewhere from that position.
+/// Interrupts a pass after each number of steps, and expects a new dataset to resume at that
+/// position.
 void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
   const auto make = [&](int) { return dataset; };
   const auto count = static_cast<std::size_t>(workers.count);
@@ -353,8 +356,8 @@ TEST(InputSharding, RestoredPositionResumesUnderEveryRule) {
         InputOptions{.prefetch = 0, .auto_shard_policy = AutoShardPolicy::kFile}}) {
     const Workers workers{.count = 3, .options = options};
     expect_positions_go_on(workers, numbers.shuffle(4, 7).batch(4));
-    // With fewer rows than replicas, some steps have no rows for a worker's replicas and are
-    // skipped.
+    // Batches are smaller than the number of replicas, so in some steps a worker gets no rows; it
+    // skips them.
     expect_positions_go_on(workers, numbers.batch(2));
   }
   expect_positions_go_on({.replicas = 2}, Dataset::range(20).shuffle(20, 7).batch(4));
@@ -371,11 +374,11 @@ TEST(InputSharding, InvalidPlansAreRejected) {
   };
   const Workers by_file{.count = 2, .options = named(AutoShardPolicy::kFile)};
   const Workers by_data{.count = 2, .options = named(AutoShardPolicy::kData)};
-  // There are no files to shard and no workers to exchange with.
+  // The plan has no files to shard by, and no connection to the remaining workers.
   EXPECT_ERROR(distribute(with_rows(plan_of(by_file, 0))), kNotFound);
   EXPECT_ERROR(distribute(plan_of(by_data, 0)), kFailedPrecondition);
   EXPECT_ERROR(distribute(plan_of({.count = 2, .cut = InputCut::kWhole}, 0)), kFailedPrecondition);
-  // Unequal workers satisfy tf's rule only by accident.
+  // With unequal workers, tf's rule yields the global batch only by chance, so it is rejected.
   InputPlan unequal = with_rows(plan_of(by_data, 1));
   unequal.first_replica = 2;
   unequal.num_replicas_in_sync = 3;
@@ -385,7 +388,7 @@ TEST(InputSharding, InvalidPlansAreRejected) {
   Workers weighted = by_data;
   weighted.weights = {1, 2};
   EXPECT_ERROR(distribute(with_rows(plan_of(weighted, 0))), kInvalidArgument);
-  // Inconsistent numbers.
+  // Inconsistent numbers of workers and replicas.
   InputPlan outside = plan_of({.count = 2}, 0);
   outside.worker = 2;
   EXPECT_ERROR(distribute(outside), kInvalidArgument);

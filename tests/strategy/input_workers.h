@@ -1,4 +1,4 @@
-// Helpers for tests of distributed input: workers as threads, and the rows of steps.
+// Helpers for tests of distributed input: workers as threads, and the rows of each step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,12 +20,12 @@
 
 namespace tutti::input_tests {
 using Rows = std::vector<std::int64_t>;
-using Step = std::vector<Rows>;  // by replica
+using Step = std::vector<Rows>;  // rows of each replica
 using Steps = std::vector<Step>;
 
 struct Workers {
   int count = 1;
-  int replicas = 1;  // per worker
+  int replicas = 1;  // number on each worker
   InputOptions options = {};
   InputCut cut = InputCut::kSplit;
   std::vector<double> weights = {};
@@ -43,7 +43,7 @@ inline InputPlan plan_of(const Workers& workers, int worker) {
   return plan;
 }
 
-// Function that each worker runs with its own DistributedDataset.
+// Function that each worker runs with its DistributedDataset.
 using Body = std::function<void(int worker, DistributedDataset dataset)>;
 using MakeDataset = std::function<Dataset(int worker)>;
 
@@ -81,7 +81,7 @@ inline Steps rest_of_pass(DistributedDataset& dataset) {
   return steps;
 }
 
-// Returns the steps of one pass, by worker.
+// Returns each worker's steps of one pass.
 inline std::vector<Steps> passes_of(const Workers& workers, const MakeDataset& make) {
   std::vector<Steps> passes(static_cast<std::size_t>(workers.count));
   on_workers(workers, make, [&](int worker, DistributedDataset dataset) {
@@ -93,7 +93,8 @@ inline std::vector<Steps> passes_of(const Workers& workers, const Dataset& datas
   return passes_of(workers, [&](int) { return dataset; });
 }
 
-// Joins the replicas of all workers. Expects equally many steps on every worker.
+// Merges the workers' steps into steps of all replicas. Expects the same number of steps on every
+// worker.
 inline Steps all_replicas(const std::vector<Steps>& passes) {
   Steps steps = passes.front();
   for (std::size_t w = 1; w < passes.size(); ++w) {
@@ -120,7 +121,7 @@ inline Rows numbers_below(std::int64_t count) {
   return numbers;
 }
 
-// Writes files with these numbers of records; all records together are 0, 1, 2, ...
+// Writes files of the given sizes in records; together the records are 0, 1, 2, ...
 inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const auto folder = std::filesystem::path(::testing::TempDir()) /

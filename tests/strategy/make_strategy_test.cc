@@ -1,4 +1,4 @@
-// Strategies by their names, from options, flags and the environment.
+// Tests creation of strategies by name, from options, flags and the environment.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/factory/make_strategy.h"
 #include "tests/support/scopes.h"
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 TEST(MakeStrategy, EveryNameCreatesMatchingStrategy) {
   for (const std::string& name : strategy_names()) {
     SCOPED_TRACE(name);
-    if (name == "tpu") continue;  // needs a plugin: tests/xla
+    if (name == "tpu") continue;  // tests/xla covers "tpu", which needs a plugin
     const bool is_one = name == "one_device";
     const auto strategy = make_strategy(name, {.devices = is_one ? "cpu:0" : "cpu:0-1"});
     EXPECT_EQ(strategy->name(), name);
@@ -49,8 +49,8 @@ TEST(MakeStrategy, ErrorNamesInvalidOption) {
                "ring");
 }
 
-/// Returns the warnings of strategies of one process in a task of a job with a chief and two
-/// workers.
+/// Returns the warnings logged when a task of type `type`, in a job with a chief and two workers,
+/// creates strategies of a single process.
 std::vector<std::string> warnings_as(const std::string& type) {
   const std::string config =
       concat(R"({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]},)",
@@ -77,7 +77,7 @@ TEST(MakeStrategy, WarnsAboutUncoordinatedTorchrunProcesses) {
       (void)make_strategy(name, {.devices = "cpu:0"});
   });
   const auto text = HasSubstr("trains alone, though WORLD_SIZE=4 (torchrun) names 4 processes");
-  EXPECT_THAT(lines, ElementsAre(text, text));  // one per remedy
+  EXPECT_THAT(lines, ElementsAre(text, text));  // one line per remedy
 }
 
 TEST(MakeStrategy, WarnsOnceAboutUnusedOptions) {

@@ -1,4 +1,4 @@
-// Tests reports of bytes of variables by device, and of estimates for other policies.
+// Tests reports of the bytes of variables per device, and estimates under other policies.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 
@@ -7,8 +7,8 @@
 
 namespace tutti::strategy_tests::memory_report_test {
 
-/// Weights of 100 and 20 floats, Adam's two slots for each and its counter, and a mean with a value
-/// per replica.
+/// Training state: weights of 100 and 20 floats, Adam's two slots for each, its counter, and a mean
+/// with one value per replica.
 struct Training {
   explicit Training(Strategy& strategy) {
     const auto scope = strategy.scope();
@@ -26,7 +26,7 @@ struct Training {
   std::vector<VariableGroup> groups;
 };
 
-/// Bytes of each group by device.
+/// Each device, with the bytes of each group of variables.
 using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
 
 Table table_of(const std::vector<DeviceBytes>& rows) {
@@ -35,7 +35,7 @@ Table table_of(const std::vector<DeviceBytes>& rows) {
   return table;
 }
 
-// 120 parameters take 480 bytes and Adam's slots 960; the mean of 20 bytes is on every device.
+// The 120 parameters take 480 bytes and Adam's slots 960; every device has the mean of 20 bytes.
 TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredPerDevice) {
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);
@@ -53,8 +53,7 @@ TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredPerDevice) {
       table_of(equal),
       (Table{{"cpu:0", {480, 960, 20}}, {"cpu:1", {480, 960, 20}}, {"cpu:2", {480, 960, 20}}}));
 
-  // Estimates for another policy equal the report under that policy, whichever strategy computes
-  // them.
+  // The estimate for a policy equals the report under that policy, whichever strategy computes it.
   for (const Training* each : {&on_first, &everywhere}) {
     const auto under = [&](VariablePolicy policy) {
       return table_of(memory_under(policy, each->groups, devices));

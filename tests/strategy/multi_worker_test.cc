@@ -1,4 +1,4 @@
-// Tests several workers, each a thread with its own strategy: the bits of one process, and errors
+// Tests several workers, each a thread with its own strategy: bits equal to one process, and errors
 // that name the worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
@@ -33,7 +33,7 @@ TEST(MultiWorker, TrainingMatchesOneProcessBitForBit) {
   expect_bits_of_one_process({2, 2}, Between::kMessages);
   expect_bits_of_one_process({1, 1, 1}, Between::kMessages);
   expect_bits_of_one_process({1, 1, 1, 1}, Between::kMessages, "hierarchical_copy");
-  // Workers whose replicas form no subtree of the sum.
+  // The replicas of these workers do not form subtrees of the canonical sum.
   expect_bits_of_one_process({3, 3}, Between::kMessages);
   expect_bits_of_one_process({1, 3}, Between::kMessages);
   expect_bits_of_one_process({3, 1}, Between::kMemory);
@@ -77,14 +77,14 @@ TEST(MultiWorker, CollectivesSpanReplicasOfAllWorkers) {
   };
   expect_each("sum", [&] { return all_reduce(ReduceOp::kSum, num(replica_number() + 1.0)); }, {6});
   expect_each("maximum", [&] { return all_reduce(ReduceOp::kMax, num(replica_number())); }, {2});
-  // Lengths differ; results are in replica order.
+  // Lengths differ between replicas; the result is in replica order.
   const auto copies_of_number = [] {
     return vec(std::vector<float>(static_cast<std::size_t>(replica_number()), replica_number()));
   };
   expect_each("all_gather",
               [&] { return ReplicaContext::current().all_gather(copies_of_number(), 0); },
               {1, 2, 2});
-  // d/dx_r of sum over replicas s of (sum of x)^2 * s.
+  // Returns d/dx_r of the sum over replicas s of (sum of x)^2 * s.
   const auto gradient_of_sum = [&] {
     GradientTape tape;
     const Tensor x = num(replica_number() + 1.0);
@@ -95,7 +95,7 @@ TEST(MultiWorker, CollectivesSpanReplicasOfAllWorkers) {
   expect_each("gradient", gradient_of_sum, {2 * 6 * (0 + 1 + 2)});
 }
 
-/// Returns one float in row `row` of a column.
+/// Returns a column of `rows` rows as slices: `value` in row `row`.
 IndexedSlices element(std::int64_t row, float value, std::int64_t rows) {
   return {Tensor::from<float>({1, 1}, {value}), Tensor::from<std::int64_t>({1}, {row}),
           Shape{rows, 1}};
@@ -154,7 +154,7 @@ TEST(MultiWorker, AssignmentsInReplicasAggregateAcrossWorkers) {
               copies_of(3.0, static_cast<int>(strategy.replica_devices().size())));
     EXPECT_EQ(first.value().item(), 7.0f);
     EXPECT_EQ(numbers(rows.value()), (std::vector<double>{1, 2, 3}));
-    strategy.run([&] { mean.assign(2.5); });  // a plain number: its mean is itself
+    strategy.run([&] { mean.assign(2.5); });  // a value equal on all replicas is its own mean
     EXPECT_EQ(mean.value().item(), 2.5f);
   });
 }
@@ -174,7 +174,8 @@ TEST(MultiWorker, OnReadVariablesAggregateAndRestoreAcrossWorkers) {
   EXPECT_EQ(saved[0][0].value.item(), 6.0f);
   EXPECT_EQ(saved[0][3].name, "count/replica_2");
   EXPECT_EQ(saved[0][3].value.item(), 3.0f);
-  // With the same number of replicas each keeps its own value; otherwise the total is distributed.
+  // If the number of replicas is unchanged, each replica gets its own value back; otherwise the
+  // replicas divide the total.
   for (const auto& [replicas, expected] :
        {std::pair(std::vector<int>{1, 2}, std::vector<double>{1, 2, 3}),
         std::pair(std::vector<int>{1, 1}, std::vector<double>{3, 3})}) {
@@ -214,10 +215,10 @@ TEST(MultiWorker, OnReadMeanExcludesReplicasWithoutUpdates) {
   }));
 }
 
-/// Replica r's gradient of a column of two rows.
+/// Function that returns replica r's gradient of a column of two rows.
 using GradientOf = std::function<Gradient(int r)>;
 
-/// Returns the weights of each worker, initially 0, after a step with learning rate 1.
+/// Returns the weights, which start at 0, after one step with learning rate 1.
 std::vector<double> weights_after_step(Strategy& strategy, const GradientOf& gradient_of) {
   const auto scope = strategy.scope();
   Variable w(Tensor::zeros({2, 1}), {.name = "w"});
@@ -240,7 +241,7 @@ std::vector<std::vector<double>> weights_of_workers(const std::vector<int>& repl
 
 Tensor column(float a, float b) { return Tensor::from<float>({2, 1}, {a, b}); }
 
-/// Returns the sum of random gradients of this type, one per replica.
+/// Returns the sum over replicas of random gradients of type `dtype`.
 std::vector<double> sum_of_random_gradients(Strategy& strategy, DType dtype) {
   const auto scope = strategy.scope();
   const Variable variable(Tensor::zeros({5'000}, dtype), {.name = "w"});
@@ -253,8 +254,8 @@ std::vector<double> sum_of_random_gradients(Strategy& strategy, DType dtype) {
   return numbers(sums[0]);
 }
 
-// Partial sums of 16-bit numbers are sent as float32; intermediate rounding would change the
-// result.
+// Partial sums of 16-bit numbers are sent as float32, because intermediate rounding would change
+// the result.
 TEST(MultiWorker, SixteenBitGradientsAreRoundedOnce) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
     const std::vector<double> expected = sum_of_random_gradients(*mirrored(1, 5), dtype);
@@ -345,7 +346,8 @@ TEST(MultiWorker, TimeoutNamesWorkerThatReturned) {
   EXPECT_THAT(errors, ElementsAre(HasSubstr("rank 1"), ""));
 }
 
-/// Returns worker 0's error for a call that worker 1, which is connected, never makes.
+/// Returns worker 0's error code for a collective call that worker 1, although connected, never
+/// makes.
 ErrorCode code_of_lonely_call(const WorkerBody& call) {
   ErrorCode code = ErrorCode::kOk;
   Event is_done;
@@ -380,7 +382,8 @@ TEST(MultiWorker, CallMissingOnOneWorkerTimesOut) {
                                 strategy.batch_reduce_to(ReduceOp::kSum, pairs);
                               },
                               all_reduce(1), all_reduce(2)};
-  expect_no_error(errors_of_ranks(4, [&](int call) {  // concurrently: each waits for its timeout
+  // Run concurrently, because each call waits for its timeout.
+  expect_no_error(errors_of_ranks(4, [&](int call) {
     EXPECT_EQ(code_of_lonely_call(calls[call]), ErrorCode::kDeadlineExceeded) << "call " << call;
   }));
 }

@@ -1,5 +1,5 @@
-// Tests every optimizer and its options under strategies: equal bits on any devices, exact resume,
-// loss scales.
+// Tests every optimizer and its options under strategies: bits that do not depend on devices, exact
+// resumption, and loss scales.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizers.h"
 
@@ -10,7 +10,7 @@
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti::strategy_tests::optimizers_test {
-/// Network of an embedding and a matrix larger than one block of 4,096.
+/// Network with an embedding and a matrix of more than one block (4,096 elements).
 struct SmallNetwork {
   Variable table{random_normal({40, 30}, RandomKey{5, kUserPurpose, 0, 0, 0}), {.name = "table"}};
   Variable matrix{random_normal({30, 150}, RandomKey{5, kUserPurpose, 1, 0, 0}),
@@ -166,8 +166,8 @@ TEST(OptimizersUnderStrategies, MovingAveragesAreAssignedToEveryComponent) {
   EXPECT_EQ(components(w), copies_of(-4.5, 3));
 }
 
-/// Corresponds to tf's apply() in a replica: averages move once, by the mean of the replicas'
-/// values.
+/// Corresponds to tf's apply() in a replica: each average is updated once, with the mean of the
+/// replicas' values.
 TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   const auto scope = strategy_->scope();
   Variable w(Tensor{4.0f, -2.0f}, {.name = "w"});
@@ -179,22 +179,23 @@ TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   const auto losses = strategy_->run([&] {
     seen.assign(num(4.0 * (replica_number() + 1.0)));
     averages.apply();
-    averages.apply(8);  // decay 0.5
+    averages.apply(8);  // with decay 0.5
     return num(averages.apply_number("loss", 8.0 * replica_number()));
   });
   const int n = replicas();
   for (const Tensor& copy : averages.average("w").storage().local_components()) {
     EXPECT_EQ(numbers(copy), (std::vector<double>{6.5, 0.5}));
   }
-  // Starts at 0.25, then moves half of the way to 4, 8, ..., 4n.
+  // The average starts at a quarter of the mean of 4, 8, ..., 4n, then moves halfway to that mean.
   EXPECT_EQ(numbers(averages.average("seen").value())[0], 0.625 * 2.0 * (n + 1));
-  EXPECT_EQ(numbers(losses), copies_of(n - 1.0, n));  // a quarter of the mean of 0, 8, ...
+  // A quarter of the mean of 0, 8, ..., 8(n - 1).
+  EXPECT_EQ(numbers(losses), copies_of(n - 1.0, n));
 }
 
 const double kMaxFloat = std::numeric_limits<float>::max();
 
-/// Returns the scale after each step: 'g' has finite gradients on all replicas, 'b' a NaN on
-/// replica 0.
+/// Returns the scale after each step of `steps`: in step 'g' all gradients are finite, in step 'b'
+/// replica 0 has a NaN.
 std::vector<double> scales(Strategy& strategy, const DynamicLossScaleOptions& options,
                            const std::string& steps) {
   const auto scope = strategy.scope();
@@ -225,14 +226,14 @@ TEST(DynamicLossScale, GrowsAfterFiniteStepsAndShrinksAfterOverflow) {
   };
   for (const auto& [options, steps, expected] :
        {Case{{.initial_scale = 1, .growth_steps = 2}, "gggggg", {1, 2, 2, 4, 4, 8}},
-        Case{{.initial_scale = s, .growth_steps = 2},  // never becomes infinite
+        Case{{.initial_scale = s, .growth_steps = 2},  // the scale never becomes infinite
              "gggggg",
              {s, 2 * s, 2 * s, kMaxFloat, kMaxFloat, kMaxFloat}},
         Case{{.initial_scale = 1024, .growth_steps = 2}, "bbbbbb", {512, 256, 128, 64, 32, 16}},
         Case{{.initial_scale = 16, .growth_steps = 2}, "bbbbbb", {8, 4, 2, 1, 1, 1}},
         Case{{.initial_scale = 1, .growth_steps = 1}, "gggbgg", {2, 4, 8, 4, 8, 16}},
         Case{{.initial_scale = 1, .growth_steps = 1}, "gbgbgb", {2, 1, 2, 1, 2, 1}},
-        // A non-finite step begins a new period.
+        // A non-finite step restarts the growth period.
         Case{{.initial_scale = 32, .growth_steps = 2}, "gbgbgbg", {32, 16, 16, 8, 8, 4, 4}},
         Case{{.initial_scale = 4, .growth_steps = 2, .multiplier = 3},
              "ggbgg",
@@ -254,7 +255,7 @@ TEST_P(OptimizersOnEveryStrategy, NonFiniteGradientOnOneReplicaSkipsUpdateEveryw
                    {.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8}});
     const std::string before = hash_variables(std::vector{w, without});
     const auto read = strategy_->run([&] {
-      // The sum of replica 0's infinity and another's negative infinity is NaN.
+      // Replica 0's infinity makes the sum non-finite.
       const bool first = ReplicaContext::current().replica_id() == 0;
       const float value = first ? std::numeric_limits<float>::infinity() : -1.0f;
       optimizer.apply_gradients(std::vector{Gradient(vec({1.0f, value})), Gradient()},

@@ -1,4 +1,5 @@
-// The table of changes that a server applied: duplicates, gaps, finished closures, generations.
+// Tests the table of changes that a server has applied: duplicates, gaps, finished closures,
+// generations.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/applied_table.h"
 
@@ -32,7 +33,8 @@ TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
   EXPECT_EQ(table.num_applied_before(changes(client(1), 1, 5)), 2u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 3, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 1)), 1u);
-  // Another replica, another client and a closure of the same number are separate streams.
+  // A different replica, a different client and a closure of the same number each have their own
+  // stream.
   EXPECT_EQ(table.num_applied_before(changes(client(1, 1), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(closure(1), 0, 1)), 0u);
@@ -45,7 +47,7 @@ TEST(AppliedTable, RejectsGapsBetweenChanges) {
                [&] { (void)table.num_applied_before(changes(closure(17), 3, 1)); });
   expect_error(ErrorCode::kAborted, {"client 5, replica 2", "change 1 came before 0"},
                [&] { (void)table.num_applied_before(changes(client(5, 2), 1, 1)); });
-  // Reads have no ordinals.
+  // The ordinal 9 causes no gap, because reads have no ordinals.
   EXPECT_EQ(table.num_applied_before(changes(closure(17), 9, 0)), 0u);
 }
 
@@ -57,17 +59,17 @@ TEST(AppliedTable, DiscardsAndRejectsFinishedClosures) {
   }
   EXPECT_EQ(table.num_streams(), 20u);
   table.note_applied(changes(client(4), 0, 1, 7));
-  EXPECT_EQ(table.num_streams(), 7u);  // closures 7, 8, 9 twice, and the client
+  EXPECT_EQ(table.num_streams(), 7u);  // one client, and closures 7, 8 and 9 on two replicas
   EXPECT_EQ(table.finished_below(), 7u);
   for (const std::uint64_t first : {0, 1}) {
     expect_error(ErrorCode::kAborted, {"closure 6", "finished", "checkpoint"},
                  [&] { (void)table.num_applied_before(changes(closure(6), first, 1)); });
   }
   EXPECT_EQ(table.num_applied_before(changes(closure(7), 0, 1)), 1u);
-  // The batch's watermark is above its own closure.
+  // The batch's own watermark, 9, shows that closure 8 has finished.
   expect_error(ErrorCode::kAborted, {"closure 8"},
                [&] { (void)table.num_applied_before(changes(closure(8), 0, 1, 9)); });
-  // The watermark never falls.
+  // A lower watermark does not lower the table's.
   table.note_applied(changes(client(4), 1, 1, 3));
   EXPECT_EQ(table.finished_below(), 7u);
 }
@@ -78,7 +80,7 @@ TEST(AppliedTable, RejectsClosuresOfEarlierGenerations) {
   AppliedTable table(closure_id(1, 0));
   table.note_applied(changes(closure(old_id), 0, 1));
   EXPECT_EQ(table.num_applied_before(changes(closure(old_id), 0, 1)), 1u);
-  // The server goes back to a checkpoint of 3 closures.
+  // The server returns to a checkpoint of 3 closures.
   table = AppliedTable(closure_id(2, 3));
   EXPECT_EQ(table.finished_below(), closure_id(2, 3));
   for (const std::uint64_t refused : {old_id, closure_id(1, 3), closure_id(2, 2)}) {
@@ -89,7 +91,7 @@ TEST(AppliedTable, RejectsClosuresOfEarlierGenerations) {
   table.note_applied(changes(closure(id), 0, 1));
   EXPECT_EQ(table.num_applied_before(changes(closure(id), 0, 1)), 1u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
-  // The worker knows a later generation.
+  // The watermark of the batch has a later generation than its closure.
   expect_error(ErrorCode::kAborted, {"closure 3"}, [&] {
     (void)table.num_applied_before(changes(closure(id), 1, 1, closure_id(3, 0)));
   });
@@ -108,18 +110,18 @@ TEST(AppliedTable, RemembersLimitedNumberOfEndedClients) {
   }
   table.end_client(0);
   table.end_client(0);
-  // A repeated call, which was in transit, is recognized.
+  // A repeated call that was in transit is still recognized.
   EXPECT_EQ(table.num_applied_before(changes(client(0), 0, 2)), 2u);
   for (std::uint64_t id = 1; id < AppliedTable::kMostEndedClients; ++id) table.end_client(id);
   EXPECT_EQ(table.num_streams(), 2 * (AppliedTable::kMostEndedClients + 1));
-  table.note_applied(changes(client(0), 2, 1));  // not forgotten any more
+  table.note_applied(changes(client(0), 2, 1));  // client 0 is active again
   table.end_client(AppliedTable::kMostEndedClients);
   EXPECT_EQ(table.num_streams(), 2 * (AppliedTable::kMostEndedClients + 1));
   table.end_client(0);
   EXPECT_EQ(table.num_streams(), 2 * AppliedTable::kMostEndedClients);  // client 1 is forgotten
   EXPECT_EQ(table.num_applied_before(changes(client(0), 0, 3)), 3u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 2)), 0u);
-  table.end_client(123456789);  // made no changes
+  table.end_client(123456789);  // this client made no changes
 }
 
 TEST(AppliedTable, ComparesByValue) {

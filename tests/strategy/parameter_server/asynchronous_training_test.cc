@@ -1,4 +1,5 @@
-// Scheduled steps that change variables on servers: every change once, also when workers die.
+// Tests scheduled steps that change variables on servers: every change counts once, even if workers
+// die.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <map>
@@ -21,7 +22,7 @@ using strategy_tests::on_cpus;
 using ::testing::ElementsAre;
 using thrown::warnings_of;
 
-/// Ends a test whose workers wait indefinitely.
+/// Fixture that ends a test whose workers wait indefinitely.
 class AsynchronousTraining : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"asynchronous training", std::chrono::seconds(120)};
 };
@@ -34,7 +35,7 @@ ParameterServerOptions with_workers(int workers, int servers = 2, int replicas =
   return options;
 }
 
-/// 1, 2, ... one number per element.
+/// Returns a dataset of the numbers from `first` to `end` - 1, one per element.
 Dataset range(std::int64_t first, std::int64_t end) {
   std::vector<float> values;
   for (std::int64_t i = first; i < end; ++i) values.push_back(static_cast<float>(i));
@@ -127,7 +128,7 @@ TEST_F(AsynchronousTraining, WorkerBatchIsSplitOverItsReplicas) {
     EXPECT_EQ(lists(coordinator.schedule("local results", by_function.iterate()).get()), single);
     const auto iterator = cut.iterate();
     const Error error = error_of([&] {
-      // A fast worker may fail before the last one is scheduled.
+      // A fast worker may fail before the last closure is scheduled.
       for (int i = 0; i < 7; ++i) (void)coordinator.schedule("local results", iterator);
       coordinator.join();
     });
@@ -135,7 +136,7 @@ TEST_F(AsynchronousTraining, WorkerBatchIsSplitOverItsReplicas) {
   }
 }
 
-// tf: "executed locally on the coordinator. This is inefficient but may be valid".
+// tf warns: "executed locally on the coordinator. This is inefficient but may be valid".
 TEST_F(AsynchronousTraining, WorkOutsideClosureWarnsOnce) {
   using Work = std::function<void(ParameterServerStrategy&)>;
   const auto two = [] { return PerReplica<Tensor>({Tensor::ones({1}), Tensor::ones({1})}); };
@@ -203,7 +204,7 @@ TEST_F(AsynchronousTraining, OptimizersTrainServerVariables) {
     losses.push_back(coordinator.schedule("train", step));
   }
   coordinator.join();
-  EXPECT_LT(losses.back().fetch().item(), 0.05F);  // 14 before training
+  EXPECT_LT(losses.back().fetch().item(), 0.05F);  // the loss was 14 before training
   EXPECT_EQ(optimizer.iterations().value().item_int(), 600);
 }
 

@@ -1,5 +1,5 @@
-// Client side of parameter servers: links to servers, stores behind connections, steps of workers,
-// texts of rules, initial values.
+// Tests the client side of parameter servers: links to servers, remote stores, steps of workers,
+// texts of update rules, and initial values.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/client/first_values.h"
@@ -27,7 +27,7 @@ using internal::ReplicaSteps;
 using internal::ServerLink;
 using Steps = std::vector<std::uint64_t>;
 
-/// A store that counts the operations of each batch.
+/// Store that counts the operations of each batch.
 class Counting final : public VariableService {
  public:
   std::string name() const override { return store_.name(); }
@@ -58,7 +58,7 @@ struct Linked {
     for (const ShardId id : ids) all.push_back(ReadShard{id});
     return all;
   }
-  /// Starts a read of all scalars, with `bytes` bytes announced for each answer.
+  /// Starts a read of all scalars and announces answers of `bytes` bytes each.
   std::shared_ptr<PendingAnswers> read(std::size_t bytes) {
     return link.read(reads(), std::vector<std::size_t>(ids.size(), bytes));
   }
@@ -112,7 +112,7 @@ TEST(ServerLink, FailureOfOneRequestFailsSplitRead) {
   EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard of the id 5");
 }
 
-/// Store that applies a batch, but loses its answer.
+/// Store that applies each batch but loses its answer.
 class LosingAnswers final : public VariableService {
  public:
   std::string name() const override { return store.name(); }
@@ -143,7 +143,7 @@ struct Worker {
   ReplicaSteps steps{1, 3, 2};
   const std::shared_ptr<ReadCache> w = std::make_shared<ReadCache>();
   const std::shared_ptr<ReadCache> b = std::make_shared<ReadCache>();
-  const std::shared_ptr<ReadCache> rate = std::make_shared<ReadCache>();  // never updated
+  const std::shared_ptr<ReadCache> rate = std::make_shared<ReadCache>();  // no step updates it
 
   void read(const Steps& of_w, const Steps& of_b) {
     steps.begin_step();
@@ -184,11 +184,11 @@ TEST(ReplicaStepsTest, ReadsOfMixedStepsAreRetriedOrDropped) {
   EXPECT_FALSE(worker.steps.assign_step(worker.b));
   EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
   worker.read({2}, {3});
-  worker.steps.note_read(worker.w, Steps{3});  // read again
+  worker.steps.note_read(worker.w, Steps{3});  // a second read, now in step 3
   EXPECT_FALSE(worker.steps.is_behind(both));
   EXPECT_EQ(worker.steps.assign_step(worker.w)->step, 3u);
   worker.read({4}, {4});
-  worker.steps.note_rows(worker.w, 5);  // rows, later than all of it
+  worker.steps.note_rows(worker.w, 5);  // rows of a later step than the variable's
   EXPECT_FALSE(worker.steps.assign_step(worker.w));
 }
 
@@ -203,7 +203,7 @@ TEST(ReplicaStepsTest, SecondUpdateInOneStepFails) {
 
 TEST(ReplicaStepsTest, FirstStepOfLateWorkerIsSkipped) {
   Worker worker;
-  worker.read({7}, {7});  // and the rate at 0: it might be behind
+  worker.read({7}, {7});  // the rate is still at step 0, so this read might be stale
   EXPECT_FALSE(worker.steps.assign_step(worker.w));
   EXPECT_FALSE(worker.steps.assign_step(worker.b));
   worker.read({7}, {7});
@@ -217,9 +217,9 @@ TEST(RuleTextCache, ReturnsSameTextUntilRuleChanges) {
   EXPECT_EQ(first.text(), describe_update_rule(rule));
   EXPECT_EQ(servers.rule_text(SgdRule()).text(), describe_update_rule(SgdRule()));
   EXPECT_EQ(&servers.rule_text(rule).text(), &first.text());
-  rule = SgdRule(0.25);  // the same place in memory
+  rule = SgdRule(0.25);  // same address, new contents
   EXPECT_EQ(servers.rule_text(rule).text(), describe_update_rule(SgdRule(0.25)));
-  std::vector<SgdRule> rules;  // more than are cached
+  std::vector<SgdRule> rules;  // exceed the capacity of the cache
   for (int i = 0; i < 40; ++i) rules.emplace_back(i / 64.0);
   for (const SgdRule& each : rules)
     EXPECT_EQ(servers.rule_text(each).text(), describe_update_rule(each));
@@ -240,7 +240,7 @@ TEST(RuleTextCache, RuleWithoutDescriptionAlwaysFails) {
   }
 }
 
-/// Equal calls to both return equal bits.
+/// Makes the same calls to both objects and expects equal bits.
 TEST(FirstValues, MatchVariableStoreBitForBit) {
   FirstValues first("ps 0");
   VariableStore store("ps 0");
@@ -251,7 +251,7 @@ TEST(FirstValues, MatchVariableStoreBitForBit) {
   Client of_first(first, 1), of_store(store, 1);
   for (Client* client : {&of_first, &of_store}) {
     client->call({CreateShard{given, Tensor::full({2, 2}, 3.0)}, CreateShard{drawn, normal}});
-    client->call({CreateShard{given, Tensor::full({2, 2}, 5.0)}});  // it exists already
+    client->call({CreateShard{given, Tensor::full({2, 2}, 5.0)}});  // the shard exists already
   }
   for (const ShardSpec& spec : {given, drawn}) {
     expect_same_bits(of_first.read(spec.id()), of_store.read(spec.id()));
@@ -273,7 +273,7 @@ TEST(FirstValues, RejectChanges) {
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 
-/// Handler that counts clients that left or were lost, and calls that it is handling.
+/// Handler that counts clients that left or were lost, and concurrent calls of `take`.
 class CountingHandler final : public internal::VariableHandler {
  public:
   using VariableHandler::VariableHandler;
@@ -355,7 +355,7 @@ TEST(RemoteService, ErrorsNameServer) {
   EXPECT_ERROR((void)unsendable->wait(soon()), kInvalidArgument, "ps 3 (127.0.0.1:", "undefined");
 }
 
-/// Each change counts once, although batches are sent again on every new connection.
+/// Each change counts once, although batches are sent again after every reconnection.
 TEST(RemoteService, ConnectionFaultsNeitherLoseNorRepeatChanges) {
   Served served(control_job::make_certificate("remote_service"));
   testing::ChaosPlan plan;
@@ -433,7 +433,7 @@ TEST(RemoteService, ShutsDownImmediatelyDuringReconnect) {
     Client client(*service, 1);
     EXPECT_ERROR(client.read(5), kNotFound, "ps 3");
     proxy.cut_all();
-    // Cover the time from before the break is noticed until after the reconnection.
+    // The delays cover the time from before the client notices the break until after it reconnects.
     Clock::system().sleep_for(std::chrono::microseconds(i % 25 * 100));
   }
 }
@@ -448,7 +448,7 @@ TEST(RemoteService, DisconnectCancelsCallsButKeepsChangeHistory) {
   EXPECT_TRUE(testing::comes_true([&] { return served.store.counts().num_batches == 3; }));
   service.reset();
   EXPECT_ERROR((void)waiting->wait(soon()), kCancelled, "ps 3");
-  // The changes are still known, because a call may be in transit.
+  // The server remembers the client's changes, because a call may still be in transit.
   OperationBatch late;
   late.stream = {UpdateStream::Kind::kClient, 1, 0};
   late.operations = {addition(id, Tensor(1.0f))};
@@ -465,7 +465,7 @@ TEST(RemoteService, DestructorDisconnectsGracefully) {
   EXPECT_EQ(served.handler.num_lost, 0);
 }
 
-/// The server handles the calls of a broken connection before those of the next one.
+/// The server handles calls of a broken connection before calls of the next connection.
 TEST(RemoteService, CallsBeforeReconnectPrecedeLaterCalls) {
   Served served(control_job::make_certificate("remote_service_order"));
   std::atomic<int> num_taken{0};
@@ -482,7 +482,7 @@ TEST(RemoteService, CallsBeforeReconnectPrecedeLaterCalls) {
   EXPECT_TRUE(testing::comes_true([&] { return num_taken == 2; }));
   proxy.cut_all();
   EXPECT_TRUE(testing::comes_true([&] { return proxy.num_accepted() == 2; }));
-  Clock::system().sleep_for(300ms);  // time for calls to overtake
+  Clock::system().sleep_for(300ms);  // gives later calls time to overtake earlier ones
   open.set();
   (void)changed->wait(soon());
   expect_same_bits(*read->wait(soon())[0].value, Tensor::ones({60000}));

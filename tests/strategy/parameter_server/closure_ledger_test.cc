@@ -1,4 +1,4 @@
-// The coordinator's closures as a value: numbers, errors, retries, checkpoints and rollbacks.
+// Tests the coordinator's ledger of closures: numbers, errors, retries, checkpoints and rollbacks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 
@@ -16,7 +16,7 @@ using State = ClosureLedger::State;
 using Kind = AttemptReport::Kind;
 using testing::expect_error;
 
-/// Ledger with events for the current attempt.
+/// Ledger with shorter calls that act on a closure's current attempt.
 struct Book {
   explicit Book(LedgerRules rules = {.keeps_finished = true}) : ledger(rules) {}
 
@@ -52,7 +52,7 @@ TEST(ClosureLedger, AssignsNumbersFromZeroAndDispatchesInOrder) {
   EXPECT_EQ(book.ledger.start(0, 0), 1);
   book.start({1});
   book.put_back(0, Kind::kInterrupted);
-  EXPECT_EQ(book.ledger.next_queued(), 0u);  // precedes 2
+  EXPECT_EQ(book.ledger.next_queued(), 0u);  // before closure 2
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 2u);
   EXPECT_EQ(book.ledger.next_queued_new_to(1), 0u);
   EXPECT_EQ(book.ledger.start(0, 0), 2);  // same number, next attempt
@@ -105,7 +105,7 @@ TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenIdle) {
   expect_error(ErrorCode::kFailedPrecondition, {"not raised yet"}, [&] { book.schedule(1); });
   expect_error(ErrorCode::kFailedPrecondition, {"still run"},
                [&] { (void)book.ledger.raise_failures(); });
-  book.put_back(2, Kind::kInterrupted);  // not retried any more
+  book.put_back(2, Kind::kInterrupted);  // cancelled instead of retried, because closure 1 failed
   EXPECT_EQ(book.state(2), State::kCancelled);
   book.ledger.stop(3, 1);
   EXPECT_EQ(book.state(3), State::kCancelled);
@@ -160,7 +160,7 @@ TEST(ClosureLedger, IsBetweenClosuresWhenAllStartedClosuresEnded) {
   EXPECT_EQ(book.ledger.next_queued(true), std::nullopt);
   book.start({0, 1, 2});
   book.put_back(1, Kind::kInterrupted, 7);
-  book.put_back(2, Kind::kNotStarted);  // may have begun; a report does not prove it
+  book.put_back(2, Kind::kNotStarted);  // may still have started, despite the report
   book.finish({0});
   EXPECT_FALSE(book.ledger.is_between_closures());
   EXPECT_EQ(book.ledger.next_queued(true), 1u);
@@ -168,7 +168,7 @@ TEST(ClosureLedger, IsBetweenClosuresWhenAllStartedClosuresEnded) {
   book.do_all({1});
   EXPECT_FALSE(book.ledger.is_between_closures());
   book.do_all({2});
-  EXPECT_TRUE(book.ledger.is_between_closures());  // 3 has not begun
+  EXPECT_TRUE(book.ledger.is_between_closures());  // closure 3 has not started
   EXPECT_EQ(book.ledger.next_queued(true), std::nullopt);
   EXPECT_EQ(book.ledger.next_queued_new_to(7, true), std::nullopt);
   EXPECT_EQ(book.ledger.finished_below(), 3u);
@@ -183,26 +183,28 @@ TEST(ClosureLedger, RollbackRequeuesClosuresSinceCheckpoint) {
   book.put_back(4, Kind::kInterrupted);
   book.ledger.roll_back();
   EXPECT_EQ(book.ledger.generation(), 2u);
-  EXPECT_EQ(book.ledger.find(0), nullptr);  // contained in the checkpoint
+  EXPECT_EQ(book.ledger.find(0), nullptr);  // the checkpoint contains closure 0
   EXPECT_EQ(book.ledger.finished_below(), 1u);
   EXPECT_EQ(book.ledger.num_queued(), 5u);
   EXPECT_EQ(book.ledger.num_running(), 0u);
-  EXPECT_FALSE(book.ledger.is_current(2, 1));  // its attempt is void
+  EXPECT_FALSE(book.ledger.is_current(2, 1));  // the rollback cancelled this attempt
   expect_error(ErrorCode::kFailedPrecondition, {"2", "not under way"},
                [&] { book.ledger.finish(2, 1); });
-  EXPECT_TRUE(book.ledger.is_between_closures());  // servers have none of their changes
+  EXPECT_TRUE(book.ledger.is_between_closures());  // servers have no changes of unfinished closures
   EXPECT_TRUE(book.ledger.is_catching_up());
   book.do_all({1});
   EXPECT_EQ(book.ledger.finished_below(), 2u);
   EXPECT_EQ(book.ledger.start(2, 0), 2);
   book.do_all({3});
-  EXPECT_FALSE(book.ledger.is_catching_up());  // 2 and 4 had not finished before
+  // Closures 2 and 4 were unfinished before the rollback.
+  EXPECT_FALSE(book.ledger.is_catching_up());
   EXPECT_FALSE(book.ledger.is_between_closures());
   book.finish({2});
   EXPECT_EQ(book.ledger.finished_below(), 4u);
 }
 
-/// If 0, which failed on worker 0 before, were skipped, a later closure would precede it.
+/// Skipping closure 0, which failed on worker 0 before the rollback, would let closure 1 start
+/// first.
 TEST(ClosureLedger, ClosuresStartInOrderAfterRollback) {
   Book book;
   book.schedule(2);
@@ -213,7 +215,7 @@ TEST(ClosureLedger, ClosuresStartInOrderAfterRollback) {
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 0u);
   book.start({0}, 0);
   book.put_back(0, Kind::kInterrupted, 0);
-  EXPECT_EQ(book.ledger.next_queued_new_to(0), 1u);  // a checkpoint waits for 0
+  EXPECT_EQ(book.ledger.next_queued_new_to(0), 1u);  // the next checkpoint waits for closure 0
   EXPECT_FALSE(book.ledger.is_between_closures());
 }
 
@@ -244,7 +246,7 @@ TEST(ClosureLedger, FailureDoesNotCancelPreviouslyFinishedClosures) {
   book.schedule(7);
   book.do_all({0, 1, 2, 3});
   book.ledger.roll_back();
-  book.start({0, 1, 2, 4, 5});  // 3 and 6 are queued
+  book.start({0, 1, 2, 4, 5});  // closures 3 and 6 stay queued
   book.fail(4);
   EXPECT_EQ(book.state(6), State::kCancelled);
   EXPECT_EQ(book.state(3), State::kQueued);
@@ -302,7 +304,7 @@ TEST(ClosureLedger, EqualStatesCompareEqual) {
   Book a, b;
   a.schedule(2), b.schedule(2);
   EXPECT_EQ(a.ledger, b.ledger);
-  a.start({0, 1}), b.start({1, 0});  // another order, equal states
+  a.start({0, 1}), b.start({1, 0});  // different orders, equal states
   EXPECT_EQ(a.ledger, b.ledger);
   a.finish({1});
   EXPECT_NE(a.ledger, b.ledger);

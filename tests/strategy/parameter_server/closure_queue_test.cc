@@ -1,4 +1,4 @@
-// The closure queue with several threads.
+// Tests the closure queue with several threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -48,7 +48,7 @@ bool user_failure(ClosureQueue& queue, const AssignedClosure& assigned, const st
   return queue.mark_failed(assigned, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
 }
 
-/// Options of a queue with room for two entries.
+/// Returns options of a queue with room for two closures.
 ClosureQueueOptions two_entries(int window = 2) {
   ClosureQueueOptions options;
   options.most_queued = 2;
@@ -56,11 +56,12 @@ ClosureQueueOptions two_entries(int window = 2) {
   return options;
 }
 
-/// Presence changes without the queue's lock.
+/// The presence of workers may change while the queue's lock is held.
 TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   ClosureQueueOptions options;
   int num_asked = 0;
-  options.is_present = [&](int) { return ++num_asked <= 2; };  // the worker, and all workers
+  // One query for the worker, one for all workers.
+  options.is_present = [&](int) { return ++num_asked <= 2; };
   options.first_number = 1000;
   ClosureQueue queue(options);
   queue.put(scheduled());
@@ -83,7 +84,7 @@ TEST(ClosureQueue, ReturnedClosureIsDispatchedAgainUntilFinished) {
   EXPECT_EQ(again->work, work);
   EXPECT_EQ(again->number, assigned->number);
   EXPECT_EQ(again->attempt, assigned->attempt + 1);
-  EXPECT_FALSE(queue.mark_finished(*assigned));  // the first attempt is void
+  EXPECT_FALSE(queue.mark_finished(*assigned));  // the first attempt no longer counts
   EXPECT_TRUE(queue.mark_finished(*again));
   EXPECT_TRUE(queue.done());
   queue.wait();
@@ -100,7 +101,7 @@ TEST(ClosureQueue, ReturnedClosurePrefersDifferentIdleWorker) {
   const auto of_0 = get(queue, 0, soon()), of_1 = get(queue, 1, soon());
   const AttemptReport failed{AttemptReport::Kind::kInterrupted, 0};
   EXPECT_TRUE(queue.put_back(*of_0, failed));
-  const auto again = get(queue, 0, soon());  // worker 1 is busy
+  const auto again = get(queue, 0, soon());  // worker 1 is busy, so worker 0 retries
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->number, of_0->number);
   EXPECT_TRUE(queue.mark_finished(*of_1));
@@ -188,11 +189,11 @@ TEST(ClosureQueue, OnlyFirstOfTwoFailuresIsThrown) {
     } catch (const ClosureError& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
       EXPECT_THAT(error.failures()[0].text, ::testing::HasSubstr("Some error"));
-      EXPECT_EQ(error.failures().size(), 2u);  // all are reported
+      EXPECT_EQ(error.failures().size(), 2u);  // both failures are reported
     }
     EXPECT_EQ(queue.num_running(), 0u);
     EXPECT_EQ(code_of(unlucky), by_put ? ErrorCode::kCancelled : ErrorCode::kOk);
-    EXPECT_EQ(queue.ledger().next_number(), 3u);  // no number was assigned
+    EXPECT_EQ(queue.ledger().next_number(), 3u);  // `unlucky` got no number
     EXPECT_TRUE(queue.done());
   }
 }
@@ -229,7 +230,7 @@ TEST(ClosureQueue, PutBlocksWhenFullAndGetRespectsWindow) {
   const auto first = get(queue, 0);
   queue.put(scheduled());
   EXPECT_EQ(get(queue, 0)->number, 1u);
-  EXPECT_FALSE(get(queue, 0, soon()));  // has two
+  EXPECT_FALSE(get(queue, 0, soon()));  // worker 0 already has two closures
   EXPECT_EQ(get(queue, 1)->number, 2u);
   queue.put(scheduled());
   queue.mark_finished(*first);
@@ -243,7 +244,7 @@ TEST(ClosureQueue, SecondClosureIsWithheldForIdleWorkers) {
   EXPECT_EQ(get(queue, 0)->number, 0u);
   EXPECT_EQ(get(queue, 0)->number, 1u);
   EXPECT_EQ(get(queue, 1)->number, 2u);
-  EXPECT_FALSE(get(queue, 1, soon()));  // it would wait behind closure 2, and worker 2 has none
+  EXPECT_FALSE(get(queue, 1, soon()));  // closure 3 starts sooner on worker 2, which is idle
   EXPECT_EQ(get(queue, 2)->number, 3u);
 }
 
@@ -262,12 +263,12 @@ TEST(ClosureQueue, LeastBusyWorkerIsServedFirst) {
     }));
   }
   while (num_waiting < 3) Clock::system().sleep_for(1ms);
-  Clock::system().sleep_for(20ms);  // all of them wait now
+  Clock::system().sleep_for(20ms);  // all three threads wait now
   for (int i = 0; i < 5; ++i) queue.put(scheduled());
   threads.clear();
   EXPECT_EQ(got[0], 1u);
   EXPECT_EQ(got[2], 2u);
-  EXPECT_EQ(got[1], 3u);  // once three are queued
+  EXPECT_EQ(got[1], 3u);  // gets a closure when three are queued
 }
 
 TEST(ClosureQueue, FailedAttemptIsRetriedOnDifferentWorker) {
@@ -285,7 +286,7 @@ TEST(ClosureQueue, FailedAttemptIsRetriedOnDifferentWorker) {
   EXPECT_FALSE(get(queue, 1, soon()));
   is_first_present = false;
   EXPECT_FALSE(get(queue, 0, soon()));
-  EXPECT_EQ(get(queue, 1)->number, 0u);  // there is no other one
+  EXPECT_EQ(get(queue, 1)->number, 0u);  // there is no other present worker
 }
 
 TEST(ClosureQueue, UnclaimedClosureCanBeFailed) {
@@ -342,14 +343,14 @@ TEST(ClosureQueue, RollbackRepeatsClosuresSinceCheckpoint) {
   queue.roll_back();
   EXPECT_TRUE(third->token->is_cancelled());
   EXPECT_EQ(queue.watermark()->value(), closure_id(2, 1));
-  EXPECT_FALSE(queue.mark_finished(*third, deliver));  // a void attempt
+  EXPECT_FALSE(queue.mark_finished(*third, deliver));  // an attempt from before the rollback
   const auto again = get(queue, 0, soon()), last = get(queue, 0, soon());
   ASSERT_TRUE(again && last);
   EXPECT_EQ(again->work, b);
   EXPECT_EQ(again->id, closure_id(2, 1));
   EXPECT_EQ(last->work, c);
   EXPECT_TRUE(queue.mark_finished(*again, deliver));
-  EXPECT_EQ(num_delivered, 2);  // the result of b was known
+  EXPECT_EQ(num_delivered, 2);  // the result of b was delivered before
   EXPECT_TRUE(queue.mark_finished(*last, deliver));
   EXPECT_EQ(num_delivered, 3);
   queue.wait();
@@ -432,7 +433,7 @@ TEST(ClosureContextTest, IsThreadLocalAndSeedsByClosureNumber) {
     {
       const ClosureScope inner(second, 1);
       EXPECT_EQ(ClosureContext::current(), &second);
-      EXPECT_EQ(current_random_context().step, step);  // another attempt, the same numbers
+      EXPECT_EQ(current_random_context().step, step);  // a second attempt draws the same numbers
       EXPECT_EQ(current_random_context().replica, 1u);
     }
     EXPECT_EQ(ClosureContext::current(), &first);

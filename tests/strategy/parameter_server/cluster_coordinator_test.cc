@@ -1,4 +1,4 @@
-// The coordinator with workers in this process, and its watchdog.
+// Tests the coordinator with workers in this process, and its watchdog.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
@@ -31,7 +31,7 @@ class CoordinatorTest : public ::testing::Test {
   void define_count() {
     coordinator_.define("count", [this] { strategy_.count(); });
   }
-  /// Runs a step that calls meet() once on each worker.
+  /// Runs a step in which every worker calls meet() once.
   template <class Argument>
   std::vector<Nest> on_each_worker(std::string_view step, const Argument& argument) {
     num_missing_ = strategy_.num_workers();
@@ -41,7 +41,7 @@ class CoordinatorTest : public ::testing::Test {
     }
     return coordinator_.fetch(values);
   }
-  /// Waits until every worker is in its step.
+  /// Waits until every worker has called it.
   void meet() {
     --num_missing_;
     while (num_missing_ > 0) Clock::system().sleep_for(1ms);
@@ -200,7 +200,7 @@ TEST_F(CoordinatorTest, IteratorsAreReleasedWhenDropped) {
       coordinator_.join();
     }
   }
-  // The owners are this one and the function of the definition.
+  // The remaining owners are `alive` and the function that defines the dataset.
   testing::expect_soon([&] { return alive.use_count() == 2; });
 }
 
@@ -219,7 +219,7 @@ TEST_F(CoordinatorTest, StepsContinueAfterFailedAssertionIsThrown) {
   strategy_.expect_counted(4);
   coordinator_.schedule("assert");
   expect_closure_error(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "assertion failed", [&] {
-    for (;;) {  // the next call after the failure raises it; the watchdog limits the loop
+    for (;;) {  // ends with the error of a later call; the watchdog limits it
       coordinator_.schedule("count");
       Clock::system().sleep_for(1ms);
     }
@@ -233,8 +233,8 @@ TEST_F(CoordinatorTest, FailedResourceFailsOnlyClosuresUsingIt) {
       [](int) -> std::shared_ptr<int> { throw std::runtime_error("no such device"); });
   coordinator_.start();
   coordinator_.schedule("count");
-  coordinator_.join();           // no closure used it
-  for (int i = 0; i < 2; ++i) {  // the second time with the cached error
+  coordinator_.join();           // this closure does not use `broken`
+  for (int i = 0; i < 2; ++i) {  // the second round gets the cached error
     const RemoteValue value = coordinator_.schedule("use", broken);
     expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInternal, "no such device",
                          [&] { coordinator_.join(); });
@@ -339,7 +339,7 @@ TEST(CoordinatorWatchdog, LogsStacksOncePerTimeout) {
   stop.set();
   EXPECT_GE(times[1] - times[0], 60ms);
   for (const char* part : {"no closure finished for", "closure 7 on worker 1",
-                           "stuck-worker\n    ",  // has a frame below
+                           "stuck-worker\n    ",  // followed by at least one frame
                            "ps-watchdog\n    "}) {
     EXPECT_THAT(log.text(), HasSubstr(part));
   }
@@ -350,7 +350,7 @@ TEST(CoordinatorWatchdog, FinishedClosureResetsTimer) {
   std::atomic<std::uint64_t> finished{0};
   std::atomic<int> num_alarms{0};
   {
-    // Each poll sees a different count.
+    // Each poll of the watchdog sees a different count.
     const Watchdog watchdog(
         40ms, [&] { return finished.fetch_add(1); },
         [&] { return concat("alarm ", ++num_alarms); });

@@ -1,4 +1,5 @@
-// A whole job with a coordinator on real connections; its tasks are threads of this process.
+// Tests a complete job with a coordinator over real connections; its tasks are threads of this
+// process.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 
@@ -23,7 +24,7 @@ using testing::expect_error;
 using testing::HangWatchdog;
 using namespace std::chrono_literals;
 
-/// Ends a test whose tasks wait indefinitely.
+/// Fixture that ends a test whose tasks wait indefinitely.
 class CoordinatedJob : public ::testing::Test {
   const HangWatchdog watchdog_{"a job with a coordinator"};
 };
@@ -65,7 +66,7 @@ class CountingWorker final : public CoordinatedStrategy {
   ParameterServerJob& job_;
 };
 
-/// Worker or server that serves until the chief is done.
+/// Worker or server that serves until the chief finishes.
 class ServingTask {
  public:
   ServingTask(const ClusterSpec& cluster, const Task& task)
@@ -106,7 +107,8 @@ class ServingTasks {
   std::vector<std::unique_ptr<ServingTask>> tasks_;
 };
 
-/// Runs the chief's program: counts closures, and fails at the end if `fails`.
+/// Runs the chief's program, which counts closures and, if `fails`, throws at the end. Returns the
+/// count.
 std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
   ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), job_options());
   EXPECT_TRUE(strategy.is_chief());
@@ -188,7 +190,7 @@ TEST_F(CoordinatedJob, InvalidClusterIsRejected) {
 TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, {"ps", 0});
-  // The other tasks wait for the chief, which leaves when the worker is done.
+  // The server and the worker wait for the chief, which leaves when the worker has finished.
   Event is_over;
   const auto chief = Executor::system().start("chief", [&] {
     const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), job_options());
@@ -221,7 +223,7 @@ TEST_F(ServerConnections, JobFailureAbortsConnect) {
                "ps 0 died");
 }
 
-/// The program continues; the process does not exit.
+/// serve() returns, and the process continues.
 TEST_F(CoordinatedJob, ServeReturnsExitCodeOnNonTrainingTasks) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   const ParameterServerOptions options = job_options(false);
@@ -266,7 +268,7 @@ TEST_F(CoordinatedJob, OnReadSumCountsEachClosureOnce) {
                           .synchronization = VariableSynchronization::kOnRead,
                           .aggregation = VariableAggregation::kSum});
   EXPECT_FALSE(sum.trainable());
-  EXPECT_EQ(strategy.shards_of(sum).size(), 1U);  // on a server
+  EXPECT_EQ(strategy.shards_of(sum).size(), 1U);  // the variable is on a server
   ClusterCoordinator coordinator(strategy);
   coordinator.define("add", [&](double value) {
     strategy.run([&] { sum.assign_add(num(value)); });  // on each of two replicas

@@ -1,5 +1,5 @@
-// Helpers for tests of coordinators and jobs: a strategy whose steps count on two servers in this
-// process, errors of closures, clusters on free ports.
+// Helpers for tests of coordinators and jobs: a strategy that counts steps on two servers in this
+// process, expected closure errors, and clusters on free ports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace tutti::testing {
 
-/// Strategy whose count() adds 1 to a counter on each server, in the name of the closure.
+/// Strategy whose count() adds 1 to a counter on each server as a change of the current closure.
 class CountingStrategy final : public CoordinatedStrategy {
  public:
   explicit CountingStrategy(int num_workers) : num_workers_(num_workers) {
@@ -40,9 +40,9 @@ class CountingStrategy final : public CoordinatedStrategy {
     body();
   }
 
-  /// Called by steps.
+  /// Adds 1 on each server. Steps call it.
   void count() {
-    ++num_calls;  // also if refused, because the closure has finished meanwhile
+    ++num_calls;  // includes calls that a server refuses because the closure has finished
     const ClosureContext& closure = *ClosureContext::current();
     const std::uint64_t number = ordinal()++;
     for (internal::VariableStore* server : {&first_, &second_}) {
@@ -67,7 +67,7 @@ class CountingStrategy final : public CoordinatedStrategy {
     EXPECT_EQ(counted(1), expected);
   }
 
-  std::atomic<int> num_calls{0};  // of count(), repeated ones too
+  std::atomic<int> num_calls{0};  // calls of count(), including repetitions
   std::atomic<bool> is_second_gone{false};
 
  private:
@@ -81,7 +81,7 @@ class CountingStrategy final : public CoordinatedStrategy {
   internal::VariableStore first_{"ps 0"}, second_{"ps 1"};
 };
 
-/// Returns a cluster with these numbers of tasks, each at a free port of this host.
+/// Returns a cluster with the given number of tasks per job, each at a free port of this host.
 inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   int total = 0;
   for (const auto& [job, count] : jobs) total += count;
@@ -97,7 +97,7 @@ inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   return ClusterSpec(std::move(tasks));
 }
 
-/// Expects that `body` throws a ClosureError of this origin and code, with `part` in its message.
+/// Expects that `body` throws a ClosureError of this origin and code whose message contains `part`.
 template <class Body>
 void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string& part,
                           const Body& body) {
@@ -111,7 +111,7 @@ void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string&
   }
 }
 
-/// Polls `is_done` for up to a minute and expects that it returns true in the end.
+/// Polls `is_done` for up to a minute and expects that it becomes true.
 template <class IsDone>
 void expect_soon(const IsDone& is_done) {
   const TimePoint deadline = store_tests::soon();
@@ -121,7 +121,7 @@ void expect_soon(const IsDone& is_done) {
   EXPECT_TRUE(is_done());
 }
 
-/// Blocks the steps that pass it until it is opened, even if they are cancelled, like threads of a
+/// Gate that blocks steps until it is opened. Cancelled steps stay blocked too, like threads of a
 /// killed worker.
 class Gate {
  public:
@@ -139,7 +139,8 @@ class Gate {
   Event open_;
 };
 
-/// Defines "count", "double", "fail", "long" and "endless" for a registry or a coordinator.
+/// Defines the steps "count", "double", "fail", "long" and "endless" in a registry or a
+/// coordinator.
 template <class Registry>
 void define_steps(Registry& registry, CountingStrategy& strategy, Gate& gate) {
   registry.define("count", [&strategy] { strategy.count(); });

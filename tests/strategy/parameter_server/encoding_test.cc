@@ -1,5 +1,5 @@
-// Batches and answers as packets: every field, operations of one kind as columns, any division of
-// the payload, malformed packets.
+// Tests batches and answers as packets: every field, operations of one kind as columns, payloads in
+// arbitrary chunks, malformed packets.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <limits>
@@ -45,7 +45,8 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
-  operations.emplace_back(ReadShard{9, 0, 5});  // single: it waits for another step
+  // Not part of a run, because it waits for a different step.
+  operations.emplace_back(ReadShard{9, 0, 5});
   for (int i = 0; i < 6; ++i) {
     const auto op = i < 3 ? AssignOp::kAdd : AssignOp::kSubtract;
     const DType dtype = i % 2 == 0 ? DType::kInt32 : DType::kFloat64;
@@ -53,7 +54,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   }
   operations.emplace_back(AssignShard{4, AssignOp::kSubtract, Tensor::full({}, 1.0)});
   operations.emplace_back(internal::ReadAwaited{});
-  for (ShardId i = 1; i <= 5; ++i) {  // consecutive gradients of rows
+  for (ShardId i = 1; i <= 5; ++i) {  // consecutive updates whose gradients are rows
     UpdateShard update = update_of(i);
     update.rows = rows_of(std::vector<std::int64_t>(i % 5, 1));
     operations.emplace_back(update);
@@ -63,7 +64,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   expect_comes_back(batch_of_everything());
 }
 
-/// Each second update differs from its neighbours in one of the shared settings.
+/// Covers updates that change one shared setting, next to updates with equal or default settings.
 TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {
@@ -97,7 +98,7 @@ TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
   expect_comes_back(batch_with(operations));
   UpdateShard zero = update_of(1), minus = update_of(2);
   zero.scalars.learning_rate = 0.0, minus.scalars.learning_rate = -0.0;
-  expect_comes_back(batch_with({zero, minus, zero}));  // equal numbers with different bits
+  expect_comes_back(batch_with({zero, minus, zero}));  // 0 and -0 are equal, but their bits differ
 }
 
 TEST(OperationColumns, RunUsesFewBytesPerVariable) {
@@ -107,10 +108,11 @@ TEST(OperationColumns, RunUsesFewBytesPerVariable) {
     auto& update = std::get<UpdateShard>(operations.back());
     update.slots.clear();
   }
-  // Bytes of each: kind 2, shard 8, type and rank 2, dimensions 2; settings below 100.
+  // Per operation: 2 bytes for the kind, 8 for the shard, 2 for type and rank, 2 for dimensions.
+  // The settings take less than 100 bytes in all.
   const Packet packet = encode(batch_with(operations));
   EXPECT_LE(packet.head.size(), 256u * 14 + 100);
-  // Decoded updates also share the text of the rule.
+  // Decoded updates share one text of the rule.
   const OperationBatch again = decode_batch(packet);
   EXPECT_EQ(&std::get<UpdateShard>(again.operations.front()).rule.text(),
             &std::get<UpdateShard>(again.operations.back()).rule.text());
@@ -152,12 +154,12 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // A variable that takes over the tensor does not keep five times its memory.
+  // A variable that adopts the tensor copies it, instead of keeping a buffer five times as large.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
   expect_same_bits(component.read(), small);
-  // The payload is in memory owned by a caller that does not know of the sharing, or in chunks.
+  // Tensors are copied if the payload's owner is unknown, or if the payload is in chunks.
   const auto bytes =
       std::make_shared<std::vector<std::byte>>(payload.bytes.begin(), payload.bytes.end());
   const SharedBytes foreign{*bytes, bytes};
@@ -176,7 +178,8 @@ TEST(BatchEncoding, LargeAnswerTensorsAliasReceivedBytes) {
   const SharedBytes payload = payload_range(sent, 0, sent.payload_bytes());
   const auto decoded = decode_answers({sent.head, {payload}});
   EXPECT_TRUE(lies_in(*decoded[0].value, payload));
-  // Programs keep the values that they read, which would keep five times their memory.
+  // Programs keep the values that they read, so a small value must not keep a buffer five times as
+  // large.
   EXPECT_FALSE(lies_in(*decoded[1].value, payload));
   expect_same_bits(*decoded[1].value, small);
 }
@@ -203,15 +206,15 @@ TEST(BatchEncoding, LargeTensorsAreNotCopiedAndChunksAreAligned) {
     offset += piece.bytes.size();
   }
   EXPECT_TRUE(found);
-  EXPECT_LE(packet.payload.size(), 7u);  // small tensors share a chunk
+  EXPECT_LE(packet.payload.size(), 7u);  // small tensors share chunks
   EXPECT_EQ(Shown(decode_batch(packet)), Shown(batch));
 }
 
 TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
   const OperationBatch batch = batch_of_everything();
   const Packet packet = encode(batch);
-  // A head cut between two operations is a shorter batch, whose payload is too long, unless the
-  // missing operations have no tensors.
+  // A head that is cut between two operations encodes a shorter batch. Its payload is then too
+  // long, unless the missing operations have no tensors.
   for (std::size_t size = 0; size < packet.head.size(); ++size) {
     Packet shorter = packet;
     shorter.head.resize(size);
@@ -233,23 +236,24 @@ TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
   expect_refused(longer);
 }
 
-// Columns of operations on shards, encoded by hand.
+// Encodes columns of operations on shards by hand.
 std::string on_shards(const std::string& columns) { return operation(15, columns); }
-/// Returns a column with `count` operations of this kind.
+/// Returns a column with `count` operations of kind `kind`.
 std::string kinds(std::size_t count, char kind, char op = 0) {
   std::string column;
   for (std::size_t i = 0; i < count; ++i) column += {kind, op};
   return bytes(1, column) + bytes(2, std::string(8 * count, 'i'));
 }
 constexpr char kRead = 1, kReadRows = 2, kAssign = 3, kScatter = 4, kUpdate = 5, kUpdateRows = 6;
-/// Returns types and ranks of `count` tensors of uint8: scalars, or rank 1 with these dimensions.
+/// Returns types and ranks of `count` tensors of uint8: scalars, or vectors with the given
+/// dimensions.
 std::string heads(int field, std::size_t count, const std::string& dims = "") {
   std::string kinds;
   for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};
   return bytes(field, bytes(1, kinds) + (dims.empty() ? "" : bytes(2, dims)));
 }
 
-/// Returns the assignment of a tensor to a shard.
+/// Returns the encoded assignment of a tensor to a shard.
 std::string assignment(char op, char dtype, const std::string& dims) {
   const auto rank = std::ranges::count_if(dims, [](char each) { return (each & 128) == 0; });
   const std::string kind{dtype, static_cast<char>(rank)};
@@ -272,7 +276,7 @@ TEST(BatchEncoding, InvalidFieldValuesAreRejected) {
   expect_refused(batch_packet(assignment(3, uint8, three), 64));                 // invalid AssignOp
   expect_refused(batch_packet(assignment(1, 99, three), 64));                    // invalid type
   expect_refused(batch_packet(assignment(1, uint8, std::string(9, '\1')), 64));  // rank 9
-  expect_refused(batch_packet(assignment(1, uint8, varint(65)), 64));  // more than the payload
+  expect_refused(batch_packet(assignment(1, uint8, varint(65)), 64));  // exceeds the payload
   for (const std::uint64_t dim : {std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
     expect_refused(batch_packet(assignment(1, uint8, varint(dim)), 64));
     expect_refused(batch_packet(assignment(1, uint8, varint(1 << 30) + varint(dim)), 64));
@@ -294,7 +298,7 @@ TEST(BatchEncoding, EncodingOversizedBatchFails) {
   batch.operations = {AssignShard{1, AssignOp::kAdd, Tensor()}};
   EXPECT_ERROR((void)encode(batch), kInvalidArgument, "undefined");
   batch.operations.clear();
-  for (int i = 0; i < 100; ++i) {  // no two consecutive ones have the same rule
+  for (int i = 0; i < 100; ++i) {  // consecutive updates have different rules
     UpdateShard update{1, {}, std::string(60'000, i % 2 == 0 ? 'x' : 'y')};
     update.gradient = Tensor::ones({1});
     batch.operations.emplace_back(update);
@@ -311,7 +315,7 @@ TEST(OperationColumns, InconsistentColumnsAreRejected) {
   struct Case {
     std::string columns;
     std::size_t num_tensors = 0;
-    std::string refused = {};  // part of the error; empty: accepted
+    std::string refused = {};  // part of the expected error; empty if accepted
   };
   const std::vector<Case> cases = {
       {kinds(2, kRead) + bytes(3, two) + bytes(4, two)},

@@ -1,5 +1,5 @@
-// Workers that die and restart while closures run, in this process and behind connections. Counts
-// must be equal where tf asserts only >=.
+// Tests workers that die and restart while closures run, in this process and over connections.
+// Counts must be exact where tf asserts only >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "strategy/parameter_server/coordinator/remote_worker.h"
@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 class FaultToleranceTest : public ::testing::Test {
  protected:
   HangWatchdog watchdog_{"workers that die", 60s};
-  Gate gate_;  // outlives the workers' threads
+  Gate gate_;  // must outlive the workers' threads
   CountingStrategy strategy_{4};
   testing::MortalWorkers workers_{strategy_};
   ClusterCoordinator coordinator_{workers_};
@@ -51,9 +51,9 @@ TEST_F(FaultToleranceTest, InFlightStepsOfKilledWorkerCountOnce) {
   restart(0);
   gate_.open();
   coordinator_.join();
-  // The thread of a killed worker continues, like a process that is not quite dead.
+  // The thread of a killed worker continues, like a process that is still exiting.
   expect_soon([&] { return strategy_.num_calls == 5; });
-  strategy_.expect_counted(4);  // tf: 4 or more
+  strategy_.expect_counted(4);  // tf expects 4 or more
 }
 
 TEST_F(FaultToleranceTest, UserErrorIsThrownDespiteWorkerLoss) {
@@ -90,7 +90,7 @@ TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecoveryIsThrown) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
-  kill(0);  // another worker gets the closure
+  kill(0);  // a different worker gets its closure
   strategy_.is_second_gone = true;
   gate_.open();
   expect_closure_error(ErrorOrigin::kServer, ErrorCode::kUnavailable,
@@ -218,7 +218,7 @@ TEST(FaultTolerance, AbsenceTimeoutStartsWhenLastWorkerIsLost) {
   strategy.expect_counted(1);
 }
 
-/// Process of a worker task of the job.
+/// Process that runs a worker task of the job.
 class WorkerProcess {
  public:
   WorkerProcess(int worker, std::uint64_t incarnation, const std::string& address,
@@ -317,7 +317,7 @@ class RemoteWorkerTest : public ::testing::Test {
     SCOPED_TRACE(concat("worker ", worker));
     expect_soon([&] { return link(worker).is_alive() == is_alive; });
   }
-  /// Reports the exit of a worker's process, as the job does.
+  /// Reports the exit of a worker's process, as the control plane of a job would.
   void lose(int worker, std::uint64_t incarnation) {
     lost_[static_cast<std::size_t>(worker)](
         incarnation, Error(ErrorCode::kUnavailable, concat("worker ", worker, " died")));
@@ -402,7 +402,7 @@ TEST_F(RemoteWorkerTest, StartErrorNamesMissingWorkers) {
                "check their logs");
 }
 
-/// Worker that holds its tasks.
+/// Worker that keeps its tasks unanswered until release().
 class KeepingWorker final : public RpcHandler {
  public:
   void take(std::shared_ptr<RpcCall> call) override {
@@ -426,7 +426,7 @@ class KeepingWorker final : public RpcHandler {
   std::vector<std::shared_ptr<RpcCall>> tasks_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Independent of which waiting thread runs first.
+/// The result does not depend on which waiting thread runs first.
 TEST(RemoteWorker, LossIsAttributedToOldestUnansweredTask) {
   HangWatchdog watchdog("attributed losses", 60s);
   for (int i = 0; i < 12; ++i) {
@@ -457,8 +457,8 @@ TEST(RemoteWorker, LossIsAttributedToOldestUnansweredTask) {
     }
     worker.release().front()->reply(internal::encode(internal::TaskOutcome(Nest())));
     server.reset();
-    threads.clear();  // joins
-    // The answer and the disconnection arrive together; rarely the answer is lost.
+    threads.clear();  // waits for both calls
+    // The answer and the disconnection arrive together, so the answer is sometimes lost.
     const bool was_answered = std::holds_alternative<Nest>(outcomes[0]);
     const auto& lost = std::get<internal::AttemptReport>(outcomes[was_answered ? 1 : 0]);
     EXPECT_EQ(lost.kind, internal::AttemptReport::Kind::kInterrupted);
@@ -471,12 +471,12 @@ TEST_F(RemoteWorkerTest, BrokenConnectionOfIdleWorkerIsDetected) {
   wait_until_alive(0, false);
   begin(0);
   wait_until_alive(0, true);
-  lose(0, 0);  // late report on the previous process
+  lose(0, 0);  // late report about the previous process
   gate_.open();
   run("long", 10);
   EXPECT_TRUE(link(0).is_alive());
   strategy_.expect_counted(10);
-  EXPECT_EQ(strategy_.num_calls, 10);  // nothing was repeated
+  EXPECT_EQ(strategy_.num_calls, 10);  // no closure was repeated
 }
 
 TEST_F(RemoteWorkerTest, JobEndFailsPendingCalls) {

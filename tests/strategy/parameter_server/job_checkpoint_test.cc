@@ -1,4 +1,4 @@
-// The checkpoint of a job: lost servers, workers and coordinators, and unrecoverable states.
+// Tests a job's checkpoint: loss of servers, workers and coordinators, and unrecoverable states.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/job_checkpoint.h"
 
@@ -45,20 +45,20 @@ ParameterServerOptions two_servers(int num_servers = 2) {
 
 ClusterCoordinatorOptions kept_in(const std::string& folder, Duration interval = 30s) {
   ClusterCoordinatorOptions options;
-  options.most_attempts = 1000;  // here workers are killed on purpose
+  options.most_attempts = 1000;  // because these tests kill workers on purpose
   options.checkpoint_folder = folder;
   options.checkpoint_interval = interval;
   return options;
 }
 
-/// Returns the steps of the newest and the oldest version in a folder.
+/// Returns the steps of the newest and of the oldest version in a folder.
 std::pair<std::int64_t, std::int64_t> versions_in(const std::string& folder) {
   const auto versions = list_checkpoints(folder);
   return {versions.back().step, versions.front().step};
 }
 
-/// Program in one process: creates its variables, defines its step, and continues from the version
-/// in the folder.
+/// Program in one process that creates its variables, defines its step, and continues from the
+/// version in the folder.
 struct Program {
   explicit Program(const ClusterCoordinatorOptions& options, int num_servers = 2)
       : strategy(two_servers(num_servers)), scope(strategy.scope()) {
@@ -105,8 +105,8 @@ struct Program {
   std::optional<ClusterCoordinator> coordinator;
 };
 
-/// 3,000 closures. A worker, the coordinator or the whole program ends 30 times, also while saving.
-/// A program that ends continues from a version.
+/// Runs 3,000 closures. 30 times, even during saves, a worker, the coordinator or the program is
+/// killed. A killed program continues from a version.
 TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
   const HangWatchdog watchdog("any death", 600s);
   const std::string folder = empty_folder();
@@ -135,7 +135,7 @@ TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
   program->coordinator->join();
   program->expect_counted(kClosures);
   for (const int each : num_killed) EXPECT_GE(each, 3);
-  // A coordinator with no closures saves everything when it ends.
+  // A coordinator without open closures saves everything when it ends.
   program = nullptr;
   program = std::make_unique<Program>(kept_in(folder));
   EXPECT_EQ(program->next(), kClosures);
@@ -154,7 +154,8 @@ TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
     for (int i = 0; i < 40; ++i) values.push_back(CountingJob::schedule(coordinator));
     if (kill % 4 == 3) coordinator.save_checkpoint();
     job.replace(kill % 2);
-    if (kill % 3 == 2) job.replace(1 - kill % 2);  // the other server, while this one restarts
+    // Kills the second server while this one restarts.
+    if (kill % 3 == 2) job.replace(1 - kill % 2);
   }
   coordinator.join();
   job.expect_counted(12 * 40);
@@ -164,7 +165,8 @@ TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
   EXPECT_THAT(lines.text(), HasSubstr("ps 0: killed: all servers go back to the checkpoint of"));
 }
 
-/// Values that were read are not rolled back: a read waits until the closures are repeated.
+/// A value that was read is never rolled back: after a loss, a read waits until the closures are
+/// repeated.
 TEST(JobCheckpoint, ReadAfterJoinSeesAllJoinedClosures) {
   const HangWatchdog watchdog("reads after join", 120s);
   const LogLines quiet(LogLevel::kWarning);
@@ -178,7 +180,7 @@ TEST(JobCheckpoint, ReadAfterJoinSeesAllJoinedClosures) {
   }
 }
 
-/// Closures that had finished when the server was lost are repeated first.
+/// The save waits until closures that had finished before the loss are repeated.
 TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   const HangWatchdog watchdog("a version during recovery", 120s);
   const std::string folder = empty_folder();
@@ -187,7 +189,8 @@ TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(folder, 1h);
   for (int turn = 1; turn <= 5; ++turn) {
-    CountingJob::count_more(coordinator, 400);  // repeated long enough for a save to overtake
+    // Enough closures that a save could overtake their repetition.
+    CountingJob::count_more(coordinator, 400);
     job.replace(turn % 2);
     coordinator.join({.durable = true});
     EXPECT_EQ(versions_in(folder).first, 400 * turn);
@@ -213,7 +216,7 @@ TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
   }
 }
 
-/// Losses that are noted at the moment when a recovery ends.
+/// Some losses are reported at the moment when a recovery ends.
 TEST(JobCheckpoint, RapidSuccessiveLossesAreAllRecovered) {
   const HangWatchdog watchdog("quick losses", 120s);
   const LogLines quiet(LogLevel::kError);
@@ -240,7 +243,7 @@ TEST(JobCheckpoint, UnreportedServerRestartIsDetected) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(empty_folder());
   CountingJob::count_more(coordinator, 20);
-  processes.kill(1), processes.start(1);  // not reported, but found by the next checkpoint
+  processes.kill(1), processes.start(1);  // unreported; the next checkpoint detects it
   coordinator.join({.durable = true});
   job.expect_counted(20);
   EXPECT_THAT(lines.text(), HasSubstr("was started again"));
@@ -287,7 +290,7 @@ TEST(JobCheckpoint, EmptyRestartedServerIsNotSavedAsFirstVersion) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-/// Nothing would repeat the changes, so they would be lost silently.
+/// No closure would repeat these changes, so a rollback would lose them silently.
 TEST(JobCheckpoint, ServerLossWithUnsavedChangesOutsideClosuresFailsRun) {
   const HangWatchdog watchdog("outside changes", 60s);
   const LogLines quiet(LogLevel::kError);
@@ -459,7 +462,8 @@ TEST(JobCheckpoint, FullDiskSkipsCheckpointButNotTraining) {
   program.expect_counted(40);
 }
 
-/// Even while held arguments require one: each attempt makes closures wait.
+/// Each attempt to save delays closures, so it is not retried at once, even if the arguments exceed
+/// their limit.
 TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   const HangWatchdog watchdog("full disk with held arguments", 60s);
   const std::string folder = empty_folder();
@@ -481,7 +485,8 @@ TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   EXPECT_LE(num_tries, 2);
 }
 
-/// The disk fails at each point, also during the cleanup of a failure; later versions are saved.
+/// The disk fails at each possible call, even while a failed save is cleaned up. Later versions are
+/// saved.
 TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   const HangWatchdog watchdog("a disk that fails", 120s);
   const std::string folder = empty_folder();
@@ -505,7 +510,7 @@ TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   }
 }
 
-/// For example, the closure of a worker whose dataset has ended.
+/// For example, a closure can fail when it is repeated because its worker's dataset has ended.
 TEST(JobCheckpoint, FailedClosureRepetitionIsReportedAsDataLoss) {
   const HangWatchdog watchdog("a closure that fails the second time", 60s);
   const LogLines quiet(LogLevel::kError);
@@ -573,7 +578,8 @@ TEST(JobCheckpoint, InvalidOptionsAreRejected) {
                "checkpoint_folder");
 }
 
-/// Servers remember the first coordinator's closures; the second one's have other ids.
+/// Servers remember the first coordinator's closures, and the second coordinator's closures have
+/// different ids.
 TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
   const HangWatchdog watchdog("several coordinators", 60s);
   const LogLines quiet(LogLevel::kWarning);
@@ -591,7 +597,7 @@ TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
   count_in("", 0, 20, false);
   count_in(first, 20, 20, true);
   count_in(second, 40, 20, true);  // continues with the servers' values
-  count_in(first, 40, 20, true);   // back to the version in that folder
+  count_in(first, 40, 20, true);   // returns to the version in that folder
   count_in("", 60, 20, false);
 }
 

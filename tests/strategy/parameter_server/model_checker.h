@@ -1,4 +1,4 @@
-// Visits every state of a model, breadth first, or walks through it at random.
+// Visits every state of a model breadth first, or walks through the states at random.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,17 +14,19 @@ namespace tutti::testing {
 struct ModelCheckResult {
   std::size_t num_states = 0;
   std::size_t num_steps = 0;
-  std::size_t depth = 0;  // of the state that is farthest from the first
+  std::size_t depth = 0;  // steps from the initial state to the farthest state
   bool is_exhausted = false;
-  /// Invariant that a state breaks, and the fewest steps to it; "": every state is sound.
+  /// Violated invariant, or "" if every state is sound; `trace` is a shortest path to the
+  /// violation.
   std::string violation = {};
   std::vector<std::string> trace = {};
 };
 
-/// Ends at the first violation, or after `most_states`. States are identified by a hash of 64 bits.
+/// Visits every reachable state. Ends at the first violation, or after `most_states`. Identifies
+/// states by a 64-bit hash.
 ModelCheckResult check_model(const ModelOptions& options, std::size_t most_states);
 
-/// Takes random steps, `num_walks` times until no step is possible. Ends at the first violation.
+/// Takes `num_walks` random walks, each until no step is possible. Ends at the first violation.
 ModelCheckResult walk_model(const ModelOptions& options, std::uint64_t seed, int num_walks);
 
 }  // namespace tutti::testing

@@ -1,4 +1,4 @@
-// Workers for tests: threads that can die and restart.
+// Workers for tests: threads that can simulate death and restart.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,10 +15,10 @@
 
 namespace tutti::testing {
 
-/// Worker that runs each task on a thread of its own, for which no thread waits after kill().
+/// Worker that runs each task on a separate thread; after kill(), no thread waits for it.
 class MortalWorker final : public internal::WorkerLink {
  public:
-  /// `strategy` and `registry` must outlive it.
+  /// Requires: `strategy` and `registry` outlive this object.
   MortalWorker(int worker, CoordinatedStrategy& strategy, const internal::StepRegistry& registry)
       : worker_(worker),
         strategy_(strategy),
@@ -55,9 +55,9 @@ class MortalWorker final : public internal::WorkerLink {
   void release(const PerWorkerHandle& handle) override { life()->release(handle); }
   std::string doing() const override { return is_alive() ? life()->doing() : "dead"; }
 
-  /// Simulates the end of a process: running tasks are lost, and all per-worker values. A thread
-  /// cannot be ended, so servers see its further changes as those of an attempt that another one
-  /// repeats.
+  /// Simulates the end of a process: running tasks and all per-worker values are lost. The threads
+  /// continue, so servers still receive their changes, as from an attempt that has been repeated
+  /// elsewhere.
   void kill() {
     if (is_alive_.exchange(false)) report_change();
   }
@@ -98,7 +98,7 @@ class MortalWorker final : public internal::WorkerLink {
   std::vector<std::unique_ptr<Thread>> threads_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Strategy that adds workers that can die to another strategy whose workers are threads.
+/// Strategy that wraps a strategy whose workers are threads, and makes these workers killable.
 class MortalWorkers final : public CoordinatedStrategy {
  public:
   explicit MortalWorkers(CoordinatedStrategy& strategy) : strategy_(strategy) {}

@@ -1,4 +1,4 @@
-// Nests and steps by name: conversions, messages, signatures, and errors.
+// Tests nests and steps by name: conversions, messages, signatures and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
@@ -94,7 +94,7 @@ TEST(Nest, TooDeepNestingIsRejected) {
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
   EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "deeper than 32");
-  // Messages by hand: 32 nested lists are read, but neither 33 nor a thousand.
+  // Hand-made messages: 32 nested lists are accepted, but neither 33 nor a thousand.
   const auto lists = [](int depth) {
     std::string message = bytes(1, "");
     for (int i = 0; i < depth; ++i) message = bytes(6, bytes(1, message));
@@ -132,7 +132,7 @@ TEST(Nest, TruncatedAndCorruptedMessagesAreDetected) {
   Packet with_more = packet;
   with_more.payload.push_back(with_more.payload.front());
   EXPECT_ERROR(decode_nest(with_more), kDataLoss, "bytes more");
-  // Any byte may change: the result is an error or another nest, without reads beyond the end.
+  // Changing any byte causes an error or yields a different nest, and never a read beyond the end.
   for (std::size_t i = 0; i < packet.head.size(); ++i) {
     for (const std::byte change : {std::byte{0x81}, std::byte{0x08}, std::byte{0x01}}) {
       Packet damaged = packet;
@@ -169,7 +169,7 @@ struct OwnValue {
   int number = 0;
 };
 
-/// Per-worker values with one value for every handle.
+/// Resources that return the same value for every handle.
 class OneResource final : public internal::WorkerResources {
  public:
   std::shared_ptr<void> find(const PerWorkerHandle&) override { return value; }
@@ -245,7 +245,7 @@ TEST(StepRegistry, ErrorNamesFirstDifferenceBetweenTasks) {
   StepRegistry again;
   again.define("evaluate", [](int) {});
   again.define("same", [] {});
-  again.define("train", [](Tensor) {});  // another order
+  again.define("train", [](Tensor) {});  // defined in a different order
   EXPECT_EQ(again.text(), chief.text());
   StepRegistry::require_same(chief.text(), "a", again.text(), "b");
   again.define_resource("float", "made by a function", [](int, std::uint64_t) { return nullptr; });

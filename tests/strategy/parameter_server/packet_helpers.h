@@ -1,4 +1,4 @@
-// Helpers for tests of packets: one batch of every operation, divided packets.
+// Helpers for tests of packets: a batch with every operation, and packets in chunks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tutti::store_tests {
 
-/// Returns every operation with every field, each different from its default.
+/// Returns a batch with every operation, in which every field differs from its default.
 inline OperationBatch batch_of_everything() {
   OperationBatch batch;
   batch.stream = {UpdateStream::Kind::kClosure, 0xF123456789ABCDEF, 7};
@@ -54,7 +54,8 @@ inline OperationBatch batch_of_everything() {
   return batch;
 }
 
-/// Every field of a batch or of answers as text: slow, obvious, and independent of the tested code.
+/// Text of every field of a batch or of answers. Slow, but simple and independent of the tested
+/// code.
 class Shown {
  public:
   explicit Shown(const OperationBatch& batch) {
@@ -123,7 +124,7 @@ class Shown {
   }
 };
 
-// Messages of cluster/proto by hand: numeric fields, fields of 8 bytes, texts and messages.
+// Hand-made messages of cluster/proto: numeric fields, 8-byte fields, texts and messages.
 inline std::string varint(std::uint64_t value) {
   std::string out;
   for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);
@@ -143,7 +144,7 @@ inline Packet packet_of(const std::string& message, std::size_t payload = 0) {
   if (payload > 0) packet.payload = {{*zeros, zeros}};
   return packet;
 }
-/// Returns a batch of a client whose operations are these messages.
+/// Returns the batch of a client with these encoded operations.
 inline Packet batch_packet(const std::string& operations, std::size_t payload = 128) {
   return packet_of(number(2, 1) + operations, payload);
 }

@@ -1,4 +1,4 @@
-// Variables on servers of this process: placement, reads and changes.
+// Tests variables on servers in this process: placement, reads and changes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -22,14 +22,14 @@ ParameterServerOptions with_servers(int num_servers, Partitioner partitioner = {
           .num_servers = num_servers};
 }
 
-/// Returns 0, 1, 2, ... in this shape.
+/// Returns a tensor of this shape with elements `first`, `first` + 1, ...
 Tensor counting(const Shape& shape, double first = 0.0) {
   std::vector<float> values(static_cast<std::size_t>(shape.num_elements()));
   std::iota(values.begin(), values.end(), static_cast<float>(first));
   return Tensor::from<float>(shape, values);
 }
 
-/// Returns an initializer whose values have this distribution, and are generated on the servers.
+/// Returns an initializer whose values are drawn from this distribution on the servers.
 Variable::Initializer generated(ValueGenerator::Kind kind, const Shape& shape, double a = 0.0,
                                 double b = 1.0) {
   return generated_initializer({.kind = kind, .a = a, .b = b, .shape = shape});
@@ -63,7 +63,7 @@ TEST(ParameterServerStrategy, VariablesArePlacedRoundRobin) {
   }
 }
 
-/// Creates variables on a device of its own choice, unless it calls another creator.
+/// Creator that puts variables on a device of its choice, or passes the call to another creator.
 class ChoosingCreator final : public VariableCreator {
  public:
   explicit ChoosingCreator(VariableCreator* next = nullptr) : next_(next) {}
@@ -122,7 +122,8 @@ TEST(ParameterServerStrategy, FirstShardsHaveRemainderRows) {
   EXPECT_ERROR((void)other(), kFailedPrecondition, "Mixing different strategies");
 }
 
-// The tutorial's embedding of 7 names and one for the rest: 512 KiB in shards of at least 256 KiB.
+// The tutorial's embedding has rows for 7 names and one for unknown names: 512 KiB in shards of at
+// least 256 KiB.
 TEST(ParameterServerStrategy, TutorialEmbeddingIsTwoShardsOfFourRows) {
   ParameterServerStrategy strategy(with_servers(2, MinSizePartitioner(256 << 10, 2)));
   const auto scope = strategy.scope();

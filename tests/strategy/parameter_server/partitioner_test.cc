@@ -1,4 +1,4 @@
-// Partitioners: tf's rules with its rounding, and invalid results.
+// Tests partitioners: tf's rules, including its rounding, and invalid results.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/partitioner.h"
 
@@ -29,7 +29,7 @@ TEST(Partitioner, SplitsFirstDimensionByCountOrSize) {
 }
 
 TEST(Partitioner, MinSizeRoundsUpAndDefaultsToOneShard) {
-  // 10 bytes with a minimum of 4: three shards, the last below the minimum (tf's rule).
+  // 10 bytes with a minimum of 4: three shards, the last of which is below the minimum, as in tf.
   EXPECT_THAT(MinSizePartitioner(4, 10)({10}, DType::kUInt8), ElementsAre(3));
   EXPECT_THAT(MinSizePartitioner()({1 << 20, 16}, kFloat), ElementsAre(1, 1));
   EXPECT_THAT(MinSizePartitioner(256 << 10, 8)({1'000'000, 16}, kFloat), ElementsAre(8, 1));
@@ -37,7 +37,8 @@ TEST(Partitioner, MinSizeRoundsUpAndDefaultsToOneShard) {
 
 TEST(Partitioner, MaxSizeDoesNotSplitRows) {
   EXPECT_THAT(MaxSizePartitioner(3)({4, 100}, kFloat), ElementsAre(4, 1));
-  EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));  // two rows of 4 bytes each
+  // Two rows of 4 bytes per shard.
+  EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));
 }
 
 TEST(Partitioner, LargestSizesGiveOneShard) {
