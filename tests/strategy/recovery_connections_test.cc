@@ -1,4 +1,5 @@
-// Tests recovery when the connection of two live workers breaks: workers of a real job, as threads.
+// Tests recovery when the connection between two live workers breaks; the workers of a real job are
+// threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/recovery.h"
 
@@ -26,10 +27,10 @@ using namespace std::chrono_literals;
 
 constexpr int kTrainers = 2;
 constexpr std::int64_t kSteps = 6, kBreaksAt = 3;
-/// Bound for workers that no fault interrupts, so that the test fails instead of hanging.
+/// Last step of workers that no fault interrupts, so that the test fails instead of hanging.
 constexpr std::int64_t kLastStep = 20000;
 
-/// State that a worker has observed by the end.
+/// State that a worker has when training ends.
 struct Trained {
   double total = 0;
   std::int64_t steps = 0;
@@ -58,8 +59,9 @@ class ConnectionRecovery : public ::testing::Test {
     return options;
   }
 
-  /// Each step adds 1 per worker. Worker 0 calls `breaks` once in step kBreaksAt. How soon the
-  /// others notice depends on the machine, so all train until they have rolled back.
+  /// Trains; each step adds 1 per worker. Worker 0 calls `breaks` once, in step kBreaksAt. The
+  /// delay until the remaining workers notice varies, so all workers train until they have rolled
+  /// back.
   void train(int worker, const MultiWorkerOptions& options,
              const std::function<void(ControlClient&)>& breaks) {
     MultiWorkerMirroredStrategy strategy(
@@ -92,12 +94,13 @@ class ConnectionRecovery : public ::testing::Test {
       if (verdict.is_fatal) trained.fatal.push_back(verdict);
     }
     trained.members = control.members();
-    // No worker leaves before all have checked.
+    // A barrier: no worker leaves before all workers have checked.
     strategy.reduce(ReduceOp::kSum, strategy.run([] { return strategy_tests::num(1.0); }));
     trained_[static_cast<std::size_t>(worker)] = std::move(trained);
   }
 
-  /// Expects that no worker was lost, every step counts once, and one verdict named the connection.
+  /// Expects that no worker was lost, that every step counts once, and that one verdict named the
+  /// connection.
   void expect_one_recovery() const {
     for (const Trained& each : trained_) {
       EXPECT_EQ(each.recoveries, 1);
@@ -121,7 +124,7 @@ class ConnectionRecovery : public ::testing::Test {
   std::vector<Trained> trained_{kTrainers};
 };
 
-// Tests the consequences of the report, independent of the transport.
+// Tests only the consequences of a report, without a transport fault.
 TEST_F(ConnectionRecovery, DisconnectionReportRollsBackToLastCommit) {
   const std::string error = error_of_ranks(kTrainers, [&](int worker) {
     train(worker, trainer_options(), [](ControlClient& control) {
@@ -132,7 +135,7 @@ TEST_F(ConnectionRecovery, DisconnectionReportRollsBackToLastCommit) {
   expect_one_recovery();
 }
 
-// Tests the whole path: the transports of both ends see a reset.
+// Tests the full path from the reset, which both transports see, to the recovery.
 TEST_F(ConnectionRecovery, ConnectionResetRepeatsStepOnNewConnections) {
   std::vector<std::unique_ptr<ChaosProxy>> proxies;
   for (int worker = 0; worker < kTrainers; ++worker) {

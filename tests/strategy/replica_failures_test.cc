@@ -1,5 +1,5 @@
-// Tests of faults in replicas, each of which ends within a second in an error that names it, for
-// every operation.
+// Tests faults in replicas: with every operation, each fault ends within a second in an error that
+// names the replica.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <stdexcept>
@@ -16,7 +16,7 @@ Tensor sum_of(const Tensor& value) {
   return ReplicaContext::current().all_reduce(ReduceOp::kSum, value);
 }
 
-/// Runs `faulty_body` in replica `faulty` and `body` in the others.
+/// Runs `faulty_body` in replica `faulty`, and `body` in the remaining replicas.
 void run_with(Strategy& strategy, int faulty, const Body& faulty_body, const Body& body) {
   strategy.run([&] { ReplicaContext::current().replica_id() == faulty ? faulty_body() : body(); });
 }
@@ -46,12 +46,12 @@ void reduce_gradients() {
   GradientReducer::current()->finish();
 }
 
-/// Fault in one replica while the others run normally.
+/// Fault in one replica while the remaining replicas run normally.
 struct Fault {
   std::string name;
   Body faulty, others;
   ErrorCode code;
-  std::string text;  // fragment of the error; FAULTY is replaced by the replica's number
+  std::string text;  // fragment of the error, with FAULTY for the replica's number
 };
 
 std::vector<Fault> faults() {
@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
                          ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)),
                          [](const auto& of) { return of.param; });
 
-// Errors must come before the watchdog's limit, and so long before replicas stop waiting for each
-// other.
+// Errors must arrive before the watchdog's limit, which is far below the time that replicas wait
+// for each other.
 TEST_P(FaultMatrix, ErrorNamesFaultAndReplica) {
   for (const int replicas : {2, 3, 8}) {
     for (const ReplicaExecution execution :

@@ -1,5 +1,5 @@
-// Tests running functions on all replicas: results, arguments, exceptions, merge calls, and
-// warnings, each logged once.
+// Tests functions that run on all replicas: results, arguments, exceptions, merge calls, and
+// warnings that are logged once.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <cstdlib>
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(, RunOnEveryStrategy, ::testing::ValuesIn(all_strategie
 TEST_P(RunOnEveryStrategy, MergeCallRunsOnceOnCallerThread) {
   int calls = 0;
   static thread_local int marker = 0;
-  marker = 17;  // thread-local in the caller of run()
+  marker = 17;  // thread-local value of the thread that calls run()
   const auto results = strategy_->run([&] {
     ReplicaContext& context = ReplicaContext::current();
     const int doubled = context.merge_call(
@@ -258,7 +258,8 @@ TEST(RunThreads, RunTimesIncludeReplicaWaitTime) {
   });
   const Strategy::RunTimes times = strategy->take_run_times();
   EXPECT_GE(times.run, 0.1);
-  EXPECT_GT(times.communication, 0.01);  // replica 0 waited about 0.1 s; this is the mean of both
+  // The mean over both replicas; replica 0 waited about 0.1 s.
+  EXPECT_GT(times.communication, 0.01);
   EXPECT_LT(times.communication, times.run);
   const Strategy::RunTimes none = strategy->take_run_times();
   EXPECT_EQ(none.run, 0.0);
@@ -358,7 +359,7 @@ TEST(RunResults, NonFiniteResultWarnsOnceWithReplicaAndStep) {
 
 TEST(RunResults, WarningAttributesNanToEmptyBatch) {
   const auto strategy = mirrored(1, 3);
-  // Batches give 3 + 3 + 2 rows: replica 2 has none in the last step.
+  // Batches have 3 + 3 + 2 rows, so replica 2 has no rows in the last step.
   const Dataset data = Dataset::from_tensor_slices({Tensor::ones({8})}).batch(3);
   DistributedDataset batches = strategy->distribute_dataset(data);
   const auto warnings = warnings_of([&] {
@@ -366,7 +367,7 @@ TEST(RunResults, WarningAttributesNanToEmptyBatch) {
       for (const PerReplica<Batch>& batch : batches)
         (void)strategy->run([](const Batch& rows) { return reduce_mean(rows.features()); }, batch);
     }
-    // A genuine NaN still causes a warning.
+    // A NaN from a replica with rows still causes a warning.
     (void)strategy->run([&] { return num(replica_number() == 1 ? kNan : 1.0); });
   });
   EXPECT_THAT(warnings, ElementsAre(AllOf(StartsWith("replica 2, step 2: the step of 'mirrored' "),
@@ -377,7 +378,8 @@ TEST(RunResults, WarningAttributesNanToEmptyBatch) {
 }
 
 TEST(RunResults, DefaultStrategyChecksResults) {
-  // Runs in a process of its own, because all tests share the default strategy, which warns once.
+  // Runs in a separate process, because the default strategy, which all tests share, warns only
+  // once.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto warn = [] {
     const auto warnings = warnings_of([] {
@@ -444,7 +446,8 @@ TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   const LossOf losses[] = {[](const Tensor& x) { return reduce_sum(x) / 8.0; },
                            [](const Tensor& x) { return reduce_mean(x) / 2.0; },
                            [=](const Tensor& x) { return reduce_sum(reduce_mean(twice(x)) / 2.0); },
-                           // Means that are not over rows, or over rows along another axis.
+                           // Means that are not taken over the rows, or of rows stacked along a new
+                           // axis.
                            [=](const Tensor& x) { return reduce_mean(twice(x)); },
                            [](const Tensor& x) {
                              return reduce_mean(stack(std::vector{x, x}), {.axes = {0}});
@@ -453,7 +456,7 @@ TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   for (std::size_t number = 0; number < std::size(losses); ++number) {
     EXPECT_THAT(warnings_of_loss(*strategy, losses[number]), IsEmpty()) << "loss " << number;
   }
-  // Averaged instead of summed gradients, and a single replica.
+  // Gradients that are averaged instead of summed, and a single replica.
   const auto mean = [](const Tensor& x) { return reduce_mean(x); };
   EXPECT_THAT(warnings_of_loss(*strategy, mean, /*own_mean=*/true), IsEmpty());
   EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), IsEmpty());

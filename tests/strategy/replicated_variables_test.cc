@@ -1,4 +1,4 @@
-// Tests variables that are synchronised on write, and on read.
+// Tests variables that are synchronised on write and variables that are synchronised on read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -10,7 +10,7 @@ constexpr VariableAggregation kAllAggregations[] = {
     VariableAggregation::kNone, VariableAggregation::kSum, VariableAggregation::kMean,
     VariableAggregation::kOnlyFirstReplica};
 
-/// Two replicas on two devices, and variables of their strategy.
+/// Fixture with two replicas on two devices, and variables of their strategy.
 class TwoReplicas : public ::testing::Test {
  protected:
   virtual Variable new_variable(const Tensor& initial, VariableAggregation aggregation) {
@@ -30,7 +30,7 @@ class TwoReplicas : public ::testing::Test {
 
 class MirroredVariable : public TwoReplicas {
  protected:
-  /// Returns a variable without aggregation whose components may differ.
+  /// Returns a variable without aggregation, whose components may diverge.
   Variable make_divergent(const Tensor& initial) {
     const auto scope = strategy_->scope();
     return Variable(initial, {.name = "v", .allow_divergent = true});
@@ -67,7 +67,7 @@ TEST_F(MirroredVariable, WritesReachEveryComponent) {
         const auto scope = strategy_->scope();
         write();
       });
-      // A plain value is written once.
+      // In replicas, only these aggregations yield the value that every replica writes.
       if (aggregation != VariableAggregation::kMean &&
           aggregation != VariableAggregation::kOnlyFirstReplica) {
         continue;
@@ -298,7 +298,7 @@ class SyncOnRead : public TwoReplicas {
   Variable new_variable(const Tensor& initial, VariableAggregation aggregation) override {
     return on_read(initial, aggregation);
   }
-  /// In each replica, assigns its number plus `first`.
+  /// Assigns, in each replica, the replica's number plus `first`.
   void assign_ids(Variable v, double first = 0.0) {
     strategy_->run([&] { v.assign(num(first + replica_number())); });
   }
@@ -314,7 +314,7 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
     EXPECT_EQ(components(v), both(2));
     strategy_->run([&] { v.assign_sub(-1.0); });
     EXPECT_EQ(components(v), both(3));
-    if (aggregation == VariableAggregation::kSum) continue;  // tested below
+    if (aggregation == VariableAggregation::kSum) continue;  // the next tests cover kSum
     v.assign(1.0);
     EXPECT_EQ(components(v), both(1));
     v.assign_add(1.0);
@@ -324,7 +324,8 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
   }
 }
 
-// Same as tf.Variable, also in 2.21: ON_READ only changes the default of `trainable` to False.
+// tf.Variable (2.21, too) behaves the same: ON_READ only changes the default of `trainable` to
+// False.
 TEST_F(SyncOnRead, TrainableComponentsGetSumOfGradients) {
   const auto scope = strategy_->scope();
   const Variable v(num(0.0), {.name = "v",
@@ -401,9 +402,9 @@ TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
 
   sum.assign(0.0);
   sum.storage().restore(lookup_in(saved_sum));
-  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, unlike in tf
+  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, although tf is not
   sum.storage().restore(lookup_in({saved_sum[0]}));
-  EXPECT_EQ(components(sum), both(3.5));  // tf restores from the aggregate
+  EXPECT_EQ(components(sum), both(3.5));  // without components, the aggregate is divided, as in tf
 
   Variable mean = make(0.0, VariableAggregation::kMean);
   mean.storage().restore(lookup_in({saved_sum[1], saved_sum[2]}));
@@ -450,7 +451,7 @@ TEST_F(SyncOnRead, MeanWeightsReplicasByUpdateCount) {
   EXPECT_EQ(v.value().item(), 6.0f);
   update_in(1, 8.0);
   EXPECT_FLOAT_EQ(v.value().item(), (4.0f + 2.0f * 8.0f) / 3.0f);
-  v.assign(1.0);  // resets all components
+  v.assign(1.0);  // also resets the update counts
   update_in(0, 5.0);
   EXPECT_EQ(v.value().item(), 5.0f);
 }
@@ -466,7 +467,7 @@ TEST_F(SyncOnRead, UpdateCountsAreSavedAndOptionalOnRestore) {
   v.storage().restore(lookup_in(saved));
   EXPECT_EQ(v.value().item(), 7.0f);
   ASSERT_EQ(saved.back().name, "v/replica_updates");
-  saved.pop_back();  // format of earlier versions
+  saved.pop_back();  // earlier versions did not save counts
   v.storage().restore(lookup_in(saved));
   EXPECT_EQ(components(v), (std::vector<double>{4, 8}));
   EXPECT_EQ(v.value().item(), 6.0f);

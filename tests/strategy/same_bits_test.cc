@@ -1,4 +1,4 @@
-// Tests that weights are equal, bit by bit, whatever the strategy, devices and schedule.
+// Tests that weights are equal bit by bit, no matter which strategy, devices and schedule are used.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -73,7 +73,7 @@ TEST(SameBits, DifferentStepCountsGiveDifferentBits) {
 }
 
 TEST(SameBits, GradientsAreSummedUnlessAggregationIsNone) {
-  // Returns each replica's value after one step of two replicas with gradients 1 and 2.
+  // Returns each replica's value after one step in which the two replicas have gradients 1 and 2.
   const auto after_step = [](GradientAggregation aggregation,
                              VariableSynchronization synchronization) {
     auto strategy = mirrored(2);
@@ -96,13 +96,13 @@ TEST(SameBits, GradientsAreSummedUnlessAggregationIsNone) {
   };
   EXPECT_THAT(after_step(GradientAggregation::kSum, VariableSynchronization::kOnWrite),
               are({-0.3, -0.3, -0.3, -0.3}));
-  // Each replica keeps its own value, as in local SGD.
+  // Each replica keeps a separate value, as in local SGD.
   EXPECT_THAT(after_step(GradientAggregation::kNone, VariableSynchronization::kOnRead),
               are({-0.1, -0.1, -0.2, -0.2}));
 }
 
-/// Returns the value that each replica reads after one step with `gradient(replica)` from v = 0,
-/// learning rate 0.1 and GradientAggregation::kNone.
+/// Returns the value that each replica reads after one step with `gradient(replica)`. The value
+/// starts at 0; learning rate 0.1, GradientAggregation::kNone.
 std::vector<double> after_unsummed(Strategy& strategy,
                                    const std::function<Gradient(float replica)>& gradient,
                                    bool in_parts = false) {
@@ -117,7 +117,8 @@ std::vector<double> after_unsummed(Strategy& strategy,
   }));
 }
 
-/// Corresponds to tf's experimental_aggregate_gradients=False and skip_gradients_aggregation=True.
+/// kNone corresponds to tf's experimental_aggregate_gradients=False and
+/// skip_gradients_aggregation=True.
 TEST(SameBits, UnsummedGradientsOfSharedValueMustBeEqual) {
   const auto own = [](float replica) { return Gradient(vec({replica + 1})); };
   const auto sparse = [](float replica) {

@@ -1,4 +1,4 @@
-// Tests scopes and contexts of threads.
+// Tests strategy scopes, and the contexts of threads.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <optional>
@@ -30,7 +30,7 @@ void expect_scope_of(Strategy& strategy) {
   EXPECT_EQ(&get_strategy(), &strategy);
 }
 
-/// Each test leaves the thread without a scope.
+/// Fixture that expects each test to leave the thread without a scope.
 class Scopes : public ::testing::Test {
  protected:
   void TearDown() override { expect_default_state(); }
@@ -101,7 +101,7 @@ TEST_F(Scopes, OpenDeviceScopeCausesNestingError) {
   }
   scope.close();
   expect_default_state();
-  const DeviceScope around("cpu:1");  // scopes nest in this order
+  const DeviceScope around("cpu:1");  // these scopes nest correctly
   scope.reopen();
   scope.close();
 }
@@ -168,7 +168,7 @@ TEST_F(Scopes, SetStrategyOpensScopeUntilReset) {
   }
   expect_scope_of(*strategy_);
   EXPECT_ERROR((void)second->scope(), kFailedPrecondition, "Mixing different strategies");
-  Executor::system().start("another", &expect_default_state);  // joined immediately
+  Executor::system().start("another", &expect_default_state);  // joined at the end of the statement
   set_strategy(second.get());
   expect_scope_of(*second);
   set_strategy(nullptr);
@@ -263,11 +263,11 @@ TEST_P(ScopesOnEveryStrategy, MethodsWorkInsideAndOutsideScope) {
         variable, [](Variable& each, const Tensor& value) { each.assign(value); }, Tensor(5.0f));
     EXPECT_EQ(components(variable),
               copies_of(5.0, static_cast<int>(variable.storage().devices().size())));
-    // docs/deviations.md: tf's make_numpy_dataset().
+    // Corresponds to tf's make_numpy_dataset(); see docs/deviations.md.
     EXPECT_EQ(sum_over_batches(*strategy_, Dataset::from_tensor_slices({Tensor::ones({10})})), 10);
   };
   Variable variable, count;
-  // docs/deviations.md: tf's update_non_slot(); the count is not a slot.
+  // Corresponds to tf's update_non_slot(), since the count is not a slot; see docs/deviations.md.
   const auto add_one = [&] {
     strategy_->update(
         count, [](Variable& each, const Tensor& one) { each.assign_add(one); },
@@ -334,7 +334,7 @@ TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>({Tensor(3.0f)})).item(), 3.0f);
 }
 
-// Otherwise each replica would add the sum of all gradients to the single value.
+// If permitted, each replica would add the sum of all gradients to the single value.
 TEST(VariableOutsideScope, CannotBeWrittenInReplicas) {
   Variable w(vec({1}));
   Sgd optimizer(std::vector{w}, {.learning_rate = 1.0});

@@ -1,4 +1,5 @@
-// ShardedVariable and lookups of rows: tf's examples, gradients, checkpoints with other parts.
+// Tests ShardedVariable and row lookups: tf's examples, gradients, checkpoints with different
+// shards.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/sharded_variable.h"
 
@@ -30,7 +31,7 @@ ShardedVariable sharded(const Parts& parts, Tensor (*tensor_of)(std::vector<floa
   return ShardedVariable(variables, "s");
 }
 
-/// Returns a variable of shape [n] in parts of the given values.
+/// Returns a variable of shape [n] whose shards have the given values.
 ShardedVariable vector_in_parts(const Parts& parts) { return sharded(parts, strategy_tests::vec); }
 
 std::vector<std::vector<double>> parts_of(const ShardedVariable& variable) {
@@ -108,7 +109,8 @@ TEST(ShardedVariable, DeferredRestoreFillsVariableCreatedLater) {
   }
 }
 
-/// Records the memory from which rows are gathered, and the maximum number of rows of a result.
+/// Observer that records the memory from which rows are gathered, and the largest number of rows in
+/// an output.
 class Gathers final : public OpObserver {
  public:
   void on_op(const OpCall& call, std::span<const Tensor> outputs) override {
@@ -117,7 +119,7 @@ class Gathers final : public OpObserver {
       if (output.shape().rank() == 2) most_rows_ = std::max(most_rows_, output.shape().dim(0));
     }
   }
-  /// Returns how many times rows of the part's value were gathered.
+  /// Returns how many times rows of this shard were gathered.
   std::ptrdiff_t of(const Variable& part) const {
     return std::ranges::count(from_, part.value().bytes().data());
   }
@@ -138,7 +140,7 @@ TEST(ShardedVariable, LookupReadsEachShardOnceWithoutConcatenation) {
     EXPECT_THAT(numbers(embedding_lookup(variable, ids({0, 3, 4}))),
                 ElementsAre(1, 2, 7, 8, 9, 10));
     for (const Variable& part : variable.variables()) EXPECT_EQ(gathers.of(part), 1);
-    EXPECT_EQ(gathers.most_rows(), 3);  // of five
+    EXPECT_EQ(gathers.most_rows(), 3);  // the table has five
   }
   const Gathers gathers;
   EXPECT_THAT(numbers(embedding_lookup(variable, ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
@@ -162,7 +164,7 @@ TEST(ShardedVariable, SafeLookupSkipsInvalidIds) {
               ElementsAre(1, 2, 0, 0, 3, 4, 0, 0));
 }
 
-// docs/deviations.md: functions are not traced, and a variable in parts is listed as one.
+// docs/deviations.md: functions are not traced, and a sharded variable counts as one variable.
 TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
   const ShardedVariable first = sharded({{1, 2}, {3, 4}}), second = sharded({{5, 6}, {7, 8}});
   auto strategy = strategy_tests::mirrored(2);
@@ -173,7 +175,7 @@ TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
   };
   EXPECT_EQ(numbers(strategy->run(sum, first)), strategy_tests::copies_of(10, 2));
   EXPECT_EQ(numbers(strategy->run(sum, second)), strategy_tests::copies_of(26, 2));
-  EXPECT_EQ(calls, 2);  // once per run, independent of earlier calls
+  EXPECT_EQ(calls, 2);  // called once per run, even with a different variable
   const auto same = strategy->run([&](const Variable& v) { return v == first; }, first);
   EXPECT_THAT(same.values(), ElementsAre(true, true));
   EXPECT_EQ(parts_of(second).size(), 2U);
@@ -183,13 +185,13 @@ TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
 TEST(ShardedVariable, ListsShardsButSavesUnderOneName) {
   const ShardedVariable variable = sharded({{1, 2}, {3, 4}});
   EXPECT_EQ(variable.variables().size(), 2U);
-  // Saved under its own name, not by parts.
+  // The variable is saved under one name, not shard by shard.
   const std::vector<Variable> whole = {Variable(rows_of_two({0, 0, 0, 0}), {.name = "s"})};
   Checkpoint(whole).restore_from_bytes(saved(variable), "a checkpoint");
   EXPECT_THAT(numbers(whole.front().value()), ElementsAre(1, 2, 3, 4));
 }
 
-/// tf's test_slicing, with its 8 rows in parts of 3, 3 and 2.
+/// Follows tf's test_slicing; its 8 rows are in shards of 3, 3 and 2.
 TEST(ShardedVariable, GetItemReadsAcrossShards) {
   const ShardedVariable variable =
       sharded({{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}, {13, 14, 15, 16}});
@@ -253,7 +255,7 @@ TEST(ShardedVariable, MismatchedShardsAreRejected) {
   EXPECT_ERROR(ShardedVariable({scalar}), kInvalidArgument, "part 0, 'scalar'");
 }
 
-// tf: "`SaveSliceInfo` should not be set for all elements in argument `variables`".
+// tf's error: "`SaveSliceInfo` should not be set for all elements in argument `variables`".
 TEST(ShardedVariable, ShardsAlreadyInUseAreRejected) {
   const Variable first(rows_of_two({1, 2}), {.name = "first"});
   const Variable second(rows_of_two({3, 4}), {.name = "second"});
@@ -261,7 +263,7 @@ TEST(ShardedVariable, ShardsAlreadyInUseAreRejected) {
   {
     const ShardedVariable one({first, second}, "one");
     const std::vector<Variable> both = {one};
-    const Adam adam(both);  // slots have parts of their own
+    const Adam adam(both);  // its slots are sharded, too
     EXPECT_ERROR(ShardedVariable({third, second}, "other"), kInvalidArgument,
                  "'other': 'second' is a part of another ShardedVariable already");
     const ShardedVariable refused_ones_are_free({third});

@@ -1,4 +1,4 @@
-// Helpers for tests of strategies: strategies over virtual devices, and short ways to read values.
+// Helpers for tests of strategies: strategies over virtual devices, and shortcuts to read values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,8 @@
 
 namespace tutti::strategy_tests {
 
-/// cpu:0 ... cpu:<devices - 1>, with `replicas` replicas (0: one per device).
+/// Returns options with devices cpu:0 to cpu:<devices - 1> and `replicas` replicas (0: one per
+/// device).
 inline LocalStrategyOptions on_cpus(int devices, int replicas = 0) {
   LocalStrategyOptions options;
   for (int i = 0; i < devices; ++i) options.devices.devices.push_back({DeviceType::kCpu, i});
@@ -38,7 +39,7 @@ inline std::unique_ptr<CentralStorageStrategy> central(int devices, int replicas
       CentralStorageOptions{on_cpus(devices, replicas), std::nullopt});
 }
 
-/// Shards small variables as well.
+/// Returns a strategy that shards even small variables.
 inline std::unique_ptr<FullyShardedStrategy> fully_sharded(int devices, int replicas = 0,
                                                            int stage = 3) {
   return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
@@ -106,7 +107,7 @@ inline std::vector<double> numbers(const PerReplica<Tensor>& tensors) {
   return values;
 }
 
-/// Looks up saved values by name, as restore() requests them.
+/// Returns a function that finds saved values by name, for restore().
 inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   return [saved = std::move(saved)](const std::string& name) {
     const auto found = std::ranges::find(saved, name, &NamedTensor::name);
@@ -114,7 +115,7 @@ inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   };
 }
 
-/// In a replica: sums gradient_of(variable index) over all replicas.
+/// In a replica: returns the sums over all replicas of gradient_of(index) for each variable.
 inline std::vector<Gradient> reduced_gradients(
     std::span<const Variable> variables,
     const std::function<Gradient(std::size_t index)>& gradient_of) {
@@ -126,7 +127,7 @@ inline std::vector<Gradient> reduced_gradients(
   return sums;
 }
 
-/// In a replica: returns the sum over all replicas of a variable's gradients.
+/// In a replica: returns the sum of the replicas' gradients of a variable.
 inline Tensor summed(const Variable& variable, const Gradient& own) {
   return reduced_gradients({&variable, 1}, [&](std::size_t) { return own; })[0].to_dense();
 }
@@ -147,7 +148,7 @@ inline Error error_of(const std::function<void()>& fn) {
   return Error(ErrorCode::kOk, "");
 }
 
-/// A strategy that every rule must hold for, and its name.
+/// Named strategy; tests of common rules run once with each case.
 struct StrategyCase {
   std::string name;
   std::function<std::unique_ptr<Strategy>()> make;

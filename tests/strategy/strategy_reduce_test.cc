@@ -1,4 +1,4 @@
-// Tests Strategy::reduce, gather and values made per replica.
+// Tests Strategy::reduce, gather, and values that a function makes for each replica.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/warnings.h"
@@ -100,7 +100,7 @@ TEST_P(ReduceOnEveryStrategy, NestedValuesKeepStructurePerReplica) {
     EXPECT_EQ(std::get<0>(in_replicas[r]), std::tuple(1, 2, 3));
     EXPECT_EQ(std::get<1>(in_replicas[r]), (std::vector<int>{id, 2 * id, 3 * id}));
   }
-  // A value per replica of each member of the tuple: tf's tuple of PerReplica.
+  // Extracts one member of the tuple on every replica; tf has a tuple of PerReplica instead.
   const auto seconds = nests.map([](const auto& nest) { return std::get<1>(std::get<0>(nest)); });
   EXPECT_EQ(seconds.values(), std::vector<int>(count, 2));
 }
@@ -150,7 +150,7 @@ TEST_P(ReduceOnEveryStrategy, ReduceToPlacesResultsOnDestinations) {
   EXPECT_EQ(strategy_->broadcast_to(Tensor(1.0f), devices)[0].device(), devices[0]);
 }
 
-// With GPUs, see devices_test.cc.
+// devices_test.cc covers the defaults with GPUs.
 TEST(StrategyOptions, DefaultToCpuAndCanonicalOrder) {
   MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
@@ -158,7 +158,7 @@ TEST(StrategyOptions, DefaultToCpuAndCanonicalOrder) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
 }
 
-// With a plugin, see tests/xla.
+// tests/xla covers TPUs with a plugin.
 TEST(StrategyOptions, MissingTpuErrorNamesRemedy) {
 #ifdef TUTTI_WITHOUT_XLA
   EXPECT_ERROR(MirroredStrategy({.devices = "tpu:0"}), kUnimplemented, "-DTUTTI_XLA=ON");
@@ -187,7 +187,7 @@ TEST(StrategyOptions, DevicesAreParsedByNameAndRange) {
   EXPECT_INVALID(MirroredStrategy({.devices = {"cpu:1", "cpu:1"}}), "cpu:1");
 }
 
-// The first lines of code in README.md.
+// These constructions are from the first code example in README.md.
 TEST(StrategyOptions, EveryStrategyAcceptsDevices) {
   const std::vector<Device> two = parse_devices("cpu:0-1");
   CentralStorageStrategy central({.devices = "cpu:0-1"});

@@ -1,5 +1,5 @@
-// Small training whose results must be equal under all strategies: sparse and dense gradients,
-// random numbers, ON_READ variables, reductions.
+// Small training run whose results must be equal under all strategies. It has sparse and dense
+// gradients, random numbers, ON_READ variables and reductions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,7 @@ inline std::ostream& operator<<(std::ostream& out, const Trained& trained) {
   return out << trained.weights << ' ' << trained.slots << ' ' << trained.losses;
 }
 
-/// Trains a two-layer network with an embedding, dropout and a moving mean for some steps.
+/// Trains a two-layer network with an embedding, dropout and a moving mean for `steps` steps.
 inline Trained train(Strategy& strategy, int steps = 4) {
   set_random_seed(7);
   Json state = strategy.save_state();

@@ -1,5 +1,5 @@
-// Tests the team of workers of a strategy: where sums are stored, the state sent to workers that
-// lack it, the encoding of values, and the detection of stragglers.
+// Tests the team of workers of a strategy: memory of partial sums, state sent to workers that lack
+// it, encoding of values, and detection of stragglers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 
@@ -24,8 +24,8 @@ Elements elements_of(MutableTensor& tensor) {
   return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
 }
 
-/// Workers of two replicas and of one add ones in the team's partial sums. Returns whether each
-/// worker's buffers were in shared memory.
+/// Adds ones in the team's partial sums on a worker of two replicas and a worker of one. Returns,
+/// for each worker, whether its buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);
@@ -55,8 +55,8 @@ TEST(WorkerTeam, PartialSumsUseSharedMemoryIfTheyFit) {
   EXPECT_EQ(sum_of_two_workers(std::size_t{4} << 20), (std::vector<bool>{false, false}));
 }
 
-/// Gives each of `workers` a variable filled with its number, sends the state and returns the
-/// values afterwards.
+/// Gives each worker a variable filled with the worker's number, sends `giver`'s state to `takers`,
+/// and returns the values of all workers afterwards.
 std::vector<double> values_after(int workers, int giver, const std::vector<int>& takers,
                                  Between between) {
   auto communicators = communicators_of(workers, between, {});
@@ -74,7 +74,7 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
     if (taken) {
       EXPECT_EQ(state.restore(*taken).step, giver);
     }
-    // All workers can still communicate.
+    // The workers can still communicate.
     EXPECT_EQ(team.gather_texts("here", "afterwards").size(), static_cast<std::size_t>(workers));
     const std::vector<double> all = large.value().to_doubles();
     EXPECT_EQ(std::ranges::count(all, all.front()), 70'000);
@@ -124,7 +124,7 @@ TEST(WorkerValues, TruncatedOrExtendedBytesAreRejected) {
   EXPECT_ERROR(decode_values(whole + "x"), kDataLoss, "1 bytes too many");
 }
 
-// Neither crashes nor takes excessive memory.
+// The decoder neither crashes nor allocates excessive memory.
 TEST(WorkerValues, CorruptedBytesNeverCrashDecoder) {
   const std::string whole = encode_values(all_kinds());
   int refused = 0;
@@ -145,14 +145,16 @@ TEST(WorkerValues, CorruptedBytesNeverCrashDecoder) {
 
 class Stragglers : public ::testing::Test {
  protected:
-  /// Runs a step of `length` milliseconds, in which each worker waits for the given milliseconds.
+  /// Runs a step of `length` milliseconds in which each worker waits for its entry of
+  /// `milliseconds`.
   std::optional<Straggler> step(const std::vector<double>& milliseconds, int length = 10) {
     clock_.sleep_for(std::chrono::milliseconds(length));
     std::vector<double> seconds;
     for (const double each : milliseconds) seconds.push_back(each / 1e3);
     return watch_->note(seconds);
   }
-  /// Returns the first of `count` steps that reports a straggler, and the report.
+  /// Runs up to `count` steps; returns the first step that reports a straggler (0: none), and the
+  /// report.
   std::pair<int, std::optional<Straggler>> first_report(const std::vector<double>& milliseconds,
                                                         int count) {
     for (int i = 1; i <= count; ++i) {
@@ -177,7 +179,7 @@ TEST_F(Stragglers, SlowWorkerIsReportedWithin20Steps) {
 }
 
 TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
-  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // a slow network, no straggler
+  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // the network is slow, no worker is
   EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
 }
 
@@ -194,14 +196,15 @@ TEST_F(Stragglers, ReportRepeatsAfterConfiguredSteps) {
   watch_.emplace(StragglerOptions{.repeat_after_steps = 100}, clock_);
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report({8.0, 0.0}, 99).first, 0);
-  EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 6);  // 15 steps later, or a multiple
+  // 15 checked steps, or a multiple, after the last report.
+  EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 6);
   watch_.emplace(StragglerOptions{.share = 2.0}, clock_);
   EXPECT_EQ(first_report({9.9, 0.0}, 50).first, 0);
 }
 
 TEST_F(Stragglers, OccasionalDelaysAreNotReported) {
   for (int round = 0; round < 20; ++round) {
-    EXPECT_EQ(first_report({9.0, 0.0}, 10).first, 0);  // say, a worker that saves
+    EXPECT_EQ(first_report({9.0, 0.0}, 10).first, 0);  // for example, while a worker saves
     EXPECT_EQ(first_report({0.0, 9.0}, 5).first, 0);
   }
 }

@@ -1,4 +1,4 @@
-// Several workers in one process, each a thread with its own strategy.
+// Several workers in one process; each is a thread with its own strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tutti::strategy_tests {
 
-/// kMessages: workers exchange messages, as between processes.
+/// Connection between workers; with kMessages they exchange messages, as between processes.
 enum class Between { kMemory, kMessages };
 
 inline std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& replicas) {
@@ -56,7 +56,8 @@ inline void expect_no_error(const std::vector<std::string>& errors) {
   for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
 }
 
-/// Runs `body` in workers of these numbers of replicas, which exchange messages; none may throw.
+/// Runs `body` in workers with these numbers of replicas, which exchange messages; no worker may
+/// throw.
 inline void on_workers(const std::vector<int>& replicas, const WorkerBody& body) {
   expect_no_error(run_workers(workers_with(replicas), body, Between::kMessages));
 }
@@ -76,8 +77,8 @@ auto results_of_workers(const std::vector<LocalStrategyOptions>& options, const 
   return results;
 }
 
-/// Same as run_workers(), but with variables sharded over the replicas of all workers; worker w has
-/// replicas[w] of them.
+/// Same as run_workers(), but variables are sharded over the replicas of all workers; worker w has
+/// replicas[w] replicas.
 inline std::vector<std::string> run_sharded(
     const std::vector<int>& replicas, int stage,
     const std::function<void(FullyShardedStrategy&)>& body) {

@@ -21,7 +21,7 @@ using testing::HangWatchdog;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// Coordinator with a small queue, and workers that start late.
+/// Fixture with a coordinator that has a small queue, and workers that start late.
 class CoordinatorTest : public ::testing::Test {
  protected:
   HangWatchdog watchdog_{"a coordinator"};

@@ -1,4 +1,4 @@
-// Steps of the protocol, the states after them, and the invariants of states.
+// Steps of the protocol model, the states that result from them, and the invariants of states.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/protocol_model.h"
 
@@ -16,16 +16,17 @@ using Phase = ModelState::Phase;
 using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
-/// Closures never fail by these rules: in the model only chance ends attempts.
+/// Rules under which closures never fail for too many attempts, because in the model faults are
+/// random.
 constexpr internal::LedgerRules kRules = {100, true};
-/// Orders that JobCheckpoint gives to all servers in each phase; kList: none.
+/// Order that JobCheckpoint gives to all servers in each phase; kList: no order.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
                                  OrderKind::kReadFrozen, OrderKind::kRelease, OrderKind::kClose,
                                  OrderKind::kRestore,    OrderKind::kOpen};
 constexpr const char* kOrderNames[] = {"",     "open",   "close",       "restore",
                                        "list", "freeze", "read frozen", "release"};
 
-/// Bits in masks of servers, and of contents.
+/// Returns the bit of a server, or of a content, in a mask.
 std::uint8_t bit(std::size_t index) { return static_cast<std::uint8_t>(1U << index); }
 std::uint8_t first_bits(std::size_t count) { return static_cast<std::uint8_t>(bit(count) - 1); }
 
@@ -43,7 +44,8 @@ T take(std::vector<T>& values, std::size_t index) {
   return value;
 }
 
-/// Events of the protocol, each of which changes a state. Both arguments must outlive it.
+/// Events of the protocol, each of which changes the state. Requires: both arguments outlive this
+/// object.
 class Protocol {
  public:
   Protocol(const ModelOptions& options, ModelState& state) : options_(options), state_(state) {}
@@ -58,10 +60,11 @@ class Protocol {
     const ModelTask ended = take(state_.tasks, task);
     state_.ledger.finish(ended.number, ended.attempt);
     state_.reported |= bit(state_.contents[ended.number]);
-    add_strays(ended);  // for kFinishedBeforeConfirmed
+    add_strays(ended);  // only kFinishedBeforeConfirmed leaves any
   }
 
-  /// The coordinator puts the closure back; the changes that the worker has sent may still arrive.
+  /// The coordinator puts the closure back; changes that the worker has already sent may still
+  /// arrive.
   void lose(std::size_t task) {
     const ModelTask lost = take(state_.tasks, task);
     add_strays(lost);
@@ -74,7 +77,7 @@ class Protocol {
     note_given_up();
   }
 
-  /// Changes of the closure remain: any part of a failed one may be in a version.
+  /// Fails the closure. Its changes remain, so a version may contain any of them.
   void fail(std::size_t task) {
     const ModelTask failed = take(state_.tasks, task);
     add_strays(failed);
@@ -82,7 +85,7 @@ class Protocol {
     note_given_up();
   }
 
-  /// A worker has noticed that its closure is cancelled.
+  /// The worker notices that its closure is cancelled.
   void stop(std::size_t task) {
     const ModelTask stopped = take(state_.tasks, task);
     add_strays(stopped);
@@ -92,7 +95,8 @@ class Protocol {
 
   void raise_failures() { (void)state_.ledger.raise_failures(); }
 
-  /// A closed server would hold the push; here the task delivers it later.
+  /// Delivers a push to an open server. A closed server would hold it; in the model the task
+  /// delivers it later.
   void deliver(std::size_t task, std::size_t s, bool is_answered) {
     ModelTask& sender = state_.tasks[task];
     if (!receive(push_of(sender, s))) {
@@ -112,7 +116,7 @@ class Protocol {
     }
   }
 
-  /// One stray represents all its copies, since tables skip repeated ones.
+  /// Adds one stray, which also represents its copies, since tables skip repeated pushes.
   void add_stray(const ModelTask& task, std::size_t s) {
     insert_new(state_.strays, push_of(task, s));
   }
@@ -122,7 +126,8 @@ class Protocol {
     }
   }
 
-  /// Drops pushes that their server will refuse: fewer states, the same behaviours.
+  /// Drops pushes that their server will refuse. This reduces the number of states and changes no
+  /// behaviour.
   void drop_void_strays() {
     if (!is(PlantedBug::kNone)) return;
     std::erase_if(state_.strays, [this](const ModelPush& push) {
@@ -130,7 +135,7 @@ class Protocol {
     });
   }
 
-  /// Executes the first order in transit, which is repeated if the answer is lost.
+  /// Executes the first order in transit. If the answer is lost, the order stays and is repeated.
   void obey(std::size_t s, bool is_answered) {
     const ModelOrder order = state_.servers[s].orders.front();
     const bool is_done = execute(s, order);
@@ -146,7 +151,7 @@ class Protocol {
 
   void kill_server(std::size_t s) {
     ModelServer fresh;
-    fresh.orders = std::move(state_.servers[s].orders);  // sent to the new process
+    fresh.orders = std::move(state_.servers[s].orders);  // orders in transit reach the new process
     state_.servers[s] = std::move(fresh);
     state_.has_loss = true;
   }
@@ -159,7 +164,7 @@ class Protocol {
 
   void give_up_version() { state_.phase = Phase::kRunning; }
 
-  /// Gives the orders of a phase.
+  /// Begins a phase and gives its orders to the servers.
   void begin(Phase phase) {
     state_.phase = phase;
     state_.answered_by = 0;
@@ -189,7 +194,8 @@ class Protocol {
     begin(Phase::kClosing);
   }
 
-  /// Only the folder remains; the program schedules the closures after the version again.
+  /// Restarts every process, so only the folder remains. The program schedules the closures that
+  /// the version lacks again.
   void restart_job() {
     const std::uint64_t number = state_.version_number;
     ModelState next;
@@ -236,7 +242,7 @@ class Protocol {
             id_of(state_.ledger.finished_below())};
   }
 
-  /// Returns false if the table refuses it.
+  /// Applies a push unless it is a repetition. Returns false if the table refuses it.
   bool receive(const ModelPush& push) {
     ModelServer& server = state_.servers[push.server];
     const internal::UpdateStream stream{internal::UpdateStream::Kind::kClosure, push.id, 0};
@@ -250,7 +256,7 @@ class Protocol {
     return true;
   }
 
-  /// VariableStore::obey(). Returns false if the server refuses the order.
+  /// Models VariableStore::obey(). Returns false if the server refuses the order.
   bool execute(std::size_t s, const ModelOrder& given) {
     const internal::StoreOrder& order = given.order;
     ModelServer& server = state_.servers[s];
@@ -286,7 +292,7 @@ class Protocol {
     return order.kind != OrderKind::kReadFrozen || server.frozen.has_value();
   }
 
-  /// Answers to orders that were given up are ignored.
+  /// Receives an answer. Ignores answers to orders that are no longer awaited.
   void hear(std::size_t s, const ModelOrder& order, bool is_done) {
     const bool is_awaited = order.order.generation == state_.ledger.generation() &&
                             order.order.kind == kOrders[static_cast<std::size_t>(state_.phase)] &&
@@ -318,7 +324,7 @@ class Protocol {
   void write_version() {
     state_.version = state_.read;
     state_.version_number = state_.frozen_below;
-    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // found by counts
+    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // this bug is found by counts instead
     for (std::size_t s = 0; s < state_.servers.size(); ++s) {
       for (std::size_t number = 0; number < state_.contents.size(); ++number) {
         const std::size_t content = state_.contents[number];
@@ -335,7 +341,7 @@ class Protocol {
   ModelState& state_;
 };
 
-/// Steps from one state.
+/// All steps that are possible in one state.
 class Steps {
  public:
   Steps(const ModelOptions& options, const ModelState& from, bool with_texts)
@@ -427,7 +433,7 @@ class Steps {
                            (from_.phase == Phase::kPausing || from_.phase == Phase::kFreezing);
     const auto first = from_.ledger.next_queued(is_paused);
     if (first) dispatch_steps(*first);
-    // All attempts that failed did so on worker 0, which may be the one that is free.
+    // The model attributes all failed attempts to worker 0, which may be the free worker.
     const auto other = from_.ledger.next_queued_new_to(0, is_paused);
     if (other && other != first) dispatch_steps(*other);
   }
@@ -457,7 +463,7 @@ class Steps {
   const bool with_texts_;
 };
 
-/// Writer of numbers below 256.
+/// Writer that stores each number, below 256, as one byte.
 class Bytes {
  public:
   template <class... Numbers>
@@ -482,7 +488,7 @@ class Bytes {
       add_id(each.order.number);
     }
   }
-  /// The ids that a table knows are found by queries.
+  /// Adds a table. Queries find the ids that it contains.
   void add(const AppliedTable& table, const ClosureLedger& ledger) {
     const std::uint64_t below = table.finished_below();
     add_id(below), add(table.num_streams());
@@ -495,8 +501,8 @@ class Bytes {
       }
     }
   }
-  /// Numbers of attempts do not matter, because each closure has at most one that runs. Only the
-  /// existence of reports matters.
+  /// Adds a ledger without attempt numbers, because at most one attempt of a closure runs. Of the
+  /// reports, only their existence matters.
   void add(const ClosureLedger& ledger) {
     add(ledger.generation(), ledger.finished_below(), ledger.saved_below());
     for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
@@ -515,7 +521,7 @@ class Bytes {
   }
 };
 
-/// Bytes of a state whose servers are rotated by `by`.
+/// Returns the bytes of a state whose servers are rotated by `by`.
 std::string bytes_of(const ModelState& state, std::size_t by) {
   const std::size_t n = state.servers.size();
   const auto rotated = [&](std::uint8_t mask) {
@@ -584,7 +590,7 @@ std::string violation(const ModelState& state) {
   for (std::uint64_t number = 0; number < state.ledger.next_number(); ++number) {
     const auto* closure = state.ledger.find(number);
     const std::size_t content = state.contents[number];
-    // A read that waits for is_catching_up() must see it.
+    // A read that waits for is_catching_up() must see this closure.
     const bool is_to_be_seen =
         (state.reported & ~state.given_up & bit(content)) != 0 && !state.ledger.is_catching_up();
     const bool is_finished = closure != nullptr && closure->state == ClosureState::kFinished;

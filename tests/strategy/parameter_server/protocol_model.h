@@ -31,21 +31,21 @@ inline constexpr std::size_t kMostContents = 6;
 /// Number of times that a server counted each content.
 using ModelCounts = std::array<std::uint8_t, kMostContents>;
 
-/// Bugs planted in the protocol.
+/// Bugs that a test can plant in the protocol.
 enum class PlantedBug {
   kNone,
   kOldIdsAccepted,              // close and open do not raise the watermark
-  kTableKept,                   // close and open leave the table as it is
+  kTableKept,                   // close and open do not clear the table
   kIdsWithoutGeneration,        // a closure that is rolled back keeps its id
   kVersionDuringInterruption,   // a pause does not wait for closures that were put back
   kFinishedBeforeConfirmed,     // a closure counts as finished when one server has confirmed it
-  kRetryTakesNewNumber,         // a closure that is tried again gets the next number
-  kRestoreSkipsSurvivors,       // servers that were not lost keep their values
-  kFinishedNotQueuedAgain,      // a rollback forgets closures that the version does not contain
+  kRetryTakesNewNumber,         // a retried closure gets a new number
+  kRestoreSkipsSurvivors,       // servers that were not lost are not restored
+  kFinishedNotQueuedAgain,      // a rollback does not repeat closures that the version lacks
   kRepeatedFreezeObeyed,        // a repeated order to freeze replaces the frozen values
   kHeldNotChecked,              // held batches are applied without checking the table
   kReleasedBeforeNoted,         // the version is noted as saved only after servers have released it
-  kClosuresGivenOutWhilePaused  // the queue does not pause
+  kClosuresGivenOutWhilePaused  // the queue gives out closures during a pause
 };
 
 struct ModelPush {
@@ -56,11 +56,11 @@ struct ModelPush {
 
 struct ModelOrder {
   internal::StoreOrder order = {};
-  std::uint8_t save = 0;  // number of the version that it belongs to
+  std::uint8_t save = 0;  // number of the version being saved
   bool operator==(const ModelOrder&) const = default;
 };
 
-/// The current attempt at a closure.
+/// The current attempt to run a closure.
 struct ModelTask {
   std::uint8_t number = 0;
   int attempt = 0;
@@ -73,13 +73,13 @@ struct ModelServer {
   internal::AppliedTable table = internal::AppliedTable();
   ModelCounts counts = {};
   std::optional<ModelCounts> frozen = {};
-  std::uint8_t frozen_for = 0;          // number of the version
+  std::uint8_t frozen_for = 0;          // number of the version it was frozen for
   std::vector<ModelPush> held = {};     // sorted
-  std::vector<ModelOrder> orders = {};  // in transit, the next one in front
+  std::vector<ModelOrder> orders = {};  // in transit, in order of arrival
 };
 
 struct ModelState {
-  /// Phase of the coordinator. From kFreezing on it has given orders to all servers.
+  /// Phase of the coordinator. Each phase from kFreezing on has given orders to all servers.
   enum class Phase : std::uint8_t {
     kRunning,
     kPausing,
@@ -92,23 +92,23 @@ struct ModelState {
   };
 
   internal::ClosureLedger ledger;
-  std::vector<std::uint8_t> contents = {};  // content of each number
+  std::vector<std::uint8_t> contents = {};  // content of each closure, by number
   Phase phase = Phase::kClosing;
-  std::uint8_t answered_by = 0;        // one bit per server that answered the orders of the phase
-  std::uint8_t save = 0;               // number of the current or last version
+  std::uint8_t answered_by = 0;        // one bit per server that answered this phase's order
+  std::uint8_t save = 0;               // number of the current or latest version
   bool has_loss = false;               // a server was lost, which the coordinator will notice
-  std::uint64_t frozen_below = 0;      // closures that the frozen values contain
-  std::vector<ModelCounts> read = {};  // values that servers froze
-  std::vector<ModelTask> tasks = {};   // by number
+  std::uint64_t frozen_below = 0;      // the frozen values contain closures below this number
+  std::vector<ModelCounts> read = {};  // frozen values, by server
+  std::vector<ModelTask> tasks = {};   // sorted by number
   std::vector<ModelPush> strays = {};  // sorted
   std::vector<ModelServer> servers = {};
-  /// The newest version in the folder.
+  /// Number of closures in the newest version in the folder.
   std::uint64_t version_number = 0;
   std::vector<ModelCounts> version = {};
-  std::uint8_t reported = 0;  // one bit per content whose result the program has
+  std::uint8_t reported = 0;  // one bit per content whose result the program received
   std::uint8_t given_up = 0;  // one bit per content that failed or was cancelled
   std::uint8_t faults_left = 0, versions_left = 0;
-  std::string violation = {};  // by the step that led here
+  std::string violation = {};  // invariant that the latest step violated
 };
 
 enum class ModelFault : std::uint8_t {
@@ -118,7 +118,7 @@ enum class ModelFault : std::uint8_t {
   kWorkerLost,
   kClosureFailed,
   kServerKilled,
-  kServerSuspected,  // a live one is believed lost
+  kServerSuspected,  // a running server is considered lost
   kVersionGivenUp,   // an order timed out
   kCoordinatorKilled,
 };
@@ -128,7 +128,7 @@ struct ModelOptions {
   int num_faults = 2;
   int num_versions = 1;
   PlantedBug bug = PlantedBug::kNone;
-  /// Kinds of faults that happen; empty: all.
+  /// Kinds of faults that may happen; empty: all kinds.
   std::vector<ModelFault> faults = {};
   int num_servers = 2;
   int num_workers = 2;
@@ -137,18 +137,20 @@ struct ModelOptions {
 ModelState initial_state(const ModelOptions& options);
 struct ModelSuccessor {
   ModelState state;
-  std::string text;  // the step, if requested
+  std::string text;  // description of the step, if requested
 };
-/// Returns the states after each possible step, always in the same order. Sets `can_go_on` if one
-/// of the steps is not a fault.
+/// Returns the state after each possible step, always in the same order. Sets `can_go_on` if at
+/// least one of the steps is not a fault.
 std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelState& state,
                                        bool& can_go_on, bool with_texts = false);
-/// Returns "" if the invariants hold: no server counts a closure twice; each counts the finished
-/// ones, unless they are being repeated; a version contains whole closures.
+/// Returns "" if the invariants hold: no server counts a closure twice; each server counts all
+/// finished closures, except while they are repeated; a version contains each closure entirely or
+/// not at all.
 std::string violation(const ModelState& state);
-/// Returns "" for a state in which everything has ended. Meant for states without possible steps.
+/// Returns "" if everything has ended, otherwise the reason. For states without possible steps.
 std::string why_not_ended(const ModelState& state);
-/// Returns equal bytes for states with irrelevant differences, or another numbering of servers.
+/// Returns the state as bytes, which are equal for states that differ only in irrelevant details or
+/// in the numbering of servers.
 std::string bytes_of(const ModelState& state);
 
 }  // namespace tutti::testing

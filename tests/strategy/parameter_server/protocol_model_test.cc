@@ -1,4 +1,6 @@
-// The coordinator's protocol in every state that a few workers and servers can reach.
+// Tests the coordinator's protocol in every state that a few workers and servers can reach.
+//
+// TUTTI_MODEL_BOUNDS="closures faults versions" replaces the bounds below.
 // SPDX-License-Identifier: Apache-2.0
 //
 // TUTTI_MODEL_BOUNDS="closures faults versions" sets other bounds than those below.
@@ -19,10 +21,10 @@ using Fault = ModelFault;
 constexpr std::size_t kMostStates = std::size_t{400} << 20;
 const char* other_bounds() { return std::getenv("TUTTI_MODEL_BOUNDS"); }
 
-/// Other bounds apply to all kinds of faults.
+/// Returns the bounds of a test. Bounds from the environment apply to all kinds of faults.
 ModelOptions bounds(ModelOptions usual) {
   if (other_bounds() == nullptr) return usual;
-  ::alarm(0);  // the program's time limit is for hangs; such a search may take longer
+  ::alarm(0);  // the test's time limit is for hangs, but a larger search may take longer
   usual.faults.clear();
   std::istringstream in(other_bounds());
   in >> usual.num_closures >> usual.num_faults >> usual.num_versions;
@@ -55,7 +57,7 @@ TEST(ProtocolModel, NoStateViolatesExactlyOnceAndEveryScheduleTerminates) {
 
 TEST(ProtocolModel, SeveralCheckpointVersionsAreConsistent) { expect_sound(bounds({2, 1, 2})); }
 
-/// Servers die while a version is taken and while the last one is restored.
+/// Servers die while a version is saved and while the latest version is restored.
 TEST(ProtocolModel, ServerFailuresLoseNoFinishedClosure) {
   expect_sound(
       bounds({3, 2, 1, PlantedBug::kNone, {Fault::kServerKilled, Fault::kCoordinatorKilled}}));
@@ -95,7 +97,7 @@ TEST_P(PlantedBugTest, IsFoundWithShortestTrace) {
   EXPECT_FALSE(result.trace.empty());
 }
 
-/// Within the bounds that reveal the bug.
+/// Uses the bounds under which the bug is found.
 TEST_P(PlantedBugTest, ProtocolWithoutBugIsSound) { expect_sound(std::get<1>(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,4 +1,4 @@
-// The end of a run for a task of a job with parameter servers, and its exit code.
+// Tests when and how a run with parameter servers ends for one of its tasks, and its exit code.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 
@@ -21,7 +21,7 @@ Member run_member(const std::string& job, int index, std::uint64_t incarnation =
   return {{job, index, ""}, incarnation, "", 100 + index, true};
 }
 
-/// As in the control server; kStuck is a warning here.
+/// Returns true if the control server ends calls for this verdict, provided that kStuck only warns.
 bool ends_calls_of_run(VerdictKind kind) {
   return kind == VerdictKind::kDead || kind == VerdictKind::kStopped ||
          kind == VerdictKind::kFailed || kind == VerdictKind::kDisconnected;
@@ -37,7 +37,7 @@ class RunVerdictsTest : public ::testing::Test {
     verdicts_->take({++last_, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
                      concat(who.task.to_string(), ": ", to_string(kind))});
   }
-  /// Returns the exit code and the text of the end, or "continues".
+  /// Returns exit code and text of the end of the run, or "continues".
   std::string end() const {
     return verdicts_->end() ? concat(verdicts_->end()->code, " ", verdicts_->end()->text)
                             : "continues";
@@ -47,7 +47,7 @@ class RunVerdictsTest : public ::testing::Test {
   std::uint64_t last_ = 0;
 };
 
-/// A job with a coordinator, seen from worker 1.
+/// Job with a coordinator, seen from worker 1.
 class RunWithCoordinator : public RunVerdictsTest {
  protected:
   RunWithCoordinator() { begin(self_); }
@@ -61,7 +61,7 @@ TEST_F(RunWithCoordinator, ChiefExitEndsRunSuccessfully) {
   EXPECT_EQ(end(), "continues");
   hear(VerdictKind::kLeft, chief_);
   EXPECT_EQ(end(), "0 ");
-  hear(VerdictKind::kDead, chief_);  // the first end counts
+  hear(VerdictKind::kDead, chief_);  // only the first end counts
   EXPECT_EQ(end(), "0 ");
 }
 
@@ -82,7 +82,7 @@ TEST_F(RunWithCoordinator, LossesBeforeJoiningDoNotEndRun) {
   hear(VerdictKind::kDead, chief_);
   hear(VerdictKind::kJoined, self_);
   EXPECT_EQ(end(), "continues");
-  EXPECT_FALSE(verdicts_->has_work());  // a new chief is awaited
+  EXPECT_FALSE(verdicts_->has_work());  // the run waits for a new chief
   hear(VerdictKind::kJoined, run_member("chief", 0, 1));
   EXPECT_TRUE(verdicts_->has_work());
   hear(VerdictKind::kLeft, run_member("chief", 0, 1));
@@ -122,7 +122,7 @@ TEST_F(RunWithCoordinator, LossOfControlServerEndsRun) {
                            HasSubstr("launcher 0, which hosts the control server, died")));
 }
 
-/// A job without a coordinator: two workers and two servers, as seen by one of them.
+/// Job without a coordinator: two workers and two servers, seen from one of these tasks.
 class RunWithoutCoordinator : public RunVerdictsTest {
  protected:
   void begin(const Member& self, int workers_needed, bool workers_come_back = true) {
@@ -154,7 +154,7 @@ TEST_F(RunWithoutCoordinator, DisconnectedTasksAreNotLost) {
   }
 }
 
-// Servers drop the unfinished work of a worker that is lost.
+// Servers rely on these reports to drop the unfinished work of a lost worker.
 TEST(JobWatch, ReportsLostTasksButNotDisconnections) {
   JobWatch watch({"ps", 0}, {}, RunRules{false, 2, 2, true});
   std::vector<std::string> told;
@@ -182,7 +182,7 @@ TEST_F(RunWithoutCoordinator, LostWorkerEndsRunWhenTooFewRemain) {
       EXPECT_EQ(end(), needed == 2 ? "1 worker 1: dead" : "continues") << needed;
     }
   }
-  // A worker that restarts counts again.
+  // A restarted worker counts as present.
   begin(ps0_, 1);
   hear(VerdictKind::kDead, w1_);
   hear(VerdictKind::kJoined, run_member("worker", 1, 1));
@@ -198,7 +198,7 @@ TEST_F(RunWithoutCoordinator, ServersSucceedAfterWorkersLeave) {
   EXPECT_EQ(end(), "continues");
   EXPECT_TRUE(verdicts_->has_work());
   hear(VerdictKind::kDead, w1_);
-  EXPECT_EQ(end(), "continues");  // it is restarted
+  EXPECT_EQ(end(), "continues");  // worker 1 will be restarted
   EXPECT_FALSE(verdicts_->has_work());
   hear(VerdictKind::kJoined, run_member("worker", 1, 1));
   hear(VerdictKind::kLeft, run_member("worker", 1, 1));
@@ -217,7 +217,7 @@ TEST_F(RunWithoutCoordinator, LostWorkersWithoutRestartAreNotAwaited) {
   EXPECT_EQ(end(), "1 every worker is lost");
 }
 
-/// ps 1 is lost and restarted; the other tasks end later, each at its own time.
+/// Server ps 1 is lost and restarted; the remaining tasks end later, at different times.
 TEST_F(RunWithoutCoordinator, LateExitsDoNotEndNextRun) {
   const Member new_ps1 = run_member("ps", 1, 1), new_ps0 = run_member("ps", 0, 1);
   begin(new_ps1, 2);
@@ -234,7 +234,7 @@ TEST_F(RunWithoutCoordinator, LateExitsDoNotEndNextRun) {
   }
   EXPECT_THAT(verdicts_->awaited_servers(), ::testing::IsEmpty());
   EXPECT_EQ(end(), "continues");
-  hear(VerdictKind::kDead, new_ps0);  // of this run
+  hear(VerdictKind::kDead, new_ps0);  // this process belongs to the new run
   EXPECT_EQ(end(), "1 ps 0: dead");
 }
 

@@ -1,4 +1,5 @@
-// Server processes of a coordinator's job as objects that can be killed, behind connections.
+// Simulated server processes of a coordinator's job: objects behind connections that tests can
+// kill.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +24,7 @@ namespace tutti::server_processes {
 
 using namespace std::chrono_literals;
 
-/// Sends some batches twice, the second time as another call.
+/// Service that sends some batches twice, the second time as a separate call.
 class RepeatingService final : public internal::VariableService {
  public:
   RepeatingService(std::shared_ptr<VariableService> service, double share, std::uint64_t seed)
@@ -44,7 +45,7 @@ class RepeatingService final : public internal::VariableService {
   std::atomic<std::uint64_t> num_batches_{0};
 };
 
-/// All processes of job ps. Thread-safe, except start() and kill().
+/// All processes of job "ps". Thread-safe, except for start() and kill().
 class ServerProcesses {
  public:
   explicit ServerProcesses(int count)
@@ -64,7 +65,7 @@ class ServerProcesses {
   }
   void kill(int server) { processes_[static_cast<std::size_t>(server)].reset(); }
 
-  /// Returns services that encode data as those of workers and of the chief.
+  /// Returns services that encode data like the services of workers and of the chief.
   std::vector<std::shared_ptr<internal::VariableService>> services(double repeated) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
     for (int i = 0; i < count(); ++i) {
@@ -98,12 +99,12 @@ class ServerProcesses {
   std::vector<std::unique_ptr<Process>> processes_;
 };
 
-/// Job whose workers are threads and whose servers are behind connections. Every closure adds 1 to
-/// a number on each server, and to a row there, in two messages.
+/// Job whose workers are threads and whose servers are behind connections. Every closure sends two
+/// messages to each server, which add 1 to a number and to a row.
 class CountingJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
-  std::atomic<bool> fails_from_now_on{false};  // every closure
+  std::atomic<bool> fails_from_now_on{false};  // makes every closure fail
 
   explicit CountingJob(ServerProcesses& processes, double repeated = 0.0)
       : processes_(processes),
@@ -140,7 +141,7 @@ class CountingJob final : public CoordinatedStrategy {
 
   ClusterCoordinator begin(const std::string& folder, Duration interval = 30s) {
     ClusterCoordinatorOptions options;
-    options.most_attempts = 1000;  // here workers are killed on purpose
+    options.most_attempts = 1000;  // because tests kill workers on purpose
     options.checkpoint_folder = folder;
     options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);
@@ -162,7 +163,7 @@ class CountingJob final : public CoordinatedStrategy {
   static RemoteValue schedule(ClusterCoordinator& coordinator) {
     return coordinator.schedule("count", static_cast<std::int64_t>(coordinator.num_scheduled()));
   }
-  /// Schedules and awaits `count` closures.
+  /// Schedules `count` closures and waits for them.
   static void count_more(ClusterCoordinator& coordinator, int count) {
     for (int i = 0; i < count; ++i) (void)schedule(coordinator);
     coordinator.join();

@@ -1,4 +1,5 @@
-// Sessions and servers: one task alone, clusters of servers in this process, killed tasks.
+// Tests sessions and servers: one task alone, clusters of servers in this process, and killed
+// tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/session.h"
 
@@ -33,7 +34,7 @@ using testing::MultiProcessRunner;
 using ::testing::Not;
 using namespace std::chrono_literals;
 
-/// Ends a test whose tasks wait indefinitely.
+/// Fixture that ends a test whose tasks wait indefinitely.
 class SessionTest : public ::testing::Test {
   const HangWatchdog watchdog_{"a session", 100s};
 };
@@ -58,7 +59,7 @@ TEST(Server, ResolverWithoutTaskIsRejected) {
                kNotFound, "2");
 }
 
-/// One server per task, each at its own port.
+/// Cluster with one server per task, each at a separate port.
 class SessionCluster {
  public:
   explicit SessionCluster(const std::map<std::string, int>& jobs) {
@@ -91,7 +92,7 @@ Tensor doubled_on(const std::string& device, const Tensor& value) {
   return value + value;
 }
 
-/// Returns the traffic between tasks, without the client.
+/// Returns the traffic between tasks; transfers of the client are excluded.
 std::vector<SessionTransfer> between_tasks(const Session& session) {
   std::vector<SessionTransfer> all = session.transfers();
   std::erase_if(all, [](const SessionTransfer& each) {
@@ -202,7 +203,7 @@ TEST_F(SessionTest, ConnectErrorNamesMissingTask) {
                "did not reach worker 1 (127.0.0.1:");
 }
 
-/// One step of two copies: each worker reads w once, and each gradient is sent to w.
+/// One step of two replicas: each worker reads w once and sends one gradient to the task of w.
 TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   Session session(cluster.target());
@@ -230,16 +231,18 @@ TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
             SessionTransfer{task_device("worker", 1), task_device("ps", 0), step, 48 * step}));
     bytes.push_back(client_bytes(session));
   }
-  // After the programs, only numbers are sent: for each worker 7, 6, the gradient of the sum and
-  // its sign; for ps the scalars of the update. Neither w nor a gradient is sent to the client.
+  // After the programs are sent, a step sends only numbers: to each worker 7, 6, the gradient of
+  // the sum and its sign; to ps the scalars of the update. Neither w nor a gradient is sent to the
+  // client.
   EXPECT_EQ(bytes[2] - bytes[1], 2 * 4 * sizeof(float) + 4 * sizeof(double));
   EXPECT_EQ(bytes[3] - bytes[2], bytes[2] - bytes[1]);
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
-  // Two gradients of w, one half each: the loss is 0 after the first step.
+  // Each step subtracts 0.5 for each of two gradients of ones, so w is 0 after the first step.
   expect_tensor(w[0].value(), {4, 3}, std::vector<double>(12, -2.0));
 }
 
-/// Returns x [rows, 4] and y [rows, 3] of one step, with numbers whose sums are rounded.
+/// Returns the inputs of one step, x [rows, 4] and y [rows, 3]; sums of their elements need
+/// rounding.
 std::pair<Tensor, Tensor> rows_of_step(int step, std::int64_t rows) {
   const auto key = [&](std::uint64_t what) {
     return RandomKey{5, kUserPurpose, static_cast<std::uint64_t>(step), what, 0};
@@ -287,7 +290,7 @@ Trained train_mirrored(int replicas, const Options& options) {
   return trained;
 }
 
-/// Trains with one client, variables on ps, and a copy of the computation on each worker.
+/// Trains with one client, variables on ps, and a replica of the computation on each worker.
 template <class Optimizer, class Options>
 Trained train_in_graph(SessionCluster& cluster, int workers, int servers, const Options& options) {
   Session session(cluster.target());
@@ -353,7 +356,8 @@ TEST_F(SessionTest, InGraphTrainingMatchesOneProcessBitForBit) {
                        train_mirrored<Adam>(3, options));
 }
 
-/// In-graph replicas without coordination: one loop per worker, with shared variables.
+/// Replicas in one graph run without coordination: each worker has its own loop, and the variables
+/// are shared.
 TEST_F(SessionTest, AsynchronousReplicasLoseNoUpdate) {
   constexpr int kUpdates = 60;
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
@@ -384,7 +388,7 @@ TEST_F(SessionTest, NextClientReusesVariablesAndSlots) {
   }
 }
 
-/// Rows and reshapes of a value are made on its task.
+/// Slices and reshapes of a value are computed on the value's task.
 TEST_F(SessionTest, TensorViewsAreSentBetweenWorkers) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -418,7 +422,7 @@ TEST_F(SessionTest, ReadsFollowProgramOrder) {
   EXPECT_EQ(before.item(), 1.0f);
   EXPECT_EQ(after.item(), 5.0f);
   EXPECT_EQ(v.value().item(), 9.0f);
-  // Values stay on their task until a later step uses them.
+  // A value stays on its task, where a later step can use it.
   EXPECT_EQ(session.run([&, after = after] { return after + v.value(); }).item(), 14.0f);
 }
 
@@ -457,10 +461,10 @@ TEST_F(SessionTest, ErrorsNameTaskOperationAndLine) {
     return made;
   }();
   EXPECT_ERROR((void)lost.to_doubles(), kFailedPrecondition, "a step that failed");
-  EXPECT_EQ((table + 1.0f).to_doubles()[0], 2.0);  // the session continues
+  EXPECT_EQ((table + 1.0f).to_doubles()[0], 2.0);  // the session is still usable
 }
 
-/// Returns the memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 std::size_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t total = 0, resident = 0;
@@ -468,7 +472,7 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
-/// The part on worker 0 succeeds, and a tensor of the client refers to its value.
+/// Worker 0's share of the step succeeds, and a tensor of the client refers to the result.
 TEST_F(SessionTest, FailedRemoteStepLeaksNoValues) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -538,13 +542,13 @@ TEST_F(SessionTest, OperationsRunOnDeviceOfScope) {
   set_log_device_placement(true, [&](const std::string& line) { lines.push_back(line); });
   (void)doubled_on("/job:worker/task:0/device:CPU:3", Tensor(1.0f)).item();
   set_log_device_placement(false);
-  // One line of the client, and one of the server, which is in this process, too.
+  // The client and the server, which is also in this process, each log one line.
   EXPECT_THAT(lines, ::testing::UnorderedElementsAre(
                          "AddV2: /job:worker/replica:0/task:0/device:CPU:3",
                          "AddV2: /job:localhost/replica:0/task:0/device:CPU:3"));
 }
 
-/// Gradients run on the tasks of their operations, and weights are not moved.
+/// Each gradient runs on the task of its operation, so no weight is transferred.
 TEST_F(SessionTest, GradientsRunOnTaskOfTheirOperations) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -568,7 +572,7 @@ TEST_F(SessionTest, GradientsRunOnTaskOfTheirOperations) {
     optimizer.minimize(tape, result);
     return result;
   });
-  // hidden [2, 40] is sent there, and its gradient back.
+  // Only `hidden` [2, 40] is sent to worker 1, and its gradient is sent back.
   EXPECT_THAT(between_tasks(session),
               ElementsAre(SessionTransfer{task_device("worker", 0), task_device("worker", 1), 1,
                                           2 * 40 * sizeof(float)},
@@ -586,7 +590,7 @@ TUTTI_PROCESS_FUNCTION(serve_sessions) {
   return Json("served");
 }
 
-/// Two workers and a server as processes.
+/// Cluster of two workers and a server, each a process.
 class ServedCluster {
  public:
   ServedCluster() : runner_("serve_sessions", {.num_workers = 2, .num_ps = 1}) {
@@ -628,12 +632,13 @@ TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
     EXPECT_THAT(error.message(), HasSubstr("and with it its values and the variables 'lost'"));
     EXPECT_THAT(error.message(), Not(HasSubstr("'kept'")));
     EXPECT_THAT(error.message(), HasSubstr("create a new Session"));
-    // A live task also names the dead one; operations that do not need it continue.
+    // An error of a live task also names the dead task; operations that do not need the dead task
+    // still work.
     EXPECT_THAT(error_of([&] { (void)session.run(sum); }).message(),
                 HasSubstr("the variables 'lost'"));
     expect_tensor(kept.value(), {2}, {6.0, 6.0});
   }
-  // The end of this session does not end the servers.
+  // The servers continue after this session ends.
   cluster.start_ps_again();
   {
     Session session(cluster.target(), {.timeout = 20s});
@@ -644,7 +649,7 @@ TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
     expect_tensor(lost.value(), {2}, {20.0, 20.0});
     expect_tensor(doubled_on("/job:worker/task:0", lost), {2}, {40.0, 40.0});
   }
-  const auto& result = cluster.runner().join();  // now they end
+  const auto& result = cluster.runner().join();  // now the servers end
   EXPECT_EQ(result.return_values, (std::vector<Json>(3, Json("served"))));
 }
 

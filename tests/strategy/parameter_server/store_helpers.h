@@ -1,4 +1,4 @@
-// Helpers for tests of the variable store: batches, shards, comparisons of whole stores.
+// Helpers for tests of the variable store: batches, shards, and comparison of stores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,13 +58,13 @@ inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learnin
   return update;
 }
 
-/// Client that numbers its changes.
+/// Client of a store that assigns ordinals to its changes.
 class Client {
  public:
   Client(VariableService& service, std::uint64_t id,
          UpdateStream::Kind kind = UpdateStream::Kind::kClient)
       : service_(service), stream_{kind, id, 0} {}
-  /// For closures: the run of obey().
+  /// Run in which obey() gives orders; used by streams of closures.
   std::uint64_t run = 1;
 
   OperationBatch batch(std::vector<Operation> operations) {
@@ -88,7 +88,7 @@ class Client {
     return spec.id();
   }
   Tensor read(ShardId shard) { return *call({ReadShard{shard}}).front().value; }
-  /// Reuses the numbers from `ordinal` on, as after changes that the server refused.
+  /// Reuses ordinals from `ordinal` on, as a client does after the server refused its changes.
   void go_back_to(std::uint64_t ordinal) { next_ = ordinal; }
 
  private:
@@ -97,7 +97,7 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Returns the answers to an order of run 1 and to the operations that follow it.
+/// Returns the answers to an order of run 1 and to the operations in the same batch.
 inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
                                          std::vector<Operation> operations = {}) {
   order.run = 1;
@@ -107,7 +107,7 @@ inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOr
   return store.start(std::move(batch))->wait(soon());
 }
 
-/// Returns values, versions, steps and applied changes of a store of this generation as text, for
+/// Returns the store's values, versions, steps and applied changes in this generation as text, for
 /// comparison.
 inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) {
   using Kind = internal::StoreOrder::Kind;
@@ -115,7 +115,7 @@ inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) 
     return obey(store, {.kind = kind, .generation = generation}, std::move(more));
   };
   std::string text;
-  static std::uint64_t num_freezes = std::uint64_t{1} << 32;  // above the numbers of tests
+  static std::uint64_t num_freezes = std::uint64_t{1} << 32;  // exceeds all numbers that tests use
   (void)obey(store, {.kind = Kind::kFreeze, .generation = generation, .number = ++num_freezes});
   for (const ShardSpec& spec : internal::decode_specs(*answer(Kind::kList).front().value)) {
     const OperationAnswer shard = answer(Kind::kReadFrozen, {ReadShard{spec.id()}}).at(1);

@@ -1,4 +1,5 @@
-// Synchronous steps on the variable store: sums by rank, stale gradients, backups, waiting reads.
+// Tests synchronous steps of the variable store: sums in rank order, stale gradients, backups,
+// waiting reads.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -32,7 +33,7 @@ Tensor gradient_of(int rank, std::uint64_t step, const Shape& shape = kShape) {
   return random_normal(shape, RandomKey{3, kUserPurpose, static_cast<std::uint64_t>(rank), step});
 }
 
-/// Returns an update by plain descent with rate 1.
+/// Returns an update by plain gradient descent with rate 1.
 UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_aggregate) {
   UpdateShard update = descent(whole("w", kShape).id(), gradient_of(rank, step));
   update.scalars.iteration = static_cast<std::int64_t>(step);
@@ -40,7 +41,7 @@ UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_ag
   return update;
 }
 
-/// Returns zeros after a descent by the sum of `gradients`.
+/// Returns a tensor of zeros after one descent step with the sum of `gradients`.
 Tensor stepped(const std::vector<Tensor>& gradients) {
   Variable expected(Tensor::zeros(kShape));
   expected.storage().update(SgdRule(), {},
@@ -133,7 +134,7 @@ TEST(SyncSteps, DuplicateGradientOfRankIsIgnored) {
   job.clients[0].call({update_of(0, 0, 2, 2)});
   UpdateShard other = update_of(0, 0, 2, 2);
   other.gradient = Tensor::ones(kShape);
-  Client restarted(job.store, 77);  // the same rank in a new process
+  Client restarted(job.store, 77);  // a new process of rank 0
   restarted.call({other});
   job.clients[1].call({update_of(1, 0, 2, 2)});
   same.clients[0].call({update_of(0, 0, 2, 2)});
@@ -161,8 +162,9 @@ TEST(SyncSteps, BackupRanksReplaceLateRanks) {
   for (const int rank : {2, 1}) {
     job.client(rank).call({update_of(rank, 0, 3, 2)});
   }
-  expect_same_bits(job.read(), stepped({gradient_of(1, 0), gradient_of(2, 0)}));  // in rank order
-  // Rank 2 is ahead: its gradient is held for its step.
+  // Summed in rank order.
+  expect_same_bits(job.read(), stepped({gradient_of(1, 0), gradient_of(2, 0)}));
+  // Rank 2 is one step ahead: the store holds its gradient until that step.
   job.clients[2].call({update_of(2, 2, 3, 2)});
   job.clients[2].call({update_of(2, 1, 3, 2)});
   EXPECT_EQ(job.store.counts().num_sync_steps, 1u);
@@ -192,7 +194,8 @@ TEST(SyncSteps, DisagreementErrorNamesRanksAndChangesNothing) {
   EXPECT_ERROR(job.clients[1].call({update_of(1, 9, 2, 2)}), kFailedPrecondition, "rank 1",
                "step 9");
   job.clients[1].go_back_to(0);
-  // Both ranks in one batch. The second one disagrees, so the first one is not held either.
+  // One batch has updates of both ranks. The second update disagrees, so the first one is dropped,
+  // too.
   UpdateShard mine = update_of(0, 1, 2, 2), other = update_of(1, 1, 2, 2);
   other.scalars.iteration = 7;
   EXPECT_ERROR(job.clients[1].call({mine, other}), kInvalidArgument, "ranks 0 and 1", "step 1");
@@ -205,7 +208,7 @@ TEST(SyncSteps, WaitingReadBlocksNoThread) {
       {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
   EXPECT_FALSE(waiting->is_ready());
   EXPECT_ERROR((void)waiting->wait(Clock::system().now()), kDeadlineExceeded, "ps 0");
-  (void)job.read();  // other clients are answered meanwhile
+  (void)job.read();  // meanwhile, other clients get answers
   const auto other = job.clients[1].start({update_of(1, 0, 2, 2), ReadShard{job.id, 0, 1}});
   ASSERT_TRUE(waiting->is_ready());
   ASSERT_TRUE(other->is_ready());
@@ -237,7 +240,7 @@ TEST(SyncSteps, ReadFailsIfStepNeedsEndedRank) {
   end();
   expect_failed(waiting);
   expect_failed(job.clients[0].start({ReadShard{job.id, 0, 1}}));
-  job.clients[1].call({ReportWorker{1}});  // begins again
+  job.clients[1].call({ReportWorker{1}});  // rank 1 starts again
   const auto read = job.clients[0].start({ReadShard{job.id, 0, 1}});
   EXPECT_FALSE(read->is_ready());
   job.clients[1].call({update_of(1, 0, 2, 2)});
@@ -305,9 +308,9 @@ TEST(SyncSteps, ConcurrentRanksMatchSequentialRanksBitForBit) {
   expect_same_bits(threads.read(), one.read());
 }
 
-/// Workers with the numbers of tf's test of SyncReplicasOptimizer: gradients of 0.1 + 0.2 rank, 0.9
-/// + 0.2 rank, and 0.1 + 0.2 rank for row 1 of a variable; descent by 2 with the mean of
-/// `num_to_aggregate` gradients.
+/// Workers with the values of tf's SyncReplicasOptimizer test. The gradients of three variables are
+/// 0.1 + 0.2 rank, 0.9 + 0.2 rank and, for row 1 only, 0.1 + 0.2 rank. Descent has rate 2 and takes
+/// the mean of `num_to_aggregate` gradients.
 class Workers {
  public:
   Workers(int num_ranks, int num_to_aggregate)
@@ -321,7 +324,8 @@ class Workers {
     clients_[0].create(whole("rows", {2, 1}), Tensor::from<float>({2, 1}, {3, 4}));
   }
 
-  /// Runs a step of one worker up to its token, which is the answer to the last read.
+  /// Starts a step of one worker and returns its pending token, which is the answer to the last
+  /// read.
   std::shared_ptr<PendingAnswers> run(int rank) {
     const auto index = static_cast<std::size_t>(rank);
     const std::uint64_t step = local_steps_[index];
@@ -332,7 +336,7 @@ class Workers {
                                   update("v1", rank, step, Tensor(0.9f + own)), rows,
                                   ReadShard{whole("v0", {}).id(), 0, step + 1}});
   }
-  /// Takes the worker's token: its local step is the server's.
+  /// Waits for the worker's token and sets the worker's local step to the server's step.
   void take_token(int rank, const std::shared_ptr<PendingAnswers>& token) {
     local_steps_[static_cast<std::size_t>(rank)] = token->wait(soon()).back().num_steps;
   }
@@ -379,7 +383,7 @@ TEST(SyncReplicas, StepDoesNotWaitForBackupWorker) {
   workers.expect_values(1, -0.6, -1.2);
   workers.take_token(0, of_0);
   workers.take_token(2, of_2);
-  const auto late = workers.run(1);  // for step 0
+  const auto late = workers.run(1);  // still in step 0
   EXPECT_TRUE(late->is_ready());
   workers.expect_values(1, -0.6, -1.2);
   EXPECT_EQ(workers.num_stale(), 3u);

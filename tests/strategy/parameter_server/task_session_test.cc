@@ -1,4 +1,4 @@
-// One session on one task: programs as a client sends them, and values that the task keeps.
+// Tests one session on one task: programs as a client sends them, and values that the task keeps.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_session.h"
 
@@ -17,7 +17,7 @@ using testing::HangWatchdog;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// Ends a test whose tasks wait indefinitely.
+/// Fixture that ends a test whose tasks wait indefinitely.
 class TaskSession : public ::testing::Test {
   const HangWatchdog watchdog_{"a session", 100s};
 };
@@ -55,7 +55,7 @@ using internal::value_address;
 
 const Task kSelf{"worker", 0};
 
-/// Returns a run of `program` with these tensors as arguments.
+/// Returns a request that runs `program` with these tensors as arguments.
 TaskRequest run_of(std::uint64_t number, const TaskProgram& program,
                    const std::vector<Tensor>& arguments = {}) {
   TaskRequest request;
@@ -84,7 +84,7 @@ void add_operation(TaskProgram& program, std::initializer_list<internal::ValueNu
   add.set_where("add at train.cc:41");
 }
 
-/// Returns a program with value 1 = 2 * value 0, an argument.
+/// Returns a program whose argument is value 0 and whose result is value 1 = 2 * value 0.
 TaskProgram doubling() {
   TaskProgram program;
   program.add_arguments(0);
@@ -160,7 +160,7 @@ TEST_F(TaskSession, ValueReleasedDuringRunIsNotKept) {
   *next.message.mutable_run()->add_released() = value_address(kSelf, 1, 1);
   run_in(session, next);
   (void)slow->answer();
-  EXPECT_EQ(session.num_held(), 1u);  // the value of the second run
+  EXPECT_EQ(session.num_held(), 1u);  // only the value of the second run
 }
 
 TEST_F(TaskSession, FailedRunKeepsNoValues) {
@@ -260,7 +260,7 @@ TEST(TaskProgram, RoundTripsEveryAttribute) {
   internal::put_attributes(all[5], operation);
   EXPECT_EQ(std::get<Conv2dAttributes>(internal::get_attributes(operation)),
             std::get<Conv2dAttributes>(all[5]));
-  operation.set_integers(7, 4);  // the activation
+  operation.set_integers(7, 4);  // an invalid activation
   EXPECT_ERROR((void)internal::get_attributes(operation), kDataLoss, "4 is out of range");
 }
 

@@ -1,5 +1,5 @@
-// Workers that share servers, each a thread with a strategy of its own, in every update mode: the
-// bits of MirroredStrategy, lost and late workers, and placement of variables.
+// Tests workers that share servers, each a thread with its own strategy, in every update mode: bits
+// equal to MirroredStrategy, lost and late workers, and placement of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using Body = std::function<void(ParameterServerStrategy&)>;
 using Services = std::vector<std::shared_ptr<internal::VariableService>>;
 
-/// Ends a test whose threads wait for each other indefinitely.
+/// Fixture that ends a test whose threads wait for each other indefinitely.
 class UpdateModes : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"workers that share servers"};
 };
@@ -45,7 +45,7 @@ Services make_servers(int count) {
   return servers;
 }
 
-/// Returns the sum of a counter over the servers.
+/// Returns the sum of a counter over all servers.
 std::uint64_t total_of(std::uint64_t internal::StoreCounts::*counter, const Services& servers) {
   std::uint64_t total = 0;
   for (const auto& each : servers) {
@@ -69,7 +69,7 @@ ParameterServerOptions options_of(UpdateMode mode, int replicas = 1) {
   return options;
 }
 
-/// Runs workers that agree on every step, in mode kSync; worker w has replicas[w] replicas.
+/// Runs workers in mode kSync, which agree on every step; worker w has replicas[w] replicas.
 std::vector<std::string> run_in_step(const std::vector<int>& replicas, int num_servers,
                                      const Body& body, std::int64_t num_shards = 1) {
   const auto workers = static_cast<int>(replicas.size());
@@ -86,7 +86,7 @@ std::vector<std::string> run_in_step(const std::vector<int>& replicas, int num_s
   });
 }
 
-/// Barrier of `count` workers. Inside a step, it shows that all of them have joined.
+/// Barrier of `count` workers. Passing it inside a step proves that all workers have joined.
 class Gathering {
  public:
   explicit Gathering(int count) : missing_(count) {}
@@ -103,13 +103,14 @@ class Gathering {
 /// Variable that every step of every worker decreases by 1.
 struct Countdown {
   Countdown() : optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0}) {}
-  /// `between`: called after the read and before the update. Returns the value read, as a count.
+  /// Runs one step and returns the value read, as a count. `between`: called between the read and
+  /// the update.
   int step(
       Strategy& strategy, const std::function<void()>& between = [] {}) {
     double read = 0.0;
     strategy.run([&] {
       GradientTape tape;
-      (void)optimizer.learning_rate();  // everything that a step reads is read here
+      (void)optimizer.learning_rate();  // a step makes all its reads here
       const Tensor value = w.value();
       read = -value.item();
       between();
@@ -151,7 +152,8 @@ TEST_F(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
   EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), kWorkers * kSteps);
 }
 
-/// As with replica_device_setter, clients that never met agree by the order of creation.
+/// As with replica_device_setter, clients that never communicate agree, because they create the
+/// variables in the same order.
 TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
   const auto expect_places = [](int num_servers, VariablePlacement placement,
                                 const std::vector<std::pair<std::int64_t, int>>& rows_and_task) {
@@ -174,14 +176,14 @@ TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
   };
   using enum VariablePlacement;
   expect_places(3, kRoundRobin, {{8, 0}, {2, 1}, {4, 2}, {1, 0}, {1, 1}, {6, 2}});
-  // Bytes so far: 8 | 2 | 4, then 1, 1 and 6 on the second server.
+  // The first variables fill the servers to 8 | 2 | 4; the second server then gets 1, 1 and 6.
   expect_places(3, kLeastBytes, {{8, 0}, {2, 1}, {4, 2}, {1, 1}, {1, 1}, {6, 1}});
   expect_places(2, kRoundRobin, {{1000, 0}, {10, 1}, {20, 0}, {30, 1}, {40, 0}});
   expect_places(2, kLeastBytes, {{1000, 0}, {10, 1}, {20, 1}, {30, 1}, {40, 1}});
 }
 
-/// Counts steps, because times would depend on the machine: between a read of the slow worker and
-/// its update, two other workers make five steps each.
+/// Counts steps instead of measuring time: between a read of the slow worker and its update, two
+/// other workers make five steps each.
 TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotDelayFastWorkers) {
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);
@@ -261,7 +263,7 @@ TEST_F(UpdateModes, AsynchronousGradientAccumulationIsUnimplemented) {
       optimizer.minimize(tape, w.value() * 2.0f);
     });
   };
-  step();  // held by this worker
+  step();  // this worker keeps the gradient
   EXPECT_ERROR(step(), kUnimplemented, "gradient accumulation");
   EXPECT_EQ(w.value().item(), 1.0f);
 }
@@ -332,7 +334,8 @@ TEST_F(UpdateModes, SingleWorkerMatchesOneDeviceInEveryMode) {
   }
 }
 
-/// Two of three make a step; the third one reads before three steps are made, and is late for all.
+/// Gradients of two workers make a step. The third worker reads, then three steps are made, so its
+/// gradient is late for all of them.
 TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -356,24 +359,25 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
         gathering.meet();
         wait_for(made[0], 3), wait_for(made[1], 3);
       });
-      // Its next gradient counts again: with worker 0's it makes the fourth step.
+      // The worker's next gradient is in time: together with worker 0's it makes the fourth step.
       EXPECT_EQ(countdown.step(strategy), 9);
       ++made[worker];
     }
     if (worker != 0) return;
     countdown.step(strategy);
     EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), 4);
-    // Each step has the mean of two gradients, scaled to three: -1 * 2 / (2/3).
+    // Each step applies the mean of two gradients, scaled to three workers: -1 * 2 / (2/3).
     EXPECT_EQ(countdown.count(), 12);
   });
   expect_no_error(errors);
-  // One of w, one of the iterations; four of each.
+  // One late gradient of w and one late change of iterations; four steps of each variable.
   EXPECT_EQ(total_of(&StoreCounts::num_stale_dropped, servers), 2u);
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
 
-/// Two of three make a step. Each worker counts its own steps; when two have ended, the third one
-/// has a step left without gradients of others: tf's token queue returns OutOfRange then.
+/// Gradients of two workers make a step, and each worker counts its own steps. When two workers
+/// have ended, the third one has a step left that no other worker joins; tf's token queue then
+/// returns OutOfRange.
 TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -396,14 +400,14 @@ TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   });
   EXPECT_EQ(errors[0], "");
   EXPECT_EQ(errors[1], "");
-  // Worker 2's first gradient was late; its second one is the only one of step 4.
+  // Worker 2's first gradient was late; its second gradient is the only gradient of step 4.
   EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
                                HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
-  // Four of w and of the iterations.
+  // Four steps of w and four of iterations.
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
 
-/// Like the test above, but the read already waits when the other worker ends.
+/// Like the test above, but the read is already waiting when the other worker ends.
 TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersRemain) {
   const Services servers = make_servers(1);
   Gathering gathering(2);
@@ -510,7 +514,7 @@ TEST_F(ParameterServerWorkers, DifferentVariablesFailOnEveryWorker) {
   EXPECT_THAT(errors, Each(HasSubstr("the workers make different variables")));
 }
 
-// Two replicas of one worker read two variables twice each in five steps, and change both.
+// In each of five steps, two replicas of one worker read two variables twice and update both.
 TEST_F(UpdateModes, ValuesAndGradientsAreSentOncePerStep) {
   const Services servers = make_servers(1);
   ParameterServerStrategy strategy(0, 1, servers, options_of(UpdateMode::kAsync, 2));
@@ -531,8 +535,8 @@ TEST_F(UpdateModes, ValuesAndGradientsAreSentOncePerStep) {
   const StoreCounts before = counts();
   for (int i = 0; i < 5; ++i) strategy.run(step);
   const StoreCounts after = counts();
-  // The optimizer's counter of steps is read, too, and its rate, which no step changes: the worker
-  // gets no value for it.
+  // A step also reads the optimizer's step counter and its learning rate. No step changes the rate,
+  // so the worker gets no value for it.
   EXPECT_EQ(after.num_reads - before.num_reads, 5u * 4u);
   EXPECT_EQ(after.num_reads_unchanged - before.num_reads_unchanged, 5u);
   EXPECT_EQ(after.num_changes - before.num_changes, 5u * 3u);
@@ -551,7 +555,7 @@ TEST_F(UpdateModes, StepsAreSynchronousByDefault) {
     optimizer.minimize(tape, value * (1.0f + replica_number()));
     return value;
   });
-  // Both read the same values, and one update has the gradients of both: 1 + 2.
+  // Both replicas read the same value, and one update applies both gradients: 1 + 2.
   EXPECT_THAT(numbers(read), ElementsAre(0, 0));
   EXPECT_EQ(variables[0].value().item(), -3.0f);
   EXPECT_EQ(optimizer.iterations().value().item_int(), 1);

@@ -1,4 +1,5 @@
-// The variable store: bits of local variables, each change once, batches whole or not at all.
+// Tests the variable store: bits equal to local variables, exactly-once changes, and batches that
+// are applied entirely or not at all.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/server_store.h"
 
@@ -104,7 +105,8 @@ TEST_F(VariableStore, AssignmentsAndScattersMatchLocalVariableBitForBit) {
   expect_same_bits(client_.read(spec.id()), Tensor::ones({6, 5}));
 }
 
-/// Compares updates of a variable on the store with those of a local one, dense or by rows.
+/// Compares updates of a variable in the store with updates of a local variable, both dense and by
+/// rows.
 void expect_updates_as_local(const UpdateRule& rule, const Shape& shape, int num_steps,
                              bool by_rows) {
   SCOPED_TRACE(concat(rule.name(), by_rows ? " by rows" : " dense"));
@@ -148,7 +150,7 @@ TEST_F(VariableStore, EveryUpdateRuleMatchesLocalVariableBitForBit) {
   }
 }
 
-/// Rule that counts runs, and refuses those that begin at `refused`.
+/// Rule that counts its calls and refuses runs of elements that begin at `refused`.
 class Watched final : public UpdateRule {
  public:
   std::string_view name() const override { return "watched"; }
@@ -163,7 +165,8 @@ class Watched final : public UpdateRule {
   const void* refused = nullptr;
 };
 
-constexpr std::int64_t kMany = (9 << 20) / 4 + 13;  // float32 elements, not a multiple of a line
+// Float32 elements, not a multiple of a cache line.
+constexpr std::int64_t kMany = (9 << 20) / 4 + 13;
 
 TEST(HalvedRule, OnlyLongRunsAreSplit) {
   const Watched watched;
@@ -207,7 +210,7 @@ TEST_F(VariableStore, ReadOmitsValueThatClientAlreadyHas) {
   const auto second = client_.call({ReadShard{id, first.version}})[0];
   EXPECT_EQ(second.version, first.version + 1);
   expect_tensor(*second.value, {2}, {1, 1});
-  expect_tensor(*first.value, {2}, {0, 0});  // values that were read never change
+  expect_tensor(*first.value, {2}, {0, 0});  // a value that was read never changes
   EXPECT_EQ(store_.counts().num_reads, 3u);
   EXPECT_EQ(store_.counts().num_reads_unchanged, 1u);
 }
@@ -228,7 +231,7 @@ TEST_F(VariableStore, RepeatedBatchChangesNothing) {
     expect_tensor(*again[1].value, {2}, {1, 2});
     EXPECT_EQ(state_of(store_), state);
   }
-  // The batch is divided differently: only new changes are applied.
+  // The changes are batched differently this time: only the new changes are applied.
   client_.go_back_to(1);
   const auto longer =
       client_.call({ScatterShard{id, ScatterOp::kAdd, rows_of({1}), Tensor::ones({1})},
@@ -246,10 +249,11 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
       second(store_, 17, UpdateStream::Kind::kClosure);
   first.call({CreateShard{whole("w", {}), Tensor(0.0f)}});
   const auto increment = [&] { return addition(id, Tensor(1.0f)); };
-  first.call({increment(), increment()});  // then the worker dies
+  first.call({increment(), increment()});  // the first worker seems to die here
   second.call({increment(), increment(), increment()});
   expect_tensor(first.read(id), {}, {3});
-  // A coordinator reports it as finished; then the first worker continues.
+  // The coordinator's watermark shows that the closure has finished; then the first worker
+  // continues.
   OperationBatch news;
   news.finished_below = 18;
   store_.start(news)->wait(soon());
@@ -257,7 +261,8 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
   expect_tensor(second.read(id), {}, {3});
 }
 
-/// Returns operations that cannot be applied, with parts of their errors: the variable or shard.
+/// Returns operations that cannot be applied, each with parts of its error, which name the variable
+/// or shard.
 std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
   const ShardId w = whole("w", {4, 2}).id(), n = whole("n", {3}, DType::kInt32).id();
   const ShardId slot = whole("slot", {4, 2}).id(), other = whole("other", {5, 2}).id();
@@ -326,7 +331,7 @@ TEST_F(VariableStore, FailedOperationRollsBackWholeBatch) {
     for (const std::string& part : parts) EXPECT_THAT(error.message(), HasSubstr(part));
     EXPECT_EQ(state_of(store_), state);
   }
-  client_.call({addition(w, Tensor::ones({4, 2}))});  // the store still works
+  client_.call({addition(w, Tensor::ones({4, 2}))});  // the store remains usable
   EXPECT_NE(state_of(store_), state);
 }
 
@@ -348,14 +353,15 @@ TEST_F(VariableStore, ConcurrentIncrementsOfTwoClientsAreAllCounted) {
     }
     for (int i = 0; i < 1000; ++i) {
       std::vector<Operation> operations;
-      for (int k = 0; k < 3; ++k) {  // in varying order
+      for (int k = 0; k < 3; ++k) {  // in an order that varies with i
         const ShardSpec& spec = specs[(k + i + number) % 3];
         operations.push_back(addition(spec.id(), Tensor::ones(spec.whole_shape)));
         if (i % 50 == 0) operations.push_back(ReadShard{spec.id()});
       }
       const OperationBatch batch = client.batch(std::move(operations));
       (void)store_.start(batch)->wait(soon());
-      if (i % 7 == 0) (void)store_.start(batch)->wait(soon());  // repeated by the network
+      // Sent twice, as after a broken connection.
+      if (i % 7 == 0) (void)store_.start(batch)->wait(soon());
     }
   });
   Client reader(store_, 9);
@@ -390,7 +396,7 @@ TEST_F(VariableStore, FreezeTakesSnapshotBetweenBatches) {
   });
   Client client(store_, 8);
   expect_same_bits(client.read(a.id()), Tensor::full({256}, 200.0));
-  // An order repeated by a broken connection is not executed again.
+  // An order that is repeated after a broken connection is not executed again.
   const auto frozen = [&] {
     return *obey(store_, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}})[1].value;
   };
@@ -434,7 +440,7 @@ TEST_F(VariableStore, RestoreSetsExistingAndNewShards) {
   Client after(store_, 2);
   const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});
   ASSERT_TRUE(read[0].value.has_value());
-  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // not taken for the known version
+  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // not mistaken for the known version
   expect_same_bits(*read[1].value, Tensor::full({2}, 8.0));
   EXPECT_GT(read[0].version, known.version);
   Client again(store_, internal::closure_id(2, 3), UpdateStream::Kind::kClosure);
