@@ -1,5 +1,5 @@
 // Tests how transports close: departing ranks, lost packets, interrupted connection attempts, and
-// message memory.
+// buffers of messages.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <gmock/gmock.h>
@@ -22,11 +22,12 @@ using ::testing::HasSubstr;
 
 double seconds_since(TimePoint begin) { return seconds_between(begin, Clock::system().now()); }
 
-// A lingering rank stays for two seconds. This bound is a little lower, and load only adds to it.
+// A lingering rank stays for two seconds. This bound is slightly lower; load only increases the
+// time.
 constexpr double kStay = 1.9;
 
-/// Returns true if at least one of ten attempts leaves before kStay: the machine may stall
-/// occasionally.
+/// Returns true if at least one of ten attempts leaves within kStay seconds, because the machine
+/// may stall occasionally.
 bool leaves_at_once(const std::function<double()>& leave) {
   for (int i = 0; i < 10; ++i) {
     if (leave() < kStay) return true;
@@ -47,12 +48,13 @@ void expect_end_of(int leaver, Transport& mine) {
                concat("tcp: rank ", leaver, " (127.0.0.1:"), "disconnected: ");
 }
 
-/// A rank sends `count` bytes and leaves. The other rank receives them at once or late; data beyond
-/// the socket buffer is read while the sender lives, the rest after it has left.
+/// Case in which a rank sends `count` bytes and leaves. The other rank receives them immediately or
+/// late. Data beyond the socket buffer is read while the sender still exists, the remainder after
+/// it has left.
 struct Leaving {
   std::size_t count;
   int leaver;
-  bool has_unread;  // the peer has sent bytes that the leaver never reads
+  bool has_unread;  // the peer has sent bytes that the leaver does not read
   bool is_asked_late;
 };
 
@@ -107,7 +109,7 @@ TEST(TcpClosing, LastMessageArrivesAfterSenderDisconnects) {
   std::printf("leaving | %d times after the last message | slowest %.3f s\n", num_cases, slowest);
 }
 
-/// Integral values that differ in each call.
+/// Returns integral values that differ in each call.
 float operand_of(int rank, int call, std::size_t i) {
   return static_cast<float>((i * 31 + static_cast<std::size_t>(call * 7 + rank * 1'013)) % 4'093);
 }
@@ -125,7 +127,7 @@ void check_sum(Communicator& communicator, int call, std::size_t count) {
   }
 }
 
-// The last call completes on all ranks although each leaves as soon as it has its own result.
+// The last call completes on all ranks, although each rank leaves as soon as it has its own result.
 TEST(TcpClosing, ImmediateDisconnectKeepsLastAllReduceIntact) {
   double slowest = 0;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
@@ -146,7 +148,7 @@ TEST(TcpClosing, ImmediateDisconnectKeepsLastAllReduceIntact) {
   std::printf("leaving | 24 groups after their last sum | slowest %.3f s\n", slowest);
 }
 
-/// Group in which packets from rank 0 no longer arrive, so its final data stays in its own socket
+/// Group in which packets from rank 0 no longer arrive, so that its last data stays in its socket
 /// buffer.
 struct Silenced : DirectRanks {
   Silenced() {
@@ -195,12 +197,12 @@ TEST(TcpClosing, EarlyDisconnectEndsCallsOfRemainingRanks) {
   }
 }
 
-// All connections are made when the group forms, so a rank need not reach another one to learn of
-// its death.
+// All connections exist when the group has formed, so a rank learns of a death even without a
+// connection attempt.
 class DeathNotice : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
   DeathNotice() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
-  /// Returns the errors of a sum by the ranks in `members`, which leave afterwards; "" for other
+  /// Runs a sum on the ranks in `members`, which leave afterwards. Returns the errors; "" for other
   /// ranks.
   std::vector<std::string> errors_of_sum(const std::vector<int>& members) {
     return errors_of_ranks(4, [&](int rank) {
@@ -287,7 +289,7 @@ TEST(SendBuffer, MayBeFreedAfterSendHandleIsDropped) {
   drives->join();
 }
 
-// The peer keeps reading while it waits for another message; only that frees buffer space.
+// While the peer waits for another message, it keeps reading; only this frees buffer space.
 TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
@@ -298,18 +300,19 @@ TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
                 HasSubstr("rank 0: the disk is full"));
   });
   ranks.rank(0)->abort(Error(ErrorCode::kAborted, "rank 0: the disk is full"));
-  memory.reset();  // though a part of it may be still to be written
-  waits->join();   // rank 0 is still there, so the abort ended the wait
+  memory.reset();  // part of it may still be unsent
+  waits->join();   // rank 0 still exists, so it was the abort that ended the wait
   EXPECT_ERROR(send->wait(in(1s)), kAborted, "the disk is full");
 }
 
-// The receiver's memory is freed in the middle of the body; the next message still arrives whole.
+// The receiver's memory is freed in the middle of the body; the next message still arrives
+// complete.
 TEST(SendBuffer, ReceiveMayBeCancelledDuringLargeMessage) {
   DirectRanks ranks;
   const Bytes first = pattern_of(kLong, 12), second = pattern_of(1'000'000, 13);
   const auto sends = Executor::system().start("rank-0", [&] {
     const auto one = ranks.rank(0)->send(1, 5, {}, first);
-    Clock::system().sleep_for(50ms);  // part of it has been received
+    Clock::system().sleep_for(50ms);  // time to receive part of the message
     const auto two = ranks.rank(0)->send(1, 6, {}, second);
     one->wait(late());
     two->wait(late());
@@ -325,8 +328,7 @@ TEST(SendBuffer, ReceiveMayBeCancelledDuringLargeMessage) {
   sends->join();
 }
 
-// Each rank sends the memory that the peer's message then overwrites, as an in-place all_reduce
-// does.
+// Each rank sends memory that the peer's message then overwrites, as in an in-place all_reduce.
 TEST(SendBuffer, MayReceiveIntoSameBufferAfterSend) {
   constexpr std::size_t kInPlace = std::size_t{700} << 10;
   DirectRanks ranks;
@@ -347,7 +349,8 @@ TEST(SendBuffer, MayReceiveIntoSameBufferAfterSend) {
 }
 
 // Rank 0 sends rank 1 more than the buffers hold, then waits for rank 2, which sends only after
-// rank 1 has received everything. Space freed at rank 1 must therefore let rank 0's send continue.
+// rank 1 has received everything. So rank 0's send must continue during that wait, as soon as rank
+// 1 frees space.
 TEST(SendBuffer, LargeSendProgressesWhileRankWaitsForAnotherPeer) {
   InProcessStore store;
   expect_on_ranks(3, [&](int rank) {
@@ -369,7 +372,7 @@ TEST(SendBuffer, LargeSendProgressesWhileRankWaitsForAnotherPeer) {
   });
 }
 
-/// Which packets are dropped, and what the ranks do meanwhile.
+/// Case that defines which packets are dropped, and what the ranks do meanwhile.
 struct Silence {
   const char* name;
   bool to_zero, to_one;
@@ -418,7 +421,7 @@ TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
   for (const auto& thread : threads) thread->join();
 }
 
-// The system resends the lost packets, some of them late.
+// TCP resends the lost packets, some of them late.
 TEST(TcpHalfOpen, TwoSecondsOfSilenceAreTolerated) {
   DirectRanks group;
   for (const int end : group.end_of_rank) let_packets_vanish(end);
@@ -431,7 +434,8 @@ TEST(TcpHalfOpen, TwoSecondsOfSilenceAreTolerated) {
   EXPECT_EQ(group.rank(0)->lost_peer(), std::nullopt);
 }
 
-/// Rank 1 reads nothing for 8 s, while rank 0 has sent it `count` bytes.
+/// Expects connections to survive while rank 1 reads nothing for 8 s and rank 0 has sent it `count`
+/// bytes.
 void expect_patience(std::size_t count) {
   DirectRanks group;
   const auto body = pattern_of(count, 5);
@@ -450,8 +454,8 @@ void expect_patience(std::size_t count) {
   });
 }
 
-// The pause exceeds the timeout of a silent link, but rank 1's kernel still answers that its window
-// is full.
+// The pause exceeds the timeout of a silent connection, but rank 1's kernel still reports that its
+// receive window is full.
 TEST(TcpHalfOpen, LongComputationKeepsConnections) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{32} << 20}) {
@@ -462,8 +466,8 @@ TEST(TcpHalfOpen, LongComputationKeepsConnections) {
 
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
-/// Expects that `rank` of two, while it connects, ends with the reason when it is raised, not after
-/// its timeout of 60 s. `before`, if given, runs before the reason is raised.
+/// Expects `rank` of two to stop connecting as soon as the reason is raised, long before its
+/// timeout of 60 s. `before`, if given, runs before the reason is raised.
 void expect_interruption(int rank, ConnectOptions::Way way, KeyValueStore& store,
                          const std::function<void()>& before = nullptr) {
   const auto interruption = std::make_shared<Interruption>();
@@ -486,13 +490,13 @@ class ConnectInterruption : public ::testing::TestWithParam<ConnectOptions::Way>
   InProcessStore store;
 };
 
-/// Rank 1 is expected but never joins.
+/// Rank 1 never joins.
 TEST_P(ConnectInterruption, EndsWaitOfRank0ForHigherRank) { expect_that_it_ends(0); }
 
 /// Rank 0 never publishes its address.
 TEST_P(ConnectInterruption, EndsWaitOfHigherRankForAddress) { expect_that_it_ends(1); }
 
-/// Rank 0 listens, but never answers.
+/// Rank 0 listens but never answers.
 TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
   const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
   const internal::Listener near = internal::listen_locally();
@@ -504,7 +508,7 @@ TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, ConnectInterruption, ::testing::ValuesIn(kWays), name_of);
 
-/// A stopped rank keeps its connections open, but never reports that it has all of its own.
+/// A stopped rank keeps its connections open, but never reports that its connections are complete.
 TEST(Interruption, EndsWaitForUnresponsiveRank) {
   InProcessStore store;
   store.set("ranks/1", internal::to_text({.run = 815,

@@ -1,5 +1,5 @@
-// Tests cluster specifications, the chief, resolver selection, and environments that describe no
-// cluster.
+// Tests cluster specifications, the choice of the chief and of the resolver, and environments
+// without a cluster.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -295,7 +295,7 @@ TEST(ResolverRegistry, ChoosesResolverByEnvironment) {
 TEST(ResolverRegistry, MpirunInsideSlurmTakesPrecedence) {
   EXPECT_EQ(chosen(with({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "8"}}, slurm())),
             "MPI");
-  EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, slurm())), "Slurm");  // by srun
+  EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, slurm())), "Slurm");  // set by srun
   EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}}, slurm())),
             "MPI");
 }
@@ -325,7 +325,7 @@ TEST(ResolverRegistry, WarnsOnceIfLauncherStartedIndependentCopies) {
     resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
   }
   resolve({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
-  resolve({{"WORLD_SIZE", "8"}});  // from another tool
+  resolve({{"WORLD_SIZE", "8"}});  // set by an unrelated tool
   resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "1"}});
   const std::vector<std::string> lines = log.list();
   ASSERT_EQ(lines.size(), 2U);

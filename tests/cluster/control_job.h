@@ -42,9 +42,10 @@ inline std::unique_ptr<ControlClient> join(const ControlServer& server, int inde
   return connect_control(server.target(), tasks_of(index + 1).back(), options);
 }
 
-/// Creates a key and a self-signed certificate in a folder derived from `name`.
+/// Creates a key and a self-signed certificate in a folder that depends on `name`.
 inline TlsFiles make_certificate(const std::string& name) {
-  // Tests run concurrently, and members read the files again when they reconnect.
+  // A separate folder, because tests run concurrently and members read the files again when they
+  // reconnect.
   const std::string folder = concat(::testing::TempDir(), "/tutti_tls_", name, "_", ::getpid());
   std::filesystem::create_directories(folder);
   const TlsFiles files{folder + "/cert.pem", folder + "/key.pem", folder + "/cert.pem"};

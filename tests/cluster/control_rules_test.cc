@@ -1,4 +1,5 @@
-// Tests the rules of the control plane: store, silence, stalls, agreements and broken connections.
+// Tests the rules of the control plane: store, silent members, stalls, stop agreements and broken
+// connections.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <grpcpp/test/default_reactor_test_peer.h>
@@ -67,10 +68,10 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             silent + "stopped: state T, no heartbeat for 2.1 s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may have just been resumed
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // may have been resumed just now
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             silent + "silent: no heartbeat for 5.1 s, though its process is in state S");
-  // The state of a process on another machine is unknown, and its packets may be delayed.
+  // For a process on another machine, the state is unknown and packets may be delayed.
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kUnknown, '?'}),
             silent + "silent: no heartbeat for 5.1 s, and its process is on another machine");
@@ -99,7 +100,8 @@ TEST(HealthRules, StarvedProcessIsNotReportedAsSilent) {
   EXPECT_NE(silence_of(record, 60s, {Kind::kIsStopped, 'T'}), "");
 }
 
-/// Workers 0 and 1 wait in collective 3; worker 2 has finished 2.
+/// Returns members of which workers 0 and 1 wait in collective 3, and worker 2 has finished
+/// collective 2.
 std::vector<internal::MemberRecord> a_stall() {
   std::vector<internal::MemberRecord> records;
   for (int i = 0; i < 3; ++i) {
@@ -137,7 +139,7 @@ TEST(HealthRules, WarnAboutLateRankAndAbortAtDeadline) {
           "4.6 s in all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 (group 'all', step "
           "12); worker 2 is in user code for 5.0 s (training), after broadcast(float32 x 1, "
           "'b') #2 at a.cc:6"));
-  EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // logged once
+  EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // the warning is logged only once
   const auto at_the_end = stuck_at(records, 60s);
   ASSERT_EQ(at_the_end.size(), 1u);
   EXPECT_THAT(at_the_end[0], HasSubstr("fatal stuck: worker 2 (127.0.0.1:4712, pid 812) "
@@ -171,7 +173,7 @@ TEST(HealthRules, NoWarningWithoutWaitingMembers) {
 
 using Groups = std::vector<GroupProgress>;
 
-/// Returns members 0, 1, ... whose last two reports, at 0 s, named these calls.
+/// Returns members 0, 1, ...; the last two reports of each, both at 0 s, named these calls.
 std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
   std::vector<internal::MemberRecord> records;
   for (const Groups& each : groups) {
@@ -182,7 +184,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
   return records;
 }
 
-/// Returns the verdict of the deadlock rule on members with this progress at 2 s.
+/// Returns the deadlock rule's verdict at 2 s on members with this progress.
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   const auto finding = internal::find_deadlock(pointers_to(records), at(2s));
   if (!finding) return "";
@@ -198,7 +200,8 @@ GroupProgress outside(const std::string& group, std::uint64_t calls) {
   return {group, calls, calls, "", 100ms};
 }
 
-/// Worker 0 gathers values while worker 1 sums gradients: each waits for the other.
+/// Returns a deadlock: worker 0 gathers values and worker 1 sums gradients, so each waits for the
+/// other.
 std::vector<Groups> a_deadlock() {
   return {{waits("values", 3, "reduce #3 at a.cc:7"), outside("gradients", 8)},
           {outside("values", 2), waits("gradients", 9, "sum #9 at a.cc:5")}};
@@ -220,7 +223,7 @@ TEST(HealthRules, DeadlockReportNamesThreeMembersAndTheirWaiters) {
                   {outside("a", 0), waits("b", 1, "B"), outside("c", 1), outside("d", 4)},
                   {outside("a", 1), outside("b", 0), waits("c", 2, "C"), outside("d", 4)},
                   {outside("a", 1), outside("b", 1), outside("c", 2), waits("d", 5, "D")}});
-  // 0 waits for 1, 1 for 0 and 2, 2 for 0 and 1, 3 for all of them.
+  // Worker 0 waits for 1, worker 1 for 0 and 2, worker 2 for 0 and 1, and worker 3 for all of them.
   EXPECT_THAT(deadlock_of(records),
               ::testing::AllOf(
                   HasSubstr("worker 0 has waited 2.1 s for worker 1 in A;"),
@@ -240,7 +243,7 @@ TEST(HealthRules, DeadlockReportNamesAllWaitersOfCall) {
                        HasSubstr("worker 0 has waited 2.1 s for "),
                        HasSubstr(" in reduce #3 at a.cc:7")));
   records = members_in(groups);
-  records[2].progress_at = at(1500ms);  // reached a moment later
+  records[2].progress_at = at(1500ms);  // worker 2 entered its call slightly later
   EXPECT_THAT(
       deadlock_of(records),
       ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 has waited "));
@@ -252,7 +255,7 @@ TEST(HealthRules, WaitsThatMayResolveAreNotReportedAsDeadlock) {
   const std::pair<const char*, void (*)(Records&)> changes[] = {
       {"worker 1 computes",
        [](Records& all) { all[1].progress.groups[1] = outside("gradients", 8); }},
-      // Then it may finish sum 8, begin 9, and come to reduce.
+      // Worker 1 may still finish sum 8, enter sum 9 and then reduce.
       {"worker 1 is within an older call of the group",
        [](Records& all) {
          all[0].progress.groups = {outside("values", 2), waits("gradients", 9, "sum #9")};
@@ -292,10 +295,11 @@ TEST(HealthRules, ProgressReportsWithSameCallsAreEqual) {
 TEST(StopAgreement, ChoosesStepNotYetPassedByAnyMember) {
   internal::StopAgreement server(2s);
   internal::StopGate a, b;
-  EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // is in step 2
-  EXPECT_FALSE(a.stops_after(2, TimePoint::min()));  // is in step 3
+  EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // continues with step 2
+  EXPECT_FALSE(a.stops_after(2, TimePoint::min()));  // continues with step 3
   EXPECT_FALSE(b.stops_after(1, TimePoint::min()));
-  // The server's information is old: it has both workers in step 2, but the first is past it.
+  // The server's information is outdated: it has both workers in step 2, but worker `a` is in step
+  // 3.
   auto proposal = server.request("worker 1: SIGTERM", {{1, 2}, {2, 2}}, at(0s));
   ASSERT_TRUE(proposal);
   EXPECT_EQ(proposal->step(), 2u);
@@ -306,7 +310,7 @@ TEST(StopAgreement, ChoosesStepNotYetPassedByAnyMember) {
   EXPECT_FALSE(server.answer(2, *yes, at(0s)));
   proposal = server.answer(1, *no, at(0s));
   ASSERT_TRUE(proposal);
-  EXPECT_EQ(proposal->step(), 4u);  // one step of margin
+  EXPECT_EQ(proposal->step(), 4u);  // includes a margin of one step
   EXPECT_EQ(proposal->round(), 2u);
   EXPECT_FALSE(server.answer(1, *a.take(*proposal), at(0s)));
   proposal = server.answer(2, *b.take(*proposal), at(0s));
@@ -352,7 +356,7 @@ TEST(StopAgreement, UnreachableMemberDoesNotBlockAgreement) {
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
   EXPECT_TRUE(server.current()->is_final());
-  // Alternatively, the worker is known to have exited.
+  // Same, but the worker is known to have exited.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
   EXPECT_TRUE(other.forget(2)->is_final());
@@ -384,7 +388,7 @@ TEST(StopGate, ContinuesWithoutFinalDecision) {
   EXPECT_EQ(gate.current_step(), 2u);
 }
 
-/// Records the messages sent to a member.
+/// Link that records the messages sent to a member.
 class ToldLink final : public internal::MemberLink {
  public:
   void send(const v1::JobEvent& event) override {
@@ -397,11 +401,11 @@ class ToldLink final : public internal::MemberLink {
   void close() override {}
 
   std::uint64_t number = 0;
-  int num_messages = 0;  // those with verdicts
+  int num_messages = 0;  // counts only messages with verdicts
   std::vector<Verdict> verdicts;
 };
 
-/// Runs the server's rules on a simulated clock. Members are on other machines.
+/// Fixture that runs the server's rules on a simulated clock. Members are on other machines.
 class Disconnections : public ::testing::Test {
  protected:
   std::shared_ptr<ToldLink> come(int index, std::uint64_t incarnation = 0) {
@@ -446,7 +450,7 @@ class Disconnections : public ::testing::Test {
     request.set_message("reset by peer");
     return call(&internal::JobService::ReportDisconnection, request);
   }
-  /// Returns the message of the verdict that the report caused; "" if it caused none.
+  /// Makes a member report a lost connection; returns the message of the resulting verdict, or "".
   std::string verdict_after_report(const ToldLink& from, int peer, std::uint64_t last_verdict) {
     const std::uint64_t before = service_.verdicts_after(0).size();
     const grpc::Status status = report(from.number, peer, last_verdict);
@@ -471,7 +475,8 @@ TEST_F(Disconnections, ReportYieldsOneVerdictAndKeepsMembers) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
-  // Members that joined after the connections were made do not matter.
+  // The reporter's connections are older than worker 2's join, which does not invalidate the
+  // report.
   EXPECT_EQ(verdict_after_report(*a, 1, 0),
             "worker 0 lost its connection to worker 1: reset by peer");
   for (const auto& each : {a, b, c, observer}) {
@@ -494,7 +499,7 @@ TEST_F(Disconnections, ReportYieldsOneVerdictAndKeepsMembers) {
             "worker 1 lost its connection to worker 0: reset by peer")
       << "a connection that was made after the verdict";
   EXPECT_EQ(verdict_after_report(*a, 2, 4), "");
-  // A member's leave is sent to the others, but is not a failure.
+  // The remaining members are notified that a member left, but this is not a failure.
   leave(*a);
   EXPECT_EQ(c->verdicts.back().kind, VerdictKind::kLeft);
 }
@@ -514,7 +519,7 @@ TEST_F(Disconnections, ReportsAboutDepartedPeerAreIgnored) {
   const auto a = come(0), b = come(1);
   leave(*b);
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
-  // The loss does not matter to a member that has itself left.
+  // A member that has left is not affected by the loss, either.
   EXPECT_EQ(verdict_after_report(*b, 0, 0), "");
 }
 
@@ -548,8 +553,8 @@ TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   EXPECT_EQ(last(), before);
 }
 
-// The call Leave overtook a report on the stream. The process that holds the task now counts its
-// calls from the start, and must not be expected to make those of its predecessor.
+// The call Leave overtakes a report on the stream. The task's new process counts its calls from the
+// start, so its predecessor's progress must not count for it.
 TEST_F(Disconnections, ProgressReportAfterLeaveIsIgnored) {
   const auto progress_in = [](std::uint64_t entered, std::uint64_t finished) {
     v1::MemberReport report;
@@ -610,7 +615,7 @@ TEST_F(Disconnections, ServerStarvationDoesNotCountAsSilence) {
       service_.tick();
     }
   };
-  tick_for(10s, 170ms);  // waits up to 150 ms for a processor each time
+  tick_for(10s, 170ms);  // each tick is up to 150 ms late, because the server waits for a processor
   EXPECT_EQ(last(), 1u) << service_.verdicts_after(1).front().message;
   tick_for(6s, durations::kTryAgain);
   ASSERT_EQ(last(), 2u);
@@ -632,7 +637,7 @@ TEST(ControlDisconnections, ReportReachesAllMembersOfRunningServer) {
     EXPECT_EQ(verdict.kind, VerdictKind::kDisconnected);
     EXPECT_EQ(verdict.message,
               "worker 1 lost its connection to worker 0: a chunk with a wrong checksum");
-    // Members that reconnect wait for each other; known verdicts do not disturb them.
+    // The members reconnect and wait for each other, undisturbed by the verdict that they know.
     (*each)->set(concat("here/", verdict.who.task.index), "x");
     EXPECT_EQ((*each)->wait("here/1", late()), "x");
   }

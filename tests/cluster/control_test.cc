@@ -1,5 +1,5 @@
-// Tests the control server with in-process members: store, refusals, restarts, foreign connections,
-// certificates.
+// Tests the control server with in-process members: store, refusals, restarts, foreign connections
+// and certificates.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -98,25 +98,26 @@ TEST_F(Control, ReportsJoinsLeavesAndFailures) {
   EXPECT_ERROR(c->get("k"), kFailedPrecondition, "worker 2 has left the job");
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 6; }));
   const auto verdicts = a->verdicts();
-  EXPECT_EQ(std::ranges::count(verdicts, VerdictKind::kFailed, &Verdict::kind), 2);  // all kept
+  // Both failures are kept.
+  EXPECT_EQ(std::ranges::count(verdicts, VerdictKind::kFailed, &Verdict::kind), 2);
   EXPECT_EQ(verdicts.back().kind, VerdictKind::kLeft);
   EXPECT_FALSE(verdicts.back().is_fatal);
   EXPECT_THAT(verdicts.back().message, HasSubstr("worker 2 (127.0.0.1:9012, pid "));
   for (std::size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i].number, i + 1);
 }
 
-/// Returns the progress of a member that has entered `entered` collectives of the group "all" and
-/// finished `finished` of them.
+/// Returns the progress of a member that has entered `entered` and finished `finished` collectives
+/// of the group "all".
 std::shared_ptr<ProgressTracker> board_of(std::uint64_t entered, std::uint64_t finished) {
   auto board = std::make_shared<ProgressTracker>();
   board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 1s}; });
   return board;
 }
 
-// On a busy machine, the last news of a peer's collective may be older than its leave message.
+// On a busy machine, the latest report of a member may be older than its peer's leave message.
 TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto options = server_options();
-  options.health.heartbeat_every = 10min;  // only the first heartbeat and the one before leaving
+  options.health.heartbeat_every = 10min;  // only the first heartbeat, and one before leaving
   options.health.silent_after = options.health.unreachable_after = 20min;
   server_ = ControlServer::start(options);
   const auto late = board_of(0, 0);
@@ -125,7 +126,7 @@ TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   leaving.progress = late;
   const auto waiter = join(*server_, 0, waiting);
   auto leaver = join(*server_, 1, leaving);
-  Clock::system().sleep_for(200ms);  // both have reported once
+  Clock::system().sleep_for(200ms);  // until both have reported once
   late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 1s}; });
   late->watch("all", {});  // the communicator is destroyed before the member
   leaver.reset();
@@ -185,7 +186,7 @@ TEST_F(Control, ThrownErrorIsNotAlsoLogged) {
   const thrown::LogLines lines;
   b->report_failure(Error(ErrorCode::kDataLoss, "thrown in user code"));
   b->report_failure(Error(ErrorCode::kDataLoss, "another one"));
-  ASSERT_TRUE(comes_true([&] { return a->verdicts().size() == 4; }));  // the first two are joins
+  ASSERT_TRUE(comes_true([&] { return a->verdicts().size() == 4; }));  // two joins and two failures
   EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("thrown in user code")));
 }
 
@@ -224,7 +225,7 @@ TEST_F(Control, JoinTimeoutNamesMissingMembers) {
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(late()); });
   const auto c = join(*server_, 2);
   c->wait_for_members(late());
-  waiter->join();  // before any member leaves
+  waiter->join();  // so that no member leaves before it ends
 }
 
 TEST_F(Control, RefusesDuplicateAndUnknownTasks) {
@@ -268,7 +269,7 @@ TEST_F(Control, RestartedTaskReplacesPreviousProcess) {
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
   EXPECT_THAT(a->fatal_verdict()->message, HasSubstr("died: a new process has its task"));
   young->set("k", "young");
-  // The previous incarnation can no longer change anything.
+  // The previous process of the task can no longer change anything.
   EXPECT_ERROR(old->set("k", "old"), kUnavailable);
   EXPECT_EQ(a->get("k"), "young");
   EXPECT_ERROR(join(*server_, 1), kFailedPrecondition, "worker 1 was restarted 1 times already");
@@ -308,7 +309,7 @@ TEST_F(Control, ListsMissingMembersDuringWait) {
   server_ = server_for(3);
   const auto a = join(*server_, 0);
   join(*server_, 1)->leave();
-  EXPECT_TRUE(server_->missing().empty());  // no member waits
+  EXPECT_TRUE(server_->missing().empty());  // no member waits for others
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(in(20s)); });
   ASSERT_TRUE(comes_true([&] { return server_->missing().size() == 2; }));
   EXPECT_EQ(server_->missing()[0].task, tasks_of(2)[1]);
@@ -328,12 +329,12 @@ TEST_F(Control, RestartedProcessIsNotExpectedInEarlierCollectives) {
   const auto successor = join(*server_, 1, again);
   waiting.progress = board_of(2, 1);
   const auto waiter = join(*server_, 0, waiting);
-  Clock::system().sleep_for(500ms);  // twice the time granted to a leaving member
+  Clock::system().sleep_for(500ms);  // twice the grace period of a leaving member
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
 TEST_F(Control, UnreachableAddressFailsAtOnce) {
-  // TCP has no broadcast, so the system rejects the connection at once.
+  // TCP cannot connect to a broadcast address, so the system fails at once.
   EXPECT_ERROR((void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}),
                kUnavailable,
                "control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
@@ -364,7 +365,7 @@ TEST_F(Control, PortInUseErrorNamesOwningProcess) {
                "end that process or try another port");
 }
 
-/// Each server removes socket files of killed servers, but must keep those of live ones.
+/// Each server removes socket files of dead servers but must keep those of live servers.
 TEST_F(Control, ServersStartedConcurrentlyAllListen) {
   std::vector<std::unique_ptr<Thread>> threads;
   std::atomic<int> num_claims{0};
@@ -402,7 +403,7 @@ TEST(ControlTargets, InvalidTargetsAreRefused) {
 }
 
 TEST(ControlJoin, FirstTaskHostsServerAtItsOwnAddress) {
-  // A port that was free a moment ago.
+  // This port was just free.
   const int port = internal::listen_at({"127.0.0.1", 0}).endpoint.port;
   std::vector<MemberTask> tasks{{"chief", 0, concat("127.0.0.1:", port)},
                                 {"worker", 0, "127.0.0.1:2"}};
@@ -434,7 +435,7 @@ TEST(ProcessProbe, DetectsRunningThreadWhileMainThreadSleeps) {
   internal::ProcessState state;
   const auto thread = Executor::system().start(
       "looks", [&] { state = internal::inspect_process(self.pid, self.start_time); });
-  thread->join();  // sleeps in the process's main thread
+  thread->join();  // this main thread sleeps in join()
   EXPECT_EQ(state.letter, 'R');
   EXPECT_TRUE(state.is_busy());
 }
@@ -459,11 +460,11 @@ TEST(ControlUnknownClients, HundredsOfUnknownConnectionsDoNotDisturbMembers) {
   for (int i = 0; i < 400; ++i) {
     crowd.push_back(internal::start_connecting(place_of(*server)));
     proxied_ranks::say(crowd.back(), words[static_cast<std::size_t>(i) % words.size()]);
-    if (i % 50 == 0) member->set("k", concat(i));  // keeps working
+    if (i % 50 == 0) member->set("k", concat(i));  // the member still works
   }
   EXPECT_EQ(member->get("k"), "350");
   const auto late = join(*server, 1, {.tls = options.tls});
-  // Connections that do not speak TLS are closed at once; silent and slow ones after 5 s.
+  // Connections that do not speak TLS are closed at once, and silent or slow ones after 5 s.
   const TimePoint begin = Clock::system().now();
   EXPECT_TRUE(comes_true([&] {
     std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
@@ -492,8 +493,8 @@ TEST(ControlUnknownClients, LoopbackServerUsesPrivateUnixSocket) {
   EXPECT_TRUE(opened.is_connection_refused) << opened.reason;
 }
 
-// A killed process leaves its socket file behind. The next server at the address takes it over, but
-// never the socket of a live process.
+// A killed process leaves its socket file behind. The next server at the same address replaces it,
+// but would never replace the socket of a live process.
 TEST(ControlUnknownClients, SocketOfDeadProcessIsReplaced) {
   std::string target;
   std::filesystem::path path, kept;
@@ -517,7 +518,7 @@ TEST(ControlUnknownClients, SocketOfDeadProcessIsReplaced) {
 TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
   auto options = server_options();
   options.tls = control_job::make_certificate("resets");
-  options.health.unreachable_after = 20s;  // reconnecting may take seconds on a busy machine
+  options.health.unreachable_after = 20s;  // on a busy machine, a reconnection may take seconds
   const auto server = ControlServer::start(options);
   testing::ChaosPlan plan;
   plan.cut_every = 20'000;
@@ -528,7 +529,7 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
     const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
                                         {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
     const auto other = join(*server, 1, {.tls = options.tls});
-    // The number of bytes depends on how they are grouped, so the loop counts faults, not changes.
+    // How many bytes pass per change varies, so the loop counts faults.
     const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
     for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
       const std::string key = concat("k/", i);
@@ -544,7 +545,7 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips(), 3);
 }
 
-// Damaged length fields have this effect, too: one end waits for data that never comes, without an
+// A damaged length field has the same effect: one end waits for data that never arrives, without an
 // error.
 TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   auto options = server_options();
@@ -578,7 +579,7 @@ TEST(ControlTls, RefusesClientsWithoutCertificateOfAuthority) {
                "worker 1 cannot join at 127.0.0.1:", "the TLS handshake fails");
 }
 
-// The address 0.0.0.0 is not a loopback address, but reaches this machine.
+// The address 0.0.0.0 is not a loopback address, but this machine can be reached through it.
 TEST(ControlTls, JobSecretSufficesForNetworkAddress) {
   auto options = server_options();
   options.address = "0.0.0.0:0";
@@ -588,7 +589,7 @@ TEST(ControlTls, JobSecretSufficesForNetworkAddress) {
   EXPECT_THAT(server->target(), ::testing::StartsWith("grpc://0.0.0.0:"));
   const auto far = join(*server, 0, {.secret = options.secret});
   far->set("k", "v");
-  // Processes on this machine may also connect through the loopback address.
+  // Processes on this machine can also connect through the loopback address.
   const std::string port = server->target().substr(server->target().rfind(':'));
   const auto near =
       connect_control("grpc://127.0.0.1" + port, {"worker", 1, ""}, {.secret = options.secret});

@@ -1,5 +1,5 @@
-// Tests proofs against a published vector, handshakes, and acceptors that face foreign clients,
-// wrong secrets and replays over real sockets.
+// Tests HMAC against published vectors, handshakes, and acceptors on real sockets that face foreign
+// clients, wrong secrets and replays.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 
@@ -62,7 +62,8 @@ Ends ends_of(const JobSecret& of_client, const JobSecret& of_server) {
           Handshake(Handshake::Side::kServer, kServer, of_server)};
 }
 
-/// Transfers bytes between the two sides, at most `piece` at a time, until none are left.
+/// Transfers bytes in both directions, at most `piece` at a time, until both sides have sent
+/// everything.
 void run(Ends& ends, bool accepts = true, std::size_t piece = 1000) {
   const auto carry = [piece](Handshake& from, Handshake& to) {
     const auto bytes = from.bytes_to_send();
@@ -129,7 +130,7 @@ TEST(Handshake, DifferentSecretsAreRefusedOnBothSides) {
 }
 
 TEST(Handshake, RefusesClientWithInvalidProof) {
-  // The client ignores the server's proof and sends a wrong one of its own.
+  // The client ignores the server's proof and answers with a wrong proof.
   Handshake server(Handshake::Side::kServer, kServer, JobSecret::generate());
   server.take(Handshake(Handshake::Side::kClient, kClient, {}).bytes_to_send());
   EXPECT_EQ(server.bytes_to_send().size(), kRankHelloBytes + 32);
@@ -276,14 +277,14 @@ TEST(Exposure, NetworkAddressRequiresSecretButLoopbackDoesNot) {
 
 constexpr RankHello kPeer{1, 815};
 
-/// Rank 0 of a group of two, on its own thread. The store announces a rank 1, whose part the test
-/// plays.
+/// Rank 0 of a group of two, on a separate thread. The store also announces rank 1, whose role the
+/// test plays.
 class Serving {
  public:
   const JobSecret secret = JobSecret::generate();
   Announcement own;
 
-  /// `change` modifies the announcement of rank 1 in the store.
+  /// `change`, if given, modifies rank 1's announcement in the store.
   explicit Serving(const std::function<void(Announcement& announced)>& change = nullptr) {
     Announcement announced{.run = kPeer.run,
                            .machine = "elsewhere",
@@ -302,7 +303,7 @@ class Serving {
   }
   const Endpoint& endpoint() const { return own.endpoint; }
   bool has_ended() const { return ended_.is_set(); }
-  /// Waits until rank 1 has reported that it has all its connections, then returns its socket.
+  /// Waits until rank 0 has accepted rank 1, then returns the socket between them.
   FileDescriptor arrival() {
     EXPECT_TRUE(ended_.wait_until(late()));
     if (peers_.empty()) return FileDescriptor();
@@ -314,7 +315,7 @@ class Serving {
     EXPECT_TRUE(ended_.wait_until(late()));
     return error_;
   }
-  /// Returns true once the log contains `words`; waits for that.
+  /// Waits until the log contains `words`; returns false if it never does.
   bool refuses_with(const std::string& words) {
     return comes_true([&] { return log.text().find(words) != std::string::npos; });
   }
@@ -339,7 +340,7 @@ class Serving {
   InProcessStore store_;
   const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
   std::vector<ConnectedPeer> peers_;  // written by thread_ until ended_ is set
-  std::string error_;                 // as peers_
+  std::string error_;                 // same as peers_
   Event ended_;
   std::unique_ptr<Thread> thread_;
 };
@@ -352,7 +353,7 @@ TEST(Acceptor, AcceptedPeerKeepsUnreadBytesInSocket) {
   while (handshake.peer() == std::nullopt) ASSERT_TRUE(hear(socket, handshake));
   EXPECT_EQ(handshake.peer(), (RankHello{0, rank.own.run}));
   EXPECT_FALSE(rank.has_ended());
-  // Sends the proof, and without waiting for the verdict the report that all connections exist and
+  // Without waiting for the verdict, sends the proof, the report that all connections exist, and
   // the first byte of a message.
   auto words = handshake.bytes_to_send();
   words.push_back(std::byte{1});
@@ -374,7 +375,7 @@ TEST(Acceptor, RefusalNamesDifferingJobGroupOrNumerics) {
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;
-    bool is_final = false;  // retrying cannot help: the rank gives up with an error
+    bool is_final = false;  // if true, rank 0 ends with an error, because retries are useless
   };
   const std::vector<Case> cases{
       {"two jobs met", [](Announcement& other) { other.build.set_job_id("other job"); }},
@@ -403,7 +404,7 @@ TEST(Acceptor, RefusalNamesDifferentSecret) {
     const Handshake handshake = shake_hands(socket, kPeer, secret);
     EXPECT_EQ(handshake.state(), Handshake::State::kRefused);
     EXPECT_THAT(handshake.reason(), HasSubstr("does not know this job's secret"));
-    // A client without the secret would notice this and leave; this one sends something
+    // A client without the secret would notice this and disconnect; this client sends a proof
     // nevertheless.
     say(socket, std::string(32, '?'));
     EXPECT_TRUE(gets_closed(socket));
@@ -436,7 +437,7 @@ TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
     crowd.push_back(connect_to(rank.endpoint()));
     say(crowd.back(), words[i % words.size()]);
   }
-  // A genuine peer still connects.
+  // A genuine peer can still connect.
   const auto socket = connect_to(rank.endpoint());
   const Handshake handshake = shake_hands(socket, kPeer, rank.secret);
   ASSERT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
@@ -467,7 +468,7 @@ TEST(Acceptor, ClosesOldestConnectionsAboveLimit) {
   EXPECT_TRUE(is_closed(silent.front()));
 }
 
-// More connections than one address may have open at once.
+// Makes more connections than one address may have open at the same time.
 TEST(Acceptor, AuthenticatedPeersDoNotCountTowardsAddressLimit) {
   Serving rank;
   for (int i = 0; i < 700; ++i) {
@@ -526,7 +527,7 @@ TEST(TcpSecrets, AreRequiredForNetworkAddresses) {
                  "allow_insecure_network");
   EXPECT_INVALID(connect_by_tcp(0, 2, store, {.address = "0.0.0.0"}),
                  "'0.0.0.0' means every interface");
-  // With a secret, rank 1 tries to connect.
+  // With a secret, the check passes and rank 1 tries to connect.
   EXPECT_ERROR(
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()}),
       kUnavailable, "192.0.2.7", "an address of this machine");

@@ -14,7 +14,7 @@
 namespace tutti::ipv6_test {
 using namespace std::chrono_literals;
 
-/// Sums 1, 2 and 4 across three workers at ::1 whose cluster comes from TF_CONFIG.
+/// Sums 1, 2 and 4 over three workers at ::1 that read their cluster from TF_CONFIG.
 void expect_sum(const WorkerGroupOptions& options) {
   const std::vector<int> ports = launch::free_ports(3);
   std::vector<std::string> addresses;
@@ -40,7 +40,8 @@ TEST(Ipv6, WorkersOfTfConfigConnectByEveryTransport) {
   expect_sum({.way = ConnectOptions::Way::kTcp, .listen_at = "[0:0:0:0:0:0:0:1]:0"});
 }
 
-// The address :: is not a loopback address, but reaches this machine by TCP and TLS.
+// The address :: is not a loopback address, but this machine can be reached through it by TCP and
+// TLS.
 TEST(Ipv6, ServerOnAnyAddressIsReachableByEachAddress) {
   auto options = control_job::server_options();
   options.address = "[::]:0";
@@ -67,7 +68,7 @@ TEST(Ipv6, CallCarriesAddressOfCaller) {
   });
   auto server_options = rpc_suite::server_options();
   server_options.address = "[::1]:0";
-  server_options.tls = control_job::make_certificate("ipv6");  // forces TCP, even within a machine
+  server_options.tls = control_job::make_certificate("ipv6");  // forces TCP even within one machine
   const auto server = rpc_suite::start_server(server_options, handler);
   auto options = rpc_suite::client_options();
   options.tls = server_options.tls;

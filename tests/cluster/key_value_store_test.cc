@@ -1,4 +1,4 @@
-// Tests values stored by key in files, groups that form through such a store, and groups of
+// Tests key-value stores in files, groups of ranks that form through such a store, and groups of
 // workers.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
@@ -77,7 +77,7 @@ TEST(FileKeyValueStore, ConcurrentReadersSeeCompleteValues) {
       }
     }));
   }
-  // Reads at least 200 times, and until both writers have written 50 times concurrently.
+  // Reads at least 200 times, and until both concurrent writers have written 50 times.
   bool all_whole = true;
   for (int i = 0; all_whole && (i < 200 || num_writes[0] < 50 || num_writes[1] < 50); ++i) {
     const std::string value = store.get("k").value();
@@ -108,7 +108,7 @@ TEST(FileKeyValueStore, SystemErrorNamesFolderAndOperation) {
   EXPECT_ERROR(store.set("k", "x"), kUnavailable, folder, "writing the value of 'k'");
 }
 
-/// Exchanges a byte with every other rank.
+/// Checks the connections by exchanging a byte with every other rank.
 void expect_connected(Transport& mine) {
   std::array<std::byte, 1> byte{}, got{};
   for (int peer = 0; peer < mine.size(); ++peer) {
@@ -131,9 +131,10 @@ TEST(Rendezvous, TimeoutIsMeasuredFromLastConnection) {
 
 TEST(Rendezvous, ReconnectsLostConnectionAndKeepsRemainingOnes) {
   proxied_ranks::ProxiedStore store({});
-  constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;  // hellos, proofs, the verdict
+  // Both hellos and proofs, and the verdict.
+  constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;
   expect_on_ranks(3, [&](int rank) {
-    if (rank == 0) {  // the others are connected with each other and wait for rank 0
+    if (rank == 0) {  // ranks 1 and 2 are connected and wait for rank 0
       store.wait("ranks/1", late());
       while (store.proxy(1).num_passed() < kHandshakeBytes) {
         Clock::system().sleep_for(1ms);
@@ -153,7 +154,7 @@ constexpr int kTasks = 3;
 
 struct Met {
   ~Met() {
-    while (!planes.empty()) planes.pop_back();  // the host of the server leaves last
+    while (!planes.empty()) planes.pop_back();  // the server's host leaves last
   }
   std::vector<ControlPlane> planes = std::vector<ControlPlane>(kTasks);
   std::vector<std::string> errors;
@@ -212,7 +213,7 @@ TEST(JobRendezvous, FailureToHostIsReportedByAllTasks) {
   EXPECT_THAT(met->errors, Each(AllOf(HasSubstr("worker 0 cannot host"), HasSubstr("127.0.0.1:"))));
 }
 
-/// Covers every resolver that may know a cluster without knowing the task of this process.
+/// Covers every resolver that can have a cluster without this process's task.
 TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
   const auto tf_config =
       TfConfigResolver::from_text(R"({"cluster": {"worker": ["127.0.0.1:4000"]}})");
@@ -232,7 +233,7 @@ TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
 }
 
 TEST(WorkerGroup, ForeignListenAddressIsRefusedBeforeWaiting) {
-  // An address of a network reserved for documentation (RFC 5737).
+  // 192.0.2.7 belongs to a network reserved for documentation (RFC 5737).
   const StaticResolver elsewhere({{"worker", {"127.0.0.1:4000", "192.0.2.7:4000"}}},
                                  {.task_type = "worker", .task_id = 1});
   const StaticResolver here({{"worker", {"127.0.0.1:4000", "127.0.0.1:4001"}}},

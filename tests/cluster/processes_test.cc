@@ -1,5 +1,5 @@
 // Tests jobs and groups of real processes that are killed, stopped, failing or late. Prints how
-// long detection took; asserts only that it happened.
+// long detection took, but only requires that it happened.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ namespace tutti::processes_test {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// Child process that is read line by line; killed when destroyed. Not thread-safe.
+/// Child process whose output is read line by line; killed by the destructor. Not thread-safe.
 class LineProcess {
  public:
   /// `words`: path of the program and its arguments.
@@ -61,7 +61,7 @@ class LineProcess {
     std::fputs((line + "\n").c_str(), input_);
     std::fflush(input_);
   }
-  /// Returns the next line, or "end" after the last one.
+  /// Returns the next line; "end" after the last line.
   std::string line() {
     std::array<char, 4096> text{};
     if (!std::fgets(text.data(), text.size(), output_)) return "end";
@@ -76,7 +76,8 @@ class LineProcess {
       if (text.starts_with(begin) || text == "end") return text;
     }
   }
-  /// Waits for the end. Returns the exit code, or the negated number of the signal that killed it.
+  /// Waits for the process to end. Returns its exit code, or the negated number of the signal that
+  /// killed it.
   int exit_code() {
     if (pid_ == 0) return code_;
     int status = 0;
@@ -116,7 +117,7 @@ ControlServerOptions server_for(int n) {
   return options;
 }
 
-/// Job of n workers, all of which have joined.
+/// Job of n workers that have all joined.
 struct Job {
   std::unique_ptr<ControlServer> server;
   std::vector<std::unique_ptr<MemberProcess>> workers;
@@ -140,7 +141,7 @@ struct Heard {
   double milliseconds = 0;
 };
 
-/// Returns the next verdict of this kind that the worker received, and its delay after `since`.
+/// Returns the next verdict of this kind that the worker receives, and its delay after `since`.
 Heard hear(MemberProcess& worker, const std::string& kind, TimePoint since) {
   std::istringstream words(worker.line_with("verdict " + kind));
   std::string word;
@@ -185,13 +186,13 @@ TEST(ControlProcesses, StoppedMemberIsReportedWithProcessState) {
       times.push_back(heard.milliseconds);
     }
     print_time(fast ? "SIGSTOP, fast_detect (goal 600)" : "SIGSTOP (goal 2500)", times);
-    // Once resumed, the worker receives the verdict about itself.
+    // When the worker is resumed, it receives the verdict about itself.
     job.workers[1]->signal(SIGCONT);
     EXPECT_THAT(hear(*job.workers[1], "stopped", begin).message, HasSubstr("worker 1"));
   }
 }
 
-/// Job in which worker 1 reaches the server through a proxy; workers 0 and 2 connect directly.
+/// Job in which worker 1 reaches the server through a proxy, and workers 0 and 2 directly.
 /// Certificates force TCP, as between machines.
 struct ProxiedJob {
   ProxiedJob() {
@@ -215,7 +216,7 @@ struct ProxiedJob {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
-/// Reports a failure of worker 1 and expects no other verdict, as if the connection had never
+/// Makes worker 1 report a failure and expects no other verdict, as if its connection had never
 /// broken.
 void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   job.workers[1]->tell("fail on purpose");
@@ -225,7 +226,7 @@ void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   }
 }
 
-// The opening of the new connection may be damaged or lost, too, and is then tried again.
+// The first messages of the new connection are lost, too, so the connection is tried again.
 TEST(ControlProcesses, UnansweredReconnectionIsRetried) {
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
@@ -240,7 +241,7 @@ TEST(ControlProcesses, UnansweredReconnectionIsRetried) {
   expect_failure_as_only_verdict(job, begin);
 }
 
-// Its process visibly runs: only the network path is silent, which may be temporary.
+// The member's process is visibly running: only the network path is silent, perhaps temporarily.
 TEST(ControlProcesses, TotalPacketLossIsReportedOnBothSides) {
   ProxiedJob job;
   const TimePoint begin = now();
@@ -335,7 +336,7 @@ TEST(TcpProcesses, TwoRanksMayStartInEitherOrder) {
   }
 }
 
-// Behaviour of a rank when another one dies, and the expected error.
+// What a rank does when its peer dies, and the expected error.
 struct Death {
   const char* name;
   std::vector<std::string> more;
@@ -344,7 +345,7 @@ struct Death {
 
 class DyingProcesses : public ::testing::TestWithParam<Death> {
  protected:
-  /// Two ranks at work, of which rank 0 waits for at most `timeout_ms`.
+  /// Two working ranks; rank 0 waits for at most `timeout_ms`.
   struct Ranks {
     Ranks(const std::string& folder, int timeout_ms)
         : zero(folder, 0, 2, 1, timeout_ms, GetParam().more),
@@ -392,7 +393,7 @@ TEST_P(DyingProcesses, StoppedRankIsReportedAtDeadline) {
 
 TEST(TcpProcesses, StaleStoreOfEarlierRunIsIgnored) {
   const std::string folder = fresh_folder("stale");
-  for (int run = 0; run < 3; ++run) {  // higher ranks first, so that they read the old addresses
+  for (int run = 0; run < 3; ++run) {  // higher ranks start first, so they read the old addresses
     RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);
     Clock::system().sleep_for(30ms);
     RankProcess zero(folder, 0, 3, 1, 1);

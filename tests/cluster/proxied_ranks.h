@@ -1,4 +1,5 @@
-// Ranks of this process whose connections pass through faulty proxies, and clients of ranks.
+// Ranks of this process whose connections pass through proxies that inject faults, and clients of
+// ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,8 +29,8 @@ namespace tutti::proxied_ranks {
 using testing::in;
 using testing::late;
 
-/// Makes the system drop all segments that arrive for this connected TCP socket, before TCP sees
-/// them. Segments of up to `longest` bytes, including headers, pass.
+/// Makes the system drop segments that arrive for this connected TCP socket before TCP sees them.
+/// Segments of up to `longest` bytes, including headers, still pass.
 inline void let_packets_vanish(int socket, std::uint32_t longest = 0) {
   std::array<sock_filter, 4> program{{{BPF_LD | BPF_W | BPF_LEN, 0, 0, 0},
                                       {BPF_JMP | BPF_JGT | BPF_K, 0, 1, longest},
@@ -47,8 +48,8 @@ inline void let_packets_arrive(int socket) {
   (void)::setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &nothing, sizeof(nothing));
 }
 
-/// Returns this process's end of its only IPv4 connection to `port`, where it listened: the
-/// accepted end, or the connecting one.
+/// Returns one end of the only IPv4 connection to `port`, at which this process listens: the
+/// accepted end or the connecting end.
 inline int end_of_connection(int port, bool is_accepted) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int number = std::atoi(entry.path().filename().c_str());
@@ -63,8 +64,7 @@ inline int end_of_connection(int port, bool is_accepted) {
   fail(ErrorCode::kNotFound, "this process has no connection to port ", port);
 }
 
-/// Store in which every rank is announced at a proxy of its own, through which higher ranks reach
-/// it.
+/// Store that announces every rank at the address of a proxy, through which higher ranks reach it.
 class ProxiedStore final : public KeyValueStore {
  public:
   explicit ProxiedStore(const testing::ChaosPlan& plan) : plan_(plan) {}
@@ -89,7 +89,7 @@ class ProxiedStore final : public KeyValueStore {
     MutexLock lock(mutex_);
     return *proxies_.at(rank);
   }
-  /// Ends the connections as if the rank's process had died.
+  /// Ends the connections through a rank's proxy, as if the rank's process had died.
   void end_proxy(int rank) {
     MutexLock lock(mutex_);
     proxies_.erase(rank);
@@ -102,7 +102,7 @@ class ProxiedStore final : public KeyValueStore {
   std::map<int, std::unique_ptr<testing::ChaosProxy>> proxies_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Group in which all bytes between ranks 0 and 1 pass through the proxy of rank 0.
+/// Group in which all bytes between ranks 0 and 1 pass through rank 0's proxy.
 struct ProxiedRanks {
   explicit ProxiedRanks(const testing::ChaosPlan& plan = {}, int size = 2,
                         ConnectOptions options = {})
@@ -117,8 +117,8 @@ struct ProxiedRanks {
   std::vector<std::shared_ptr<Transport>> ranks;
 };
 
-/// Exchanges `count` bytes between two ranks. Throws the transport's errors, and kInternal if other
-/// bytes arrived than were sent.
+/// Exchanges `count` bytes between two ranks. Throws the transport's errors, and kInternal if the
+/// received bytes differ from those sent.
 inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0) {
   const int rank = mine.rank();
   const auto body = pattern_of(count, 2 * round + static_cast<std::uint64_t>(rank));
@@ -132,7 +132,7 @@ inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0
   }
 }
 
-/// Two ranks without a proxy, and the sockets at both ends of their connection.
+/// Two ranks connected without a proxy, and the sockets at both ends of their connection.
 struct DirectRanks {
   DirectRanks() {
     require_on_ranks(2, [&](int r) { exchange(*rank(r), 1); });
@@ -148,14 +148,14 @@ struct DirectRanks {
   std::array<int, 2> end_of_rank{};
 };
 
-/// How a rank's calls ended.
+/// Error that ended a rank's calls, and its time.
 struct CallsEnd {
   ErrorCode code = ErrorCode::kOk;
   std::string message;
   TimePoint at{};
 };
 
-/// Calls `calls` with 0, 1, 2, ... until it throws an Error.
+/// Calls `calls` with 0, 1, 2, ... until it throws an Error, and returns how it ended.
 template <class Calls>
 CallsEnd end_of(const Calls& calls) {
   for (std::uint64_t round = 0;; ++round) {
@@ -167,7 +167,7 @@ CallsEnd end_of(const Calls& calls) {
   }
 }
 
-/// Expects kUnavailable with a message that names the peer, now and for later calls.
+/// Expects kUnavailable with a message that names the peer, for this call and for later calls.
 inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   const std::string name = concat("tcp: rank ", peer, " (127.0.0.1:");
   EXPECT_EQ(end.code, ErrorCode::kUnavailable) << end.message;
@@ -183,7 +183,7 @@ inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   EXPECT_NE(later.message.find(name), std::string::npos) << later.message;
 }
 
-/// Connects to an endpoint and waits for the connection.
+/// Connects to an endpoint and waits until the connection exists.
 inline internal::FileDescriptor connect_to(const internal::Endpoint& endpoint) {
   internal::FileDescriptor socket = internal::start_connecting(endpoint);
   pollfd ready{socket.get(), POLLOUT, 0};
@@ -199,7 +199,8 @@ inline void say(const internal::FileDescriptor& socket, std::string_view words) 
   say(socket, std::as_bytes(std::span(words)));
 }
 
-/// Returns true if the other side has closed; appends bytes received before that to `received`.
+/// Returns true if the peer has closed the connection. Appends bytes received before that to
+/// `received`.
 inline bool is_closed(const internal::FileDescriptor& socket,
                       std::vector<std::byte>* received = nullptr) {
   std::array<std::byte, 4096> bytes{};
@@ -212,7 +213,7 @@ inline bool is_closed(const internal::FileDescriptor& socket,
   return false;
 }
 
-/// Waits up to a minute for the other side to close; returns true if it did.
+/// Waits up to a minute for the peer to close the connection; returns true if it does.
 inline bool gets_closed(const internal::FileDescriptor& socket,
                         std::vector<std::byte>* received = nullptr) {
   const TimePoint end = testing::late();
@@ -224,8 +225,8 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
   return true;
 }
 
-/// Waits up to a minute for bytes and passes them to the handshake. Returns false if the connection
-/// has ended.
+/// Waits up to a minute for bytes and passes them to the handshake. Returns false if the peer has
+/// closed the connection.
 inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& handshake) {
   std::array<std::byte, internal::kLongestHandshake> bytes{};
   pollfd ready{socket.get(), POLLIN, 0};

@@ -28,7 +28,7 @@ TEST(MpiResolver, ReadsOpenMpiVariables) {
   EXPECT_EQ(resolver.job_id(), "prterun-host-17@1");
   EXPECT_EQ(resolver.task(), (Task{"worker", 3}));
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"worker", {"", "", "", ""}}}));
-  EXPECT_EQ(resolver.master(), "");  // the ranks exchange their addresses themselves
+  EXPECT_EQ(resolver.master(), "");  // ranks exchange addresses by themselves
   EXPECT_NO_THROW(validate_cluster(resolver));
 }
 
@@ -41,7 +41,7 @@ TEST(MpiResolver, ReadsPmiAndPmix) {
   EXPECT_TRUE(hydra.is_one_host());
   const MpiResolver pmix({}, Environment({{"PMIX_RANK", "2"}, {"SLURM_STEP_NUM_TASKS", "3"}}));
   EXPECT_EQ(pmix.task(), (Task{"worker", 2}));
-  EXPECT_FALSE(pmix.is_one_host());  // not given by the environment
+  EXPECT_FALSE(pmix.is_one_host());  // the environment does not say
   EXPECT_EQ(pmix.local_rank(), std::nullopt);
 }
 
@@ -255,7 +255,7 @@ TEST(SlurmResolver, AssignsEveryTaskToWorkerByDefault) {
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://t02n13:8888");
   EXPECT_EQ(resolver.master(), "grpc://t02n13:8888");
   EXPECT_EQ(resolver.num_accelerators(), (std::map<std::string, int>{{"GPU", 1}}));
-  EXPECT_EQ(resolver.cuda_visible_devices(), "0");  // reported, not set
+  EXPECT_EQ(resolver.cuda_visible_devices(), "0");  // the resolver reports it but does not set it
   EXPECT_EQ(environment.find("CUDA_VISIBLE_DEVICES"), "0");
 }
 
@@ -294,8 +294,9 @@ TEST(SlurmResolver, PartitionsGpusOfNodeAmongTasks) {
   };
   EXPECT_EQ(visible("0", {{"CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5"}}), "0,1");
   EXPECT_EQ(visible("2", {{"CUDA_VISIBLE_DEVICES", "2,3,5,7,8,9"}}), "8,9");
-  EXPECT_EQ(visible("4", {{"SLURM_GPUS_ON_NODE", "4"}}), "2,3");  // two tasks on that node
-  EXPECT_EQ(visible("2", {{"SLURM_GPUS_ON_NODE", "2"}}), "0");    // fewer GPUs than tasks
+  EXPECT_EQ(visible("4", {{"SLURM_GPUS_ON_NODE", "4"}}), "2,3");  // that node runs two tasks
+  // The node has fewer GPUs than tasks.
+  EXPECT_EQ(visible("2", {{"SLURM_GPUS_ON_NODE", "2"}}), "0");
   EXPECT_EQ(visible("0", {}), std::nullopt);
   EXPECT_EQ(visible("0", {{"CUDA_VISIBLE_DEVICES", ""}}), std::nullopt);
 }
@@ -308,7 +309,7 @@ TEST(SlurmResolver, KeepsGpuBindingOfSlurm) {
 }
 
 TEST(SlurmResolver, DividesNodeAcceleratorsAmongTasks) {
-  // Each node has 6 GPUs and runs 3 or 2 tasks.
+  // Each node has 6 GPUs; one runs 3 tasks, the other 2.
   const SlurmResolver resolver({}, two_nodes("0", {{"SLURM_GPUS_ON_NODE", "6"}}));
   const auto gpus = [](int count) { return std::map<std::string, int>{{"GPU", count}}; };
   EXPECT_EQ(resolver.num_accelerators(), gpus(2));
@@ -566,7 +567,7 @@ TEST(UnionResolver, SingleSparseJobKeepsItsIndices) {
   EXPECT_EQ(joined(only, other).task_indices("worker"), (std::vector<int>{1, 3, 5}));
 }
 
-/// Knows only the accelerators of its own process.
+/// Resolver that knows only the accelerators of its own process.
 class OwnProcessResolver final : public ClusterResolver {
  public:
   OwnProcessResolver() { apply({.task_type = "worker", .task_id = 0}); }
@@ -600,7 +601,7 @@ TEST(StaticResolver, ReturnsItsArguments) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},
                                 {.master = "m:1", .task_type = "worker", .task_id = 1});
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
-  EXPECT_EQ(resolver.master(), "m:1");  // not the own task's address, as in tf
+  EXPECT_EQ(resolver.master(), "m:1");  // not the address of its own task, same as tf
   EXPECT_EQ(resolver.master("worker", 0), "a:1");
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://a:1");
   EXPECT_TRUE(resolver.num_accelerators().empty());

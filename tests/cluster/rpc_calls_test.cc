@@ -1,5 +1,5 @@
-// Tests calls between tasks, over connections that break as well, and their messages however gRPC
-// splits them.
+// Tests calls between tasks, including calls over connections that break, and their messages,
+// however gRPC splits these.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,7 @@ class RpcCalls : public ::testing::Test {
   static std::unique_ptr<RpcClient> connect(const RpcServer& server, int index = 0) {
     return RpcClient::connect(server.target(), RpcMethod::kApply, client_options(index));
   }
-  /// A server and its only client.
+  /// Server and its only client.
   struct Pair {
     explicit Pair(Handler::Take take = Handler::echo)
         : handler(std::move(take)), server(serve(handler)), client(connect(*server)) {}
@@ -34,7 +34,7 @@ class RpcCalls : public ::testing::Test {
     const std::unique_ptr<RpcServer> server;
     const std::unique_ptr<RpcClient> client;
   };
-  /// Returns the address at which to restart the server.
+  /// Returns an address at which the server can be restarted.
   static std::string address_of(const RpcServer& server) {
     return server.target().substr(server.target().find("://") + 3);
   }
@@ -81,7 +81,7 @@ TEST_F(RpcCalls, ChunkedPayloadsKeepBytesAndAlignment) {
   const Packet answer = pair.client->call(request, late());
   check_pieces(answer);
   EXPECT_EQ(all_of(answer), all_of(request));
-  // Reads parts of the message, wherever its slices end.
+  // Reads ranges of the payload that begin and end inside slices.
   const Bytes all = all_of(request);
   for (const auto& [first, count] :
        {std::pair<std::size_t, std::size_t>{0, 64}, {100, 65600}, {65000, 3 << 20}, {0, 0}}) {
@@ -97,7 +97,7 @@ TEST_F(RpcCalls, ThousandsOfMixedChunksArriveComplete) {
   const Pair pair;
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
-    const bool is_large = i % 700 == 699;  // runs of small buffers exceed one message's limit
+    const bool is_large = i % 700 == 699;  // each run of small buffers exceeds one message
     const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
     request.payload.push_back(shared(pattern_of(size, i)));
   }
@@ -133,7 +133,8 @@ TEST_F(RpcCalls, CallsOfClientArriveInOrderOneAtATime) {
   const Pair pair([&](const std::shared_ptr<RpcCall>& call) {
     EXPECT_TRUE(all_sent.wait_until(late()));
     EXPECT_EQ(++inside, 1);
-    heads.push_back(text_of(call->request().head));  // no mutex: requests arrive one at a time
+    // Needs no mutex, because requests arrive one at a time.
+    heads.push_back(text_of(call->request().head));
     if (heads.size() % 50 == 0) Clock::system().sleep_for(1ms);
     --inside;
     call->reply({});
@@ -160,7 +161,7 @@ TEST_F(RpcCalls, ClientsAreServedConcurrentlyAndIdentified) {
       MutexLock lock(mutex);
       peers[text_of(call->request().head)] = call->peer();
     }
-    // The first client's function returns only after the second client's.
+    // The first client's handler call returns only after the second client's has started.
     const bool is_first = text_of(call->request().head) == "one";
     if (!is_first) second_came.set();
     EXPECT_TRUE(second_came.wait_until(late()));
@@ -169,7 +170,7 @@ TEST_F(RpcCalls, ClientsAreServedConcurrentlyAndIdentified) {
   const auto server = serve(handler);
   const auto first = connect(*server, 0);
   const auto second = connect(*server, 3);
-  // Large enough that the call does not block a gRPC thread.
+  // The calls are so large that they are not handled on a gRPC thread, which would block.
   const auto one = first->start(packet("one", pattern_of(100000, 1)));
   (void)second->call(packet("two", pattern_of(100000, 1)), late());
   (void)one->wait(late());
@@ -208,7 +209,7 @@ TEST_F(RpcCalls, ReplyAfterDeadlineCanStillBeReceived) {
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   keeper_.release().front()->reply(packet("at last"));
   EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
-  (void)pair.client->start(packet("no caller waits"));  // the reply is discarded
+  (void)pair.client->start(packet("no caller waits"));  // no call waits for this reply
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   for (const auto& call : keeper_.release()) call->reply({});
 }
@@ -247,7 +248,7 @@ TEST_F(RpcCalls, BrokenConnectionErrorNamesServer) {
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   const std::string address = address_of(*server);
   server.reset();
-  for (const auto& call : keeper_.release()) call->reply({});  // discarded
+  for (const auto& call : keeper_.release()) call->reply({});  // these replies are discarded
   const std::string name = "worker 0: ps 1 (" + address + "): the connection broke";
   EXPECT_ERROR((void)reply->wait(late()), kUnavailable, name, "read its log");
   EXPECT_ERROR((void)client->call(packet("later"), late()), kUnavailable, name);
@@ -288,7 +289,7 @@ TEST_F(RpcCalls, UnansweredCallsAreResentInOrderAfterReconnect) {
   calls.clear();
   heads.clear();
   (void)first->wait_for_end();
-  replies.push_back(first->start(packet("12")));  // waits as well
+  replies.push_back(first->start(packet("12")));  // this call waits, too
   server = start_server(again, handler);
   const auto second = connect();
   second->take_over(*first);
@@ -367,7 +368,7 @@ TEST_F(RpcCalls, ErrorNamesUnservedMethod) {
 TEST_F(RpcCalls, NetworkAddressRequiresSecret) {
   Handler handler;
   auto options = server_options();
-  options.address = "192.0.2.1:0";  // no machine has this address: refused before connecting
+  options.address = "192.0.2.1:0";  // a network address; refused before the server listens
   EXPECT_INVALID((void)start_server(options, handler),
                  "RpcServer: other machines reach '192.0.2.1'");
   options.secret = JobSecret::generate();
@@ -428,7 +429,7 @@ TEST(CallMessages, AreReassembledForAnyChunking) {
         EXPECT_EQ(got->packet.head, message.packet.head);
         EXPECT_TRUE(all_of(got->packet) == all_of(message.packet)) << payload << " in " << cut;
         const bool is_whole = got->packet.payload.size() == (payload > 0 ? 1 : 0);
-        // A reply that arrived in one slice is not copied; a request is assembled.
+        // A reply that arrives in one slice is not copied; a request is always assembled.
         EXPECT_TRUE(is_whole || side == Side::kClient) << payload << " in " << cut;
       }
     }
@@ -498,7 +499,8 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
   refuse({reply.SerializeAsString()}, Side::kClient, "an error");
 }
 
-/// A message with any flipped bit is read as sent or refused; a fuzzer covers further changes.
+/// A message with a flipped bit is refused, or its payload is at most as long as the original; a
+/// fuzzer covers further changes.
 TEST(CallMessages, FlippedBitsAreReadOrRefused) {
   const std::string sound = written({7, packet("head", pattern_of(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
@@ -521,7 +523,8 @@ class RpcFaults : public ::testing::Test {
   static std::string target_of(const ChaosProxy& proxy) {
     return concat("grpc://", proxy.endpoint().to_string());
   }
-  /// Uses certificates, which force calls through TCP, where they can be broken.
+  /// Returns options with certificates, which force calls through TCP, where a proxy can break
+  /// them.
   RpcServerOptions tcp_server_options() const {
     auto options = server_options();
     options.tls = tls_;
@@ -535,7 +538,7 @@ class RpcFaults : public ::testing::Test {
   const TlsFiles tls_ = control_job::make_certificate("rpc_faults");
 };
 
-/// Each call is answered correctly or ends with kUnavailable, and so are later calls.
+/// Every call, including those after a fault, is answered correctly or ends with kUnavailable.
 TEST_F(RpcFaults, CorruptedConnectionAnswersCorrectlyOrBreaks) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);
@@ -593,7 +596,7 @@ TEST_F(RpcFaults, ConnectionLossWithinRequestYieldsNoCall) {
   EXPECT_EQ(num_calls, 0);
 }
 
-/// Keep-alive, not a call, detects that no data passes.
+/// Keep-alive detects that no data passes, even without a call.
 TEST_F(RpcFaults, KeepAliveBreaksSilentConnectionWithinSeconds) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);

@@ -1,5 +1,5 @@
-// Tests the TCP transport: frames, foreign connections, buffered messages, missing ranks,
-// broken connections.
+// Tests the TCP transport: frames, foreign connections, buffered messages, missing ranks and broken
+// connections.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -88,8 +88,8 @@ TEST(TcpFrame, InvalidAnnouncementsAreRefused) {
 
 TEST(TcpTransport, GroupFormsDespiteUnknownClientsAndStaleAddresses) {
   InProcessStore store;
-  // A stale value of an earlier run names a listener that never answers; rank 1 drops it for the
-  // new one.
+  // The store has a stale address of a listener that never answers; rank 1 switches to the new
+  // address.
   const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
   store.set("ranks/0", internal::to_text({7, "m", silent.endpoint}));
   std::shared_ptr<Transport> zero, one;
@@ -201,11 +201,11 @@ TEST(MessageEngineOverTcp, SendsExactlyScheduledMessages) {
   }
 }
 
-// Two hellos, two proofs and a verdict.
+// Two hellos, two proofs and one verdict.
 constexpr std::uint64_t kHandshakeBytes =
     2 * (internal::kRankHelloBytes + internal::kProofBytes) + 1;
 
-/// Both ranks exchange messages of many lengths until the connection breaks.
+/// Exchanges messages of many lengths between both ranks until the connection breaks.
 std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_t large) {
   std::array<CallsEnd, 2> ends;
   expect_on_ranks(2, [&](int rank) {
@@ -217,12 +217,12 @@ std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_
   return ends;
 }
 
-/// Returns the time from the proxy's fault to the end of the last call.
+/// Returns the time between the proxy's fault and the end of the last call, in seconds.
 double seconds_until_told(const ChaosProxy& proxy, const std::array<CallsEnd, 2>& ends) {
   return seconds_between(proxy.last_event(), std::max(ends[0].at, ends[1].at));
 }
 
-/// Kinds of faults: one per connection, somewhere in the first bytes or in the first megabytes.
+/// Kind of fault. Each connection has one fault, within the first bytes or the first megabytes.
 enum class Fault { kCut, kFlip, kHalfClose };
 
 ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
@@ -237,10 +237,10 @@ ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
 
 struct PeerGpus {
   std::vector<double> seconds;  // sorted
-  int damaged = 0;              // number of errors that report damage
+  int damaged = 0;              // number of errors that report damaged data
 };
 
-/// Breaks the connection of a new pair of ranks for each seed.
+/// Breaks the connection of a new pair of ranks once per seed.
 PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
   PeerGpus told;
   for (std::uint64_t seed = 1; seed <= num_seeds; ++seed) {
@@ -263,14 +263,13 @@ PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
   return told;
 }
 
-/// Calls end because of the fault, long before their deadline of a minute; on a quiet machine
-/// within a second.
+/// The fault ends calls long before their deadline of a minute; on an idle machine within a second.
 TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
   struct Case {
     const char* name;
     Fault fault;
     std::uint64_t num_seeds;
-    int num_damaged;  // one of the two ranks has detected a changed bit and reports it
+    int num_damaged;  // expected number of pairs in which one rank reports a changed bit
   };
   for (const Case& each : {Case{"reset", Fault::kCut, 12, 0},
                            {"changed bit", Fault::kFlip, 16, 16},
@@ -296,7 +295,7 @@ TEST(TcpChaos, ConnectionLossBetweenCallsIsReportedByNextCall) {
   }
 }
 
-// Messages that arrived whole before the break can be received afterwards.
+// Messages that arrived completely before the break can still be received.
 TEST(TcpChaos, MessagesArrivedBeforeConnectionLossAreStillReceived) {
   ProxiedRanks group;
   const auto body = pattern_of(10'000, 1);
@@ -326,7 +325,7 @@ std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
       communicator->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
       if (std::ranges::count(values, 3.0f) != 2'000) fail(ErrorCode::kInternal, "another sum");
       if (rank != 0 || call != 5) continue;
-      ChaosProxy& between_1_and_2 = group.store.proxy(1);  // through which only rank 2 connects
+      ChaosProxy& between_1_and_2 = group.store.proxy(1);  // only rank 2 connects through it
       is_cut ? between_1_and_2.cut_after(100) : between_1_and_2.flip_after(100);
     }
   });
@@ -345,7 +344,7 @@ TEST(TcpChaos, ConnectionLossOfOnePairEndsCallsOfAllRanks) {
   }
 }
 
-// Covers every message of the handshake but the last, whose sender does not wait for an answer.
+// Covers every message of the handshake except the last, whose sender does not wait for an answer.
 TEST(TcpChaos, FailedHandshakesAreRetried) {
   int disturbed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
@@ -361,7 +360,8 @@ TEST(TcpChaos, FailedHandshakesAreRetried) {
 }
 
 TEST(TcpChaos, AdvertisedAddressOverridesListenAddress) {
-  const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;  // port free
+  // This port is free.
+  const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;
   ChaosProxy outside(inside, {});
   InProcessStore store;
   std::array<ConnectedRanks, 2> ranks;

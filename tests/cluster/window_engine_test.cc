@@ -1,4 +1,4 @@
-// Tests collectives of processes over shared memory, and its large pages.
+// Tests collectives between processes through shared memory, and its large pages.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -27,7 +27,7 @@
 namespace tutti::window_engine_test {
 using namespace std::chrono_literals;
 
-/// Where a rank's buffers are allocated.
+/// Kind of memory in which a rank allocates its buffers.
 enum class Memory { kPrivate, kShared, kMixed };
 
 std::vector<std::shared_ptr<Transport>> transports(int size, ConnectOptions options = {}) {
@@ -49,7 +49,7 @@ void fill(std::byte* data, std::size_t count, int rank, int step) {
   }
 }
 
-/// Runs all collectives on one rank, including lists of buffers; returns the bytes of all results.
+/// Runs all collectives on one rank, also with lists of buffers; returns the bytes of all results.
 std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memory memory) {
   const int rank = mine.rank(), size = mine.size();
   const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
@@ -91,7 +91,7 @@ std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memo
     fill(data->data(), count, rank, ++step);
     mine.broadcast(floats(data, count), 1 % size);
     keep(data, count);
-    // Uneven parts, one of which is empty.
+    // Ranks contribute different lengths, one of which is 0.
     std::vector<std::size_t> counts(n, count);
     counts[0] = 0;
     mine.all_gather(floats(data, counts[r]), floats(output, count * (n - 1)), counts);
@@ -181,7 +181,7 @@ TEST(WindowEngine, MissingRankMismatchAndAbortAreReportedOnAllRanks) {
   expect_all(aborted, "the loss is no number");
 }
 
-// A peer may notice that this rank left before the abort reaches it.
+// A peer may notice the disconnection before the abort reaches it.
 TEST(WindowEngine, DisconnectAfterAbortReportsAbortReason) {
   const auto group = transports(2);
   Event has_left;
@@ -250,7 +250,7 @@ TEST(WindowEngine, PeersCannotWriteBuffersOfDetachedRank) {
 
 TEST(ShmTransport, InsufficientMemoryErrorSuggestsRemedy) {
   InProcessStore store;
-  // Exceeds the available address space.
+  // This size exceeds the available address space.
   EXPECT_ERROR(
       connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60}),
       kResourceExhausted, "mapping", "try");
@@ -266,8 +266,7 @@ TEST(ShmTransport, InsufficientMemoryErrorSuggestsRemedy) {
 constexpr std::size_t kPage = 4096, kLarge = std::size_t{2} << 20;
 constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last pages are small
 
-/// Returns how many bytes of the mapping at `address` are in large pages, as reported by the
-/// system.
+/// Returns how many bytes of the mapping at `address` the system backs with large pages.
 std::size_t bytes_in_large_pages(const std::byte* address) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream lines("/proc/self/smaps");
@@ -326,7 +325,7 @@ TEST_F(ShmLargePages, BackEveryMapping) {
 TEST_F(ShmLargePages, ReleasedMemoryIsZeroedOnReuse) {
   std::fill_n(own, kBytes, std::byte{3});
   memory->release(offset);
-  // A smaller buffer: one of the previous large pages is no longer whole.
+  // The new buffer is smaller, so one of the previous large pages is only partly used.
   const std::size_t fewer = kBytes - kLarge;
   EXPECT_EQ(memory->allocate(fewer, HostMemory::Use::kBuffers), offset);
   EXPECT_EQ(std::count(own, own + fewer, std::byte{0}), fewer);
@@ -342,7 +341,7 @@ TEST_F(ShmLargePages, DetachedRankKeepsItsBuffers) {
   EXPECT_EQ(std::count(own, own + kBytes, std::byte{3}), kBytes);
 }
 
-// Exceeds the assumed cache size, so sums prefetch.
+// The buffers exceed the assumed cache size, so the sums prefetch.
 TEST(ShmAllReduce, SumsBuffersLargerThanCache) {
   const auto ranks = transports(2);
   const std::size_t count = (std::size_t{9} << 20) / sizeof(float) + 5;

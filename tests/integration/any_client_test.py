@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Client in another language, with only gRPC and the .proto files, that inspects a running job.
+# Inspects a running job with a client in another language, which has only gRPC and the .proto
+# files.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Trains over a network that is slow, loses, stalls, damages and breaks; the bits must equal an undisturbed run.
+# Trains over a network that delays, loses, stalls and damages data, and breaks; the bits must equal
+# an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: bad_wire_test.py PROGRAM TUTTI [--full] [--log FILE]
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Between-graph workers as processes: the trainer's modes, the classic flags, agreed and single stops.
+# Runs between-graph workers as processes: the trainer's modes, the classic flags, and stops of one
+# or all workers.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: between_graph_test.py TRAINER LOOP TUTTI
 
@@ -48,7 +49,7 @@ def check_mode(trainer, num_workers, expect, *flags):
 
 
 def expect_async(step, own, text):
-    # Every step counts once; a worker notices the end at its next read.
+    # Every step counts once; each worker notices the end at its next read.
     require(STEPS <= step <= STEPS + len(own), f"expected a global step of {STEPS} to {STEPS + len(own)}, got {step}", text)
     require(sum(own) >= step, f"the workers made {own} steps, the servers counted {step}", text)
 
@@ -58,7 +59,7 @@ def expect_together(step, own, text):
 
 
 def expect_backups(step, own, text):
-    # A step takes two gradients, and no worker begins one after the last step.
+    # A step needs two gradients, and no worker begins a step after the last one.
     require(step == STEPS and sum(own) >= 2 * STEPS, f"expected {STEPS} steps, got {step} and {own}", text)
 
 
@@ -79,7 +80,8 @@ def check_launched(trainer, tutti):
 def check_same_bits(loop, tutti):
     """SyncReplicas over all workers gives the weights of MirroredStrategy."""
     with tempfile.TemporaryDirectory() as folder:
-        # Omits --regularized, because values that replicas exchange in a step stay within a worker.
+        # Omits --regularized, because in this mode values that replicas exchange in a step stay
+        # within a worker.
         flags = [each for each in FLAGS if each != "--regularized"] + ["--steps", "5"]
         expected = run_mirrored(loop, 2, flags, folder)
         got = run_launched([tutti, "run", "--workers", "2", "--ps", "2", "--"], loop, ["--update-mode", "sync_replicas", *flags], folder,

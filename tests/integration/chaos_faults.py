@@ -1,4 +1,4 @@
-# Faults of a chaos run: their choice by seed, their injection, and their expected consequences.
+# Faults of a chaos run: selection by seed, injection, and expected consequences.
 # SPDX-License-Identifier: Apache-2.0
 import random
 import re
@@ -23,7 +23,7 @@ WEIGHTS = {
 }
 KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
-# Reason that a worker gives for rolling back: it has detected the fault, or was notified.
+# Reason that a worker logs for rolling back: either it detected the fault, or it was notified.
 CONNECTION_BROKE = r"worker \d+: .*(is gone: |disconnected: |is damaged|lost its connection to).*; going back to the last commit"
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 

@@ -1,4 +1,4 @@
-# Training run whose processes, output, steps and connections a test can observe and disturb.
+# Training run in which a test can observe and disturb processes, output, steps and connections.
 # SPDX-License-Identifier: Apache-2.0
 import collections
 import json
@@ -13,7 +13,8 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
 from processes import Job, differing, later_than, load  # noqa: E402
 
-# Each process chooses its own ports, and publishes the control server's address before it gets the proxy's.
+# Each process chooses its ports, and publishes the control server's address before it gets the
+# proxy's address.
 WRAPPER = """#!/bin/sh
 index=${{TF_CONFIG##*\\"index\\":}}
 index=${{index%%[!0-9]*}}
@@ -52,7 +53,8 @@ class Run(Job):
             threading.Thread(target=target, daemon=True).start()
 
     def make_proxy(self):
-        # Uses a loopback address of its own, so that no other process takes its ports while a worker is dead.
+        # Uses a separate loopback address, so that no other process takes the ports while a worker
+        # is dead.
         chance = random.Random()
         host = f"127.{chance.randrange(1, 255)}.{chance.randrange(1, 255)}.{chance.randrange(1, 255)}"
         self.listen = [(host, 20000 + index) for index in range(self.num_workers)]
@@ -118,7 +120,8 @@ class Run(Job):
         went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: continues after step \d+", since, f"worker {w} going on")
                    for w in range(self.num_workers)]
         number = int(went_on[0].text.rpartition(" ")[2]) + 1
-        # Output lines and steps use different channels, and steps may be a little faster.
+        # Output lines and steps arrive over different channels, so a step may arrive slightly
+        # before its line.
         return self.wait_for(lambda: next((s for s in later_than(self.steps, went_on[0].time - 0.05) if s.number == number), None),
                              f"step {number} after a recovery").time
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Kills, stops, resets and flips bits in one training run; requires the bits of an undisturbed run
-# and prints the time of each recovery.
+# Kills and stops processes, resets connections and flips bits during one training run. Requires the
+# bits of an undisturbed run, and prints the time of each recovery.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: chaos_test.py PROGRAM TUTTI [--faults N] [--seed N] [--workers N] [--json FILE]
 

@@ -28,7 +28,7 @@ struct CounterOptions {
   std::int64_t closures = 1000;
   std::int64_t pause_ms = 0;
   std::int64_t join_timeout_s = 60;
-  std::string another_step = "";  // defined only by this task
+  std::string another_step = "";  // name of a step that only this task defines
   bool writes_early = false;
   bool throws_at_end = false;
   std::string folder = "";
@@ -56,7 +56,7 @@ bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows
   return exact;
 }
 
-/// Row r was incremented by closures r, r + number of rows, ...
+/// Returns true if row r was incremented exactly by closures r, r + number of rows, ...
 bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
                       const Variable& ballast) {
   const std::int64_t num_rows = options.ballast_rows();
@@ -74,7 +74,8 @@ bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
   return true;
 }
 
-/// Reads a variable on a server repeatedly, while other tasks may end and restart.
+/// Reads a variable on a server repeatedly while other tasks may end and restart. Returns false if
+/// its value changes.
 bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& total) {
   for (std::int64_t i = 0; i < reads; ++i) {
     if (i % 10 == 0) say(concat("read ", i));
@@ -84,7 +85,7 @@ bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& t
   return true;
 }
 
-/// Sets `coordinates` on the chief.
+/// Runs the program and returns the exit code. Sets `coordinates` on the chief.
 int count(const CounterOptions& options, bool& coordinates) {
   const auto resolver = resolver_from_environment();
   say(concat("task ", resolver->task() ? resolver->task()->to_string() : "alone", " pid ",
@@ -93,7 +94,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   servers.coordinated = true;
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
-  // A late worker may find that all others have already ended.
+  // Limits the wait of a late worker, whose peers may all have ended.
   servers.cluster.join_timeout = std::chrono::seconds(options.join_timeout_s);
   ParameterServerStrategy strategy(*resolver, servers);
   const auto scope = strategy.scope();
@@ -110,7 +111,8 @@ int count(const CounterOptions& options, bool& coordinates) {
   coordinating.join_timeout = std::chrono::seconds(options.join_timeout_s);
   coordinating.checkpoint_folder = options.folder;
   coordinating.checkpoint_interval = std::chrono::milliseconds(options.interval_ms);
-  if (!options.folder.empty()) {  // kills here are not caused by closures
+  // The test kills workers, so interrupted attempts are not a closure's fault.
+  if (!options.folder.empty()) {
     coordinating.most_attempts = 1000;
   }
   ClusterCoordinator coordinator(strategy, coordinating);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Coordinator, workers and servers as processes: exact counts despite deaths, and errors that name the cause.
+# Runs coordinator, workers and servers as processes: counts are exact despite deaths, and errors
+# name the cause.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: coordinator_test.py COUNTER EXAMPLE TUTTI [--closures N] [--kills N] [--only NAMES]
 
@@ -66,7 +67,8 @@ def check_example(tutti, example):
         text = output_of(*launcher, example)
         epochs = re.findall(r"Finished epoch (\d), accuracy is [0-9.]+\.$", text, re.MULTILINE)
         require(epochs == ["0", "1", "2", "3"], "expected four epochs", text)
-        # The accuracy of an epoch is not checked: on a busy machine, a worker's gradient may be many steps late.
+        # The epochs' accuracy is not checked, because on a busy machine a gradient may be many
+        # steps late.
         evaluation = re.search(r"Evaluation accuracy: ([0-9.]+)$", text, re.MULTILINE)
         require(evaluation and float(evaluation[1]) >= 0.75, "it has not learnt", text)
         for server in range(2):

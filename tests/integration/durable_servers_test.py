@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Kills workers, servers and the coordinator at random and resets connections; counts must be exact.
+# Kills workers, servers and the coordinator at random, and resets connections; counts must be
+# exact.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: durable_servers_test.py COUNTER TUTTI [--closures N] [--kills N] [--resets N] [--seed N] [--only NAMES]
 
@@ -41,7 +42,8 @@ def all_are_here(job, now):
 def check_kills(tutti, counter, closures, kills, seed):
     """Each closure counts once, whatever is killed at any time."""
     chance, killed = random.Random(seed), []
-    # Leaves time for every kill, and for restarted processes to age before the next one, also on a busy machine.
+    # Leaves enough time for every kill, and for restarted processes to run a while before the next
+    # kill, even on a busy machine.
     pause_ms = max(1, round(3 * 1000 * 3.5 * kills / closures))
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 3, [counter, *run_flags(folder, closures, pause_ms)])

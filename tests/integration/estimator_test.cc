@@ -1,4 +1,4 @@
-// Tests estimators: training, evaluation and prediction with checkpoints, hooks, warm start.
+// Tests estimators: training, evaluation and prediction with checkpoints, hooks and warm starts.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/estimator.h"
 
@@ -38,7 +38,7 @@ EstimatorSpec line_with_dropout(const Tensor& features, const Tensor& labels, Es
           .eval_metrics = {{"mae", losses::mean_absolute_error(labels, y)}}};
 }
 
-/// Returns batches of `rows` numbers 0, 1, 2, ... and their doubles.
+/// Returns `count` features 0, 1, 2, ... whose labels are twice as large, in batches of `rows`.
 Dataset numbers_of(std::int64_t rows, std::int64_t count = 12) {
   Tensor x = reshape(arange(static_cast<float>(count)), {count, 1});
   return Dataset::from_tensor_slices(x, x * 2.0f).batch(rows);
@@ -51,7 +51,7 @@ std::vector<std::vector<double>> values_of(const Estimator& estimator) {
 }
 
 TEST(EstimatorTest, ResumeMatchesUninterruptedRunBitForBit) {
-  const auto input = [] { return numbers_of(6, 6).repeat(); };  // an equal batch in each step
+  const auto input = [] { return numbers_of(6, 6).repeat(); };  // the same batch in each step
   const std::string folder = own_folder();
   Estimator straight(line_with_dropout,
                      {.model_dir = folder + "/a", .train_distribute = mirrored(2)});
@@ -64,11 +64,11 @@ TEST(EstimatorTest, ResumeMatchesUninterruptedRunBitForBit) {
   resumed.train(input, {.steps = 1}).train(input, {.max_steps = 6});
   EXPECT_EQ(resumed.global_step(), 6);
   EXPECT_EQ(values_of(resumed), values_of(straight));
-  resumed.train(input, {.max_steps = 6});  // done already
+  resumed.train(input, {.max_steps = 6});  // these steps are already finished
   EXPECT_EQ(values_of(resumed), values_of(straight));
 }
 
-// Model with fixed weights: y = 3 x.
+// Model function with fixed weights: y = 3 x.
 EstimatorSpec three_times(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
   Sequential layer(Input{{1}}, Dense(1, {.use_bias = false, .kernel_initializer = "ones"}));
   const Tensor y = layer(features) * 3.0f;
@@ -84,7 +84,7 @@ TEST(EstimatorTest, EvaluatesAndPredictsUnderDifferentStrategy) {
   EXPECT_ERROR(estimator.evaluate(data), kNotFound);
   estimator.train(data, {.steps = 2});
   const Logs logs = estimator.evaluate(data);
-  EXPECT_DOUBLE_EQ(logs.at("loss"), 28.5);  // the mean of x^2, x from 0 to 9
+  EXPECT_DOUBLE_EQ(logs.at("loss"), 28.5);  // mean of x^2 for x = 0, ..., 9
   EXPECT_DOUBLE_EQ(logs.at("error"), 4.5);
   EXPECT_EQ(logs.at("global_step"), 2.0);
   EXPECT_DOUBLE_EQ(estimator.evaluate(data, {.steps = 1}).at("error"), 2.5);  // 0 to 5
@@ -158,7 +158,7 @@ TEST(EstimatorTest, WarmStartLoadsWeightsOnce) {
   EXPECT_EQ(second.global_step(), 2);
   EXPECT_EQ(values_of(second), values_of(first));
   first.train(input, {.steps = 1});
-  second.train(input, {.steps = 1});  // has its own checkpoint
+  second.train(input, {.steps = 1});  // resumes from the estimator's own checkpoint
   EXPECT_NE(values_of(second), values_of(first));
 }
 
@@ -231,7 +231,7 @@ std::shared_ptr<Strategy> coordinated() {
       .local = {.devices = "cpu:0"}, .num_servers = 2, .num_workers = 2, .coordinated = true});
 }
 
-/// Each update decreases the single weight by 1, so the weight counts updates.
+/// Model function whose updates each decrease the single weight by 1, so the weight counts updates.
 EstimatorSpec counts_updates(const Tensor& features, const Tensor&, EstimatorMode mode) {
   Sequential layer(Input{{1}}, Dense(1, {.use_bias = false, .kernel_initializer = "zeros"}));
   const Tensor y = layer(features);
@@ -255,7 +255,7 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
   EXPECT_EQ(values_of(client), (std::vector<std::vector<double>>{{-25.0}}));
   client.train_on_workers({.steps = 5}).train_on_workers({.max_steps = 30});
   EXPECT_EQ(client.global_step(), 30);
-  // Checkpoints are numbered by their updates, even between steps.
+  // The number of a checkpoint is its number of updates, even if it was saved between steps.
   int num_checkpoints = 0;
   for (const auto& entry : fs::directory_iterator(client.model_dir())) {
     const std::string name = entry.path().filename().string();
@@ -265,8 +265,8 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
         client.evaluate([] { return ones(1); }, {.checkpoint_path = entry.path().string()});
     EXPECT_EQ(-logs.at("loss"), std::stod(name.substr(5))) << name;
   }
-  EXPECT_GE(num_checkpoints, 4);  // 10 or a little more, 20, 25, 30
-  // Another strategy resumes from the client's checkpoint.
+  EXPECT_GE(num_checkpoints, 4);  // at steps 10 or slightly later, 20, 25 and 30
+  // An estimator with a different strategy resumes from the client's checkpoint.
   Estimator alone(counts_updates, {.model_dir = client.model_dir()});
   alone.train(input, {.steps = 1});
   EXPECT_EQ(values_of(alone), (std::vector<std::vector<double>>{{-31.0}}));
@@ -276,7 +276,7 @@ TEST(EstimatorTest, ClientStopsWhenWorkerDataEnds) {
   Estimator client(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   (void)client.serve([] { return ones(6); });
   client.train_on_workers();
-  EXPECT_GE(client.global_step(), 6);  // at least one worker had no more data
+  EXPECT_GE(client.global_step(), 6);  // so at least one worker ran out of data
   EXPECT_LE(client.global_step(), 12);
   EXPECT_EQ(values_of(client)[0][0], -static_cast<double>(client.global_step()));
 }

@@ -1,4 +1,4 @@
-// Trains under every strategy: layers, custom loops, forms of training.
+// Tests training under every strategy: layers, custom loops, and forms of training.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ Tensor noise(const Shape& shape, std::uint64_t seed) {
 MirroredStrategy two_mirrored() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
 /// Trains for `steps` steps on all of `x` and `y` with a mean squared error; returns the trainable
-/// weights, then the others.
+/// weights, followed by the non-trainable ones.
 std::vector<Tensor> trained(Strategy& strategy, const std::function<Sequential()>& make,
                             const Tensor& x, const Tensor& y, int steps) {
   set_random_seed(5);
@@ -64,7 +64,7 @@ constexpr std::int64_t kRows = 10;
 constexpr int kSteps = 5;
 const Shape kImage{6, 6, 2};
 
-/// Returns a model with layer `number` of every_layer() between dense layers.
+/// Returns a function that makes a model with layer `number` of every_layer() between dense layers.
 std::function<Sequential()> around_layer(std::size_t number) {
   return [number] {
     const testing::DescribedLayer described = testing::every_layer()[number];
@@ -81,8 +81,9 @@ std::function<Sequential()> around_layer(std::size_t number) {
   };
 }
 
-/// Returns the layers that treat each row of a batch separately, or those that draw numbers per
-/// replica or treat its rows together. An embedding takes class numbers.
+/// Returns the layers that compute each row of a batch separately; with `by_replica`, those that
+/// draw random numbers per replica or combine rows of a batch. Skips embeddings, whose inputs are
+/// class numbers.
 Kinds kinds(bool by_replica) {
   const std::regex draws(R"(^\["(BatchN|.*Dropout|GaussianN|Random).*|.*dropout":0\.[1-9].*)");
   const std::regex without_rate(R"(^\["[^"]*(Dropout|Noise)[^"]*",0\.0.*)");
@@ -97,8 +98,8 @@ Kinds kinds(bool by_replica) {
   return found;
 }
 
-/// Trains without a strategy: a model on one device computes each half of the batch as the
-/// corresponding replica would, and the gradients are added. Returns the trainable weights.
+/// Trains one model on one device without a strategy: it computes each half of the batch like the
+/// corresponding replica, and the gradients are added. Returns the trainable weights.
 std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, const Tensor& x,
                                       const Tensor& y) {
   set_random_seed(5);
@@ -155,7 +156,8 @@ TEST(ReplicatedLayers, RowwiseLayersMatchWholeBatch) {
 
 TEST(ReplicatedLayers, EmbeddingsMatchWholeBatch) {
   std::vector<std::int64_t> words;
-  for (std::int64_t i = 0; i < kRows * 4; ++i) words.push_back(i * i % 7);  // many more than once
+  // Most words occur several times.
+  for (std::int64_t i = 0; i < kRows * 4; ++i) words.push_back(i * i % 7);
   const Tensor x = Tensor::from<std::int64_t>({kRows, 4}, words), y = noise({kRows, 2}, 4);
   const auto make = [] { return Sequential(Input{{4}}, Embedding(7, 3), Flatten(), Dense(2)); };
   OneDeviceStrategy one("cpu:0");
@@ -172,15 +174,16 @@ TEST(ReplicatedLayers, BatchwiseLayersMatchPerReplicaHalves) {
     MirroredStrategy two = two_mirrored();
     const std::vector<Tensor> expected = trained_by_halves(make, x, y);
     std::vector<Tensor> got = trained(two, make, x, y, kSteps);
-    got.resize(expected.size());  // moving averages are tested in UpdatesOfAllTowersAreAveraged
+    // AveragesUpdateFromAllTowersOnlyInTraining covers moving averages.
+    got.resize(expected.size());
     expect_near(got, expected, 2e-5);
     OneDeviceStrategy one("cpu:0");
     const std::vector<Tensor> whole = trained(one, make, x, y, kSteps);
-    EXPECT_NE(whole[0].to_doubles(), expected[0].to_doubles());  // it does matter
+    EXPECT_NE(whole[0].to_doubles(), expected[0].to_doubles());  // the division into halves matters
   }
 }
 
-/// Returns 25 batches, equal in each epoch.
+/// Returns 25 batches, which are the same in each epoch.
 Dataset repeated_rows() {
   return Dataset::from_tensor_slices({noise({250, 5}, 7), noise({250, 1}, 8)}).batch(10);
 }
@@ -260,7 +263,7 @@ constexpr std::int64_t kEpochs = 3;
 constexpr std::int64_t kPoints = 30;
 constexpr std::int64_t kGlobalBatch = 12;  // the last one has 6 rows
 
-/// Results of one run of the loop.
+/// Results of one run of the custom loop.
 struct Trained {
   std::vector<double> weights;
   std::vector<double> losses;      // per epoch
@@ -275,7 +278,7 @@ struct Program {
   OptimizerSpec optimizer;
 };
 
-/// Returns points of the plane in three classes, by the third of the circle that contains them.
+/// Returns points of the plane in three classes: the thirds of the circle, by angle.
 Dataset points() {
   const Tensor x = noise({kPoints, 2}, 1);
   const std::vector<double> values = x.to_doubles();
@@ -288,9 +291,9 @@ Dataset points() {
       .batch(kGlobalBatch);
 }
 
-/// Values do not depend on earlier objects, because workers are threads here. Uses tanh: an active
-/// relu before a normalization gives its bias a gradient of 0, whose rounding errors Adam would
-/// turn into steps.
+/// Returns a model whose initial values do not depend on earlier objects, because workers are
+/// threads here. Uses tanh, because after relu, a bias before normalization may have a gradient of
+/// 0, whose rounding errors Adam would turn into steps.
 Sequential make_model(Normalization normalization) {
   const auto dense = [](std::int64_t inputs, std::int64_t units, std::string activation) {
     DenseOptions options{.activation = std::move(activation)};
@@ -367,7 +370,7 @@ std::vector<Program> programs() {
 TEST(CustomLoopOnEveryStrategy, WeightsLossAndAccuracyMatchDefaultStrategy) {
   for (const Program& program : programs()) {
     const Trained expected = train(default_strategy(), program);
-    // Far from the initial and from the final loss.
+    // The loss has decreased considerably.
     EXPECT_LT(expected.losses.back(), 0.9 * expected.losses.front()) << program.name;
     for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
       SCOPED_TRACE(concat(program.name, ", ", each.name));

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Drops packets in both directions without closing connections; detection takes seconds, and the bits equal an undisturbed run.
+# Drops packets in both directions without closing connections. Detection takes seconds, and the
+# bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 

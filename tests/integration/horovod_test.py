@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the program in Horovod's style with each launcher; its weights must equal those of MirroredStrategy.
+# Runs a Horovod-style program with each launcher; its weights must equal those of MirroredStrategy.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: horovod_test.py PROGRAM MIRRORED_PROGRAM LAUNCHER...
 

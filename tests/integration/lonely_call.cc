@@ -1,5 +1,5 @@
-// Workers of which one makes a collective call that the others do not make; prints each worker's
-// error.
+// Program in which one worker makes a collective call that the others do not make. Prints each
+// worker's error.
 // SPDX-License-Identifier: Apache-2.0
 //
 // lonely_call --case step|replica|fit|end, under any launcher; own_error: the last worker throws.
@@ -28,7 +28,7 @@ void train_once(MultiWorkerMirroredStrategy& strategy, const Variable& weight, O
   });
 }
 
-/// The chief requests a sum during training, in the step itself, or at the end.
+/// Trains; the chief alone requests a sum between steps, inside a step, or at the end.
 void train(MultiWorkerMirroredStrategy& strategy, const std::string& kind) {
   const auto scope = strategy.scope();
   const Variable weight(Tensor::zeros({8}), {.name = "weight"});
@@ -67,7 +67,8 @@ int main(int argc, char** argv) {
   Flags flags("Workers of which one makes a call that the others do not");
   flags.add_choice("--case", kind, {"step", "replica", "fit", "end", "own_error"}, "where");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
-  // A launcher ends the others when the first one has failed, but they must print their errors.
+  // A launcher ends the remaining workers after the first failure, but they must still print their
+  // errors.
   std::signal(SIGTERM, SIG_IGN);
   try {
     const auto resolver = resolver_from_environment();

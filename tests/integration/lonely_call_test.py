@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# One worker makes a collective call alone, or throws: the job ends, and errors name calls, lines and the first process.
+# One worker makes a collective call alone, or throws: the job ends, and errors name calls, lines,
+# and the process that failed first.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
 
@@ -45,12 +46,14 @@ def check_case(launcher, workers, case, program):
     print(f"  {os.path.basename(launcher[0]):7} {workers} workers, {case:8} ended after {time.monotonic() - begin:.1f} s", flush=True)
     require(code != 0, f"{case}: exit code {code}; expected an error", text)
     got = {int(worker): rest for worker, rest in re.findall(r"worker (\d) got (.*)", text)}
-    # mpirun ends the others when the first one has ended with an error, perhaps before they print theirs.
+    # When the first worker ends with an error, mpirun ends the remaining workers, perhaps before
+    # they print theirs.
     told = [worker for worker in got if got[worker] != "no error"] if is_mpirun and got else range(workers)
     for worker in [0] if case == "end" else told:  # by then the others have finished
         said = got.get(worker, "nothing")
         if case == "end":
-            # Its connection reports the loss at once, or else the control server after 250 ms.
+            # Either rank 1's connection reports the loss at once, or the control server reports it
+            # after 250 ms.
             left = r"rank 1 .*(has left the group of|has closed its transport|closed the connection).*; rank 0 was in"
             expected = rf"{left}|worker 1 .*has left the job in step \d+, but worker 0 waits in"
         else:
@@ -59,8 +62,8 @@ def check_case(launcher, workers, case, program):
         for line in lines_of(case).values():
             require(f"lonely_call.cc:{line}" in said, f"{case}: worker {worker} does not get line {line}: {said}", text)
         if not is_mpirun and case == "step" and workers == 2:
-            # The sentence is in each worker's error, which the program prints twice, and otherwise
-            # only in the launcher's last lines.
+            # Each worker prints its error, which contains the sentence, twice. Apart from that,
+            # only the launcher's last lines contain it.
             found = [line for line in text.splitlines() if line.startswith("[") and "wait for each other" in line]
             expected = [rf"[worker-{each}]: {said}" for each in (0, 1) for said in (f"worker {each} got ", "error: ")]
             require(len(found) == 4 and all(any(line.startswith(said) for line in found) for said in expected),
@@ -90,7 +93,7 @@ def main():
     for workers in (2, 3):
         last = workers - 1
         for text in check_own_error(arguments.tutti, f"worker-{last}", "-n", str(workers), "--", program, "--case", "own_error"):
-            # The launcher repeats it only if other lines have pushed it away.
+            # The launcher repeats the cause only if later lines have scrolled it away.
             require(text.count(f"[worker-{last}]: error: my own bug") in (1, 2), "the cause is not shown", text)
             for worker in range(last):
                 require(re.search(rf"^\[worker-{worker}\]: worker {worker} got .*worker {last}: ended by an exception; see its log",

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Kills and stops tasks of parameter servers without a coordinator, in every mode, with and without restarts.
+# Kills and stops tasks of jobs with parameter servers and no coordinator, in every mode, with and
+# without restarts.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lost_tasks_test.py TRAINER LOOP TUTTI [--full] [--only MODE,JOB,SIGNAL,RESTARTS]
 
@@ -31,11 +32,12 @@ def start(arguments, mode, restarts, steps, folder):
         program = [arguments.trainer, "--update-mode", mode, "--train_steps", str(steps)]
         begun = ("worker 0   step", "worker 1   step")
     else:
-        # Workers treat SIGTERM as a request, and end after the current step.
+        # Workers treat SIGTERM as a stop request and end after the current step.
         program = [arguments.loop, "--strategy", "parameter_server", "--update-mode", mode, "--devices", "cpu:0",
                    "--epochs", "1000", "--train-examples", "1000", "--test-examples", "100", "--checkpoint-dir", folder]
         begun = ("epoch 2/",)
-    # The launcher's grace period must not be what ends a waiting task.
+    # The grace period is long, so that the launcher does not end a waiting task before the task
+    # itself does.
     job = Job([arguments.tutti, "run", "--workers", "2", "--ps", "2", "--grace", str(10 * LONGEST), "--max-restarts", str(restarts),
                "--", *program])
     job.wait_for(lambda: all(each in job.text() for each in begun) or "result" in job.text(), "training")
@@ -67,7 +69,7 @@ def check(arguments, mode, task, number, restarts):
     is_stopped = number == signal.SIGSTOP
     require(not is_stopped or re.search(rf"{name} \(.*\) is stopped: state T", text), f"{what}: no line says who is stopped", text)
     if not restarts:
-        # Other tasks may fail because of a stopped one before the launcher has killed it.
+        # Other tasks may fail because of a stopped task before the launcher kills it.
         is_named = is_stopped or f"{victim} failed first: killed by signal 9" in text
         require(code != 0 and is_named and not again, f"{what}: the job ended with {code}; expected it to end by the loss of {victim}", text)
     else:

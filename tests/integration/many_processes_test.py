@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Runs many more workers than cores: they connect, train and report no failures, on idle and on busy cores.
+# Runs many more workers than cores: on idle and on busy cores, they connect, train and report no
+# failures.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: many_processes_test.py PROGRAM TUTTI [--processes N] [--busy N]
 
@@ -17,7 +18,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import Job, end_with, load, parse, require  # noqa: E402
 
 STEPS = 3
-# The first process that finishes ends the others, so "died" is correct then.
+# Does not include "died", because the first process that finishes ends the others.
 VERDICTS = re.compile(r"tries again|is silent|did not (come|answer|reach)|gave up")
 CONNECTED = re.compile(r"^\[worker-\d+\]: \S+ info: workers: rank (\d+) of \d+", re.MULTILINE)
 
@@ -28,7 +29,7 @@ def run(arguments, num_busy):
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.json")
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        # The exit code is 1, because 3 steps do not reach the accuracy that the program expects.
+        # The exit code is 1, because after 3 steps the accuracy is lower than the program expects.
         job = Job([arguments.tutti, "run", "-n", str(count), "--", arguments.program, "--strategy", "multi_worker_mirrored",
                    "--devices", "cpu:0", "--batch-size", "1024", "--steps", str(STEPS), "--metrics-json", metrics])
         job.finish()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Kills the processes of a mesh and continues on another mesh; bits must be those of a run without faults.
+# Kills the processes of a mesh and continues on a different mesh; the bits must equal an
+# undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mesh_test.py GPT TUTTI
 
@@ -15,7 +16,7 @@ import tempfile
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import Job, end_with, parse, require, require_same, run_for_metrics  # noqa: E402
 
-# 3 epochs of 79 steps; a backup after step 100.
+# 3 epochs of 79 steps, with a backup after step 100.
 FLAGS = ["--text", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../LICENSE"), "--context", "16", "--layers", "1",
          "--heads", "2", "--features", "16", "--batch-size", "8", "--tokens", "4", "--epochs", "3", "--blocks", "data=2,model=2"]
 
@@ -45,7 +46,7 @@ def main():
             saved = os.path.join(folder, f"saved_{processes}")
             killed(run(4, "data=2,model=2"), saved)
             resumed = run_for_metrics([*run(processes, mesh), "--checkpoint-dir", saved], folder)
-            # Losses of steps before the backup are not known to the process that continues.
+            # The resumed process does not know the losses of steps before the backup.
             continued = resumed["losses_hex"].index(next(loss for loss in resumed["losses_hex"] if loss != "nan"))
             require(continued >= 100, f"expected to continue after step 100, got {continued}")
             resumed["losses_hex"][:continued] = whole["losses_hex"][:continued]

@@ -1,4 +1,4 @@
-// Counterpart of examples/horovod_mnist.cc under MirroredStrategy, as the reference for its
+// Counterpart of examples/horovod_mnist.cc under MirroredStrategy, which provides the reference
 // weights.
 // SPDX-License-Identifier: Apache-2.0
 //

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Stops, kills or signals ranks under mpirun: they are named, and no rank waits indefinitely.
+# Stops, kills or signals ranks under mpirun: the errors name these ranks, and no rank waits
+# indefinitely.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mpirun_test.py PROGRAM MPIRUN
 
@@ -19,8 +20,8 @@ from processes import MPI, STOPPED_ON_REQUEST, Job, end_with, require  # noqa: E
 
 FLAGS = ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--batch-size", "60", "--train-examples", "6000", "--test-examples", "500",
          "--seed", "1", "--epochs", "1000", "--steps", "1000000"]
-# Rank, signal, and a line that names the rank. If a rank is asked to stop, all stop after one step,
-# which is saved before any rank ends.
+# Rank, signal, and a pattern that names the rank. A rank that is asked to stop makes all ranks stop
+# after the same step, which is saved before any rank ends.
 CASES = [(1, signal.SIGSTOP, r"worker 1\b.*is stopped"),
          (1, signal.SIGKILL, r"worker 1\b.*died|rank 1 .*exited on signal 9"),
          (2, signal.SIGTERM, None)]

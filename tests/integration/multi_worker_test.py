@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Runs one training program as several processes: the bits of one process, however they are connected.
+# Runs one training program as several processes: the bits equal one process, however the processes
+# are connected.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN] [--keras PROGRAM] [--elastic]
 
@@ -15,7 +16,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import ALL_CUT, FLAGS, end_with, parse, require, require_same, run_launched, run_mirrored, run_workers  # noqa: E402
 
 MULTI, SHARDED = "multi_worker_mirrored", "fully_sharded"
-# Name, strategy, number of replicas, devices of each worker, further flags.
+# Name, strategy, number of replicas, devices of each worker, and additional flags.
 RUNS = [
     ("2 processes", MULTI, 2, ["cpu:0", "cpu:0"], []),
     ("2 processes x 2 devices", MULTI, 4, ["cpu:0-1", "cpu:0-1"], []),
@@ -57,7 +58,8 @@ def main():
             got = run_workers(arguments.program, devices, flags + more, folder, strategy)
             require_same(name, references[replicas], got, strategy, replicas)
         if arguments.keras:
-            # Uses compile and fit: no example is read twice, and only one worker prints. The last batch is ragged.
+            # Uses compile and fit: each example is read once, and only one worker prints. The last
+            # batch is ragged.
             few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20", "--test-examples", "1003"]
             reference = run_mirrored(arguments.keras, 2, few, folder)
             for strategy, more in ((MULTI, []), (SHARDED, ALL_CUT)):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# One training program with parameter servers as processes: the bits of one process; dead servers have a name.
+# Runs one training program with parameter servers as processes: the bits equal one process, and
+# errors name dead servers.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: parameter_server_test.py PROGRAM TUTTI [--steps N] [--keras PROGRAM] [--modes]
 
@@ -17,7 +18,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import FLAGS, Tasks, end_with, load, new_metrics_file, parse, require, require_same, run_launched, run_mirrored  # noqa: E402
 
 OWN = ["--strategy", "parameter_server", "--devices", "cpu:0"]
-# Name, replicas, flags of the launcher, flags of the program.
+# Name, number of replicas, flags of the launcher, and flags of the program.
 LAUNCHED = [
     ("1 worker, 1 server", 1, ["--workers", "1", "--ps", "1"], []),
     ("2 workers, 2 servers", 2, ["--workers", "2", "--ps", "2"], []),
@@ -58,7 +59,7 @@ def compare_modes(program, tutti):
         require(metrics["steps"] == steps and len(losses) == steps and rate > 0, f"{mode}: expected {steps} steps, their losses and a rate", metrics)
         require(losses[-1] < 0.01, f"{mode}: it has not learnt: {losses[-1]} at last")  # before training it is 7.2
         hashes[mode] = metrics["weights_hash"]
-    # Both synchronous modes give equal weights. Those of the other modes depend on timing.
+    # Both synchronous modes give equal weights. The weights of the other modes depend on timing.
     require(hashes["sync"] == hashes["sync_replicas"], f"expected the same weights of the synchronous modes: {hashes}")
 
 

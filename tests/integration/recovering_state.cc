@@ -38,7 +38,8 @@ void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// Returns weights that take, with momentum and velocity, three numbers of four bytes per element.
+/// Returns weights that, together with momentum and velocity, take `state_mb` MB: 12 bytes per
+/// element.
 std::vector<Variable> make_weights(double state_mb) {
   const double count = state_mb * 1e6 / (3 * sizeof(float)) / kMatrices;
   const auto columns = static_cast<std::int64_t>(std::ceil(count / 1024));

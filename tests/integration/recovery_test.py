@@ -32,7 +32,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
     job = Job([arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "100", "--", program, *OWN, *flags, *saves,
                "--metrics-json", metrics])
     job.wait_for_line(begun)
-    # A stopped process remains until the launcher kills it for a new one.
+    # A stopped process remains until the launcher kills it to start a new one.
     for number in [signal.SIGKILL] * kills + [signal.SIGSTOP] * is_stopped:
         back = job.count(GOES_ON)
         os.kill(chance.choice(sorted(job.pids(program).values())), number)
@@ -42,7 +42,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
         job.wait_for(lambda: glob.glob(os.path.join(checkpoints, "**", "step_*", "model.safetensors.index.json"), recursive=True), "a checkpoint")
     for pid in job.pids(program).values():
         os.kill(pid, signal.SIGKILL)
-    # Then no worker has the state.
+    # All processes are dead, so no worker has the state.
     said = "continue from the disk, or begin again"
     job.wait_for(lambda: job.count(said) >= arguments.workers, said)
     text = job.succeed()
@@ -60,7 +60,8 @@ def main():
             text = kill_under_launcher(arguments, arguments.program, flags, folder, calm, chance, kills, checkpoints, True)
             resumed = max([int(step) for step in re.findall(r"resumed +after step ([0-9]+)", text)], default=0)
             require((resumed > 0) == bool(checkpoints), f"it went on from step {resumed}", text)
-        # Uses the same program text as without recovery: fit() recovers, and BackupAndRestore if all are killed.
+        # The program does not mention recovery: fit() recovers by itself, and BackupAndRestore if
+        # all workers are killed.
         short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
         text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False,

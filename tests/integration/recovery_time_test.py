@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Measures the time from the death of a worker with 100 MB of state to the next finished step, also if its new process is killed.
+# Measures the time from the death of a worker with 100 MB of state to the next finished step, even
+# if its new process is killed.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE] [--again]
 
@@ -22,11 +23,13 @@ from processes import Job, end_with, parse, require  # noqa: E402
 
 GOAL, GOAL_RATE = 1.0, 500
 STEPS_PER_KILL = 8
-# For --again: the launcher delays restarts of a process whose predecessors lived for less than a second.
+# Enough steps for --again: the launcher delays the restart if several processes in a row lived for
+# less than a second.
 STEPS_PER_ROUND = 26
 STEPS_WITHOUT_END = 10**9
 PATIENCE_IS_OVER = r"rank \d+ did not (answer|come) within "
-# Lines written during a recovery, their writer ("new": the victim's new process), and the phases that they end.
+# Lines written during a recovery: the phase that each line ends, its writer ("new": the victim's
+# new process), and its pattern.
 MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("process", "new", r"process is here"),
               ("joined", "new", r"strategy is made"),
@@ -35,7 +38,7 @@ MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("state", "new", r"has the state of worker \d+: (\S+) MB in \S+ s, (\S+) MB/s"),
               ("continues", "new", r"continues after step (\d+)"),
               ("step", "any", r"finished step (\d+)$")]
-# Last line of the new process when it is killed; "": after a random time.
+# Last line that the new process writes before it is killed; "": it is killed after a random time.
 PHASES = [("not yet in the job", r"process is here"), ("in the job", r"strategy is made"), ("about to connect", r"variables are made"),
           ("connected", r"workers: rank \d+ of \d+"), ("in possession of the state", r"has the state of worker \d+"), ("anywhere", "")]
 
@@ -117,7 +120,7 @@ def kill_each(job, arguments, chance):
 def wait_for_next_step(job, victim, since):
     """Returns the seconds until a worker has finished a step after the victim's last process resumed."""
     went_on = job.wait_for_line(rf"^\[worker-{victim}\]: .*continues after step (\d+)", since, f"worker {victim} was killed")
-    # Lines of other workers may arrive a little earlier.
+    # Lines of other workers may arrive slightly earlier.
     return job.wait_for_line(rf"finished step {int(went_on.match[1]) + 1}$", went_on.time - 0.2, "the next step").time - since
 
 
@@ -131,7 +134,7 @@ def kill_again(job, plan, chance):
         first = job.pid_of("worker", victim, job.program)
         begin = job.kill_worker(victim)
         if name != "once":
-            # The process writes no line as early as it starts.
+            # The new process exists for a while before it writes its first line.
             job.wait_for(lambda: job.pids(job.program).get(("worker", victim), first) != first, "a new process")
             if pattern:
                 job.wait_for_line(rf"^\[worker-{victim}\]: .*{pattern}", begin, f"worker {victim}, its new process")
@@ -165,7 +168,7 @@ def main():
     arguments.kills = arguments.kills or (1 if arguments.again else 2)
     arguments.workers = arguments.workers or (3 if arguments.again else 2)
     arguments.state_mb = arguments.state_mb or (10.0 if arguments.again else 100.0)
-    # All others wait for the last worker; the first one waits for all.
+    # When ranks connect, all others wait for the last worker, and the first worker waits for all.
     victims = [arguments.workers - 1, 0]
     plan = [("once", "", victim) for victim in victims]
     plan += [(f"again when it was {name}", pattern, victim) for name, pattern in PHASES * arguments.kills for victim in victims]

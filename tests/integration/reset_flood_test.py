@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Floods a job with HTTP/2 streams that foreign clients open and reset: none reaches HTTP/2, no
+# Floods a job with HTTP/2 streams that foreign clients open and reset: no client reaches HTTP/2, no
 # process grows, and the bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S]
@@ -260,7 +260,7 @@ def flood_and_compare(arguments, inside, folder):
     calm = tasks.longest_pause(2.0)
     flooded = flood_job(tasks, inside, arguments.seconds)
     print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {tasks.num_steps()} steps")
-    # The worker saves, and both end by themselves.
+    # The worker saves and exits, then the server exits.
     tasks["worker", 0].send(signal.SIGTERM)
     tasks.finish(EXPECTED_CODES)
     step = saved_step(saved[1])

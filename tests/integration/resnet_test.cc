@@ -1,4 +1,5 @@
-// Tests the examples' residual networks: known sizes, gradients, and the effect of large batches.
+// Tests the residual networks of the examples: known sizes, gradients, and the effect of large
+// batches.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ Tensor images(std::int64_t rows, std::int64_t size) {
   return random_normal({rows, size, size, 3}, {.seed = 4, .purpose = kUserPurpose});
 }
 
-/// Expects that each weight has a finite, non-zero gradient.
+/// Expects each weight to have a finite, non-zero gradient.
 void expect_gradients(const Sequential& model, const Tensor& x) {
   GradientTape tape;
   const Tensor logits = model(x, {.training = true});
@@ -35,7 +36,7 @@ void expect_gradients(const Sequential& model, const Tensor& x) {
 TEST(Resnet50, ParameterCountMatchesTorchvision) {
   const Sequential model = examples::resnet50();
   EXPECT_EQ(model.num_trainable_parameters(), 25'557'032);
-  // Two moving averages per channel of 53 normalisations.
+  // Each channel of 53 normalizations has two moving averages.
   EXPECT_EQ(model.num_parameters() - model.num_trainable_parameters(), 2 * 26'560);
   EXPECT_EQ(model.trainable_variables().size(), 161u);
   EXPECT_EQ(model.output_shape(), Shape{1000});
@@ -63,16 +64,17 @@ TEST(SmallResnet, ParametersMatchResnet20AndHaveGradients) {
 
 constexpr std::int64_t kExamples = 1920;
 constexpr std::int64_t kSmallBatch = 16;
-constexpr double kRate = 0.1;  // suitable for the small batch
+constexpr double kRate = 0.1;  // learning rate suited to the small batch
 constexpr int kPasses = 3;
 
-/// Returns features [rows, 8] and labels [rows]: the index of the largest of the first four.
+/// Returns features [rows, 8] and labels [rows]; a label is the index of the largest of the first
+/// four features.
 Dataset four_classes(std::int64_t rows, std::uint64_t seed) {
   const Tensor x = random_uniform({rows, 8}, {.seed = seed}, -1.0, 1.0);
   return Dataset::from_tensor_slices({x, argmax(slice(x, {0, 0}, {-1, 4}), 1)});
 }
 
-/// Returns the accuracy on separate examples after an equal number of passes.
+/// Trains for kPasses passes and returns the accuracy on separate examples.
 double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
   set_random_seed(3);
   MirroredStrategy strategy({.devices = "cpu:0-1"});
@@ -87,9 +89,9 @@ double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
       .at("accuracy");
 }
 
-/// Same as accuracy_of(), but on four workers that share the batch of the lower layer; the other
-/// layers are sharded over them, and updated after every `dense_batch` examples. Returns the
-/// accuracy for Krizhevsky's (global batch, dense batch).
+/// Same as accuracy_of(), but for Krizhevsky's scheme (global batch, dense batch) on four workers.
+/// The batch of the lower layer is divided among the workers; the other layers are sharded, and
+/// updated after every `dense_batch` examples.
 double accuracy_of_hybrid(std::int64_t global_batch, std::int64_t dense_batch) {
   set_random_seed(3);
   MeshStrategy strategy({.mesh = {{"worker", 4}}, .layout = examples::sharded_dense_layouts()});

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# `tutti run --max-restarts`: jobs whose workers cannot continue together restart, or end with an error.
+# Tests jobs under `tutti run --max-restarts` whose workers cannot continue together: they restart,
+# or end with an error.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: restarted_job_test.py RECOVERING_STATE RESTARTED_PROGRAM ESTIMATOR TUTTI [--mpirun MPIRUN] [--moments N] CLASS...
 
@@ -170,7 +171,8 @@ class KilledAtAnyMoment(unittest.TestCase):
                 if pids:
                     pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
                     os.kill(pid, number)
-                    # Between two strategies, a stopped process is not a member, and is not given up.
+                    # A process that is stopped between two strategies is not a member, so it is not
+                    # given up.
                     time.sleep(4 if number == signal.SIGSTOP else 0)
                     if number == signal.SIGSTOP and pid in job.pids(program).values():
                         os.kill(pid, signal.SIGKILL)

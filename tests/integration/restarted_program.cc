@@ -1,4 +1,4 @@
-// Program of three rounds, each with its own strategy, in every style of training.
+// Program of three rounds, each with a separate strategy, in every style of training.
 // SPDX-License-Identifier: Apache-2.0
 //
 // restarted_program --style loop|fit|estimator|horovod --folder DIR: every process prints the hash
@@ -72,8 +72,8 @@ std::shared_ptr<Strategy> new_strategy() {
   return make_strategy("multi_worker_mirrored", {.devices = "cpu:0"});
 }
 
-/// Rows that are equal in each step and on each worker, so that a restarted program may begin at
-/// any of them.
+/// Returns rows that are equal in each step and on each worker, so that a restarted program may
+/// resume at any step.
 std::vector<Tensor> rows() {
   const Tensor x = random_uniform({6, 4}, {.seed = 11}, -1.0, 1.0);
   return {x, argmax(slice(x, {0, 0}, {-1, 3}), 1)};
@@ -88,7 +88,7 @@ Tensor loss_of(const Tensor& labels, const Tensor& logits) {
   return losses::sparse_categorical_crossentropy(labels, logits);
 }
 
-/// Custom loop, with or without Recovery.
+/// Trains in a custom loop, with or without Recovery.
 std::string by_loop(int round) {
   const auto strategy = new_strategy();
   const auto scope = strategy->scope();
@@ -127,7 +127,8 @@ class EndsOnce : public Callback {
   const int round_, worker_;
 };
 
-/// fit() recovers by itself if TUTTI_MAX_RESTARTS reports a launcher that restarts processes.
+/// Trains with fit(), which recovers by itself if TUTTI_MAX_RESTARTS shows that the launcher
+/// restarts processes.
 std::string by_fit(int round) {
   const auto strategy = new_strategy();
   const auto scope = strategy->scope();
@@ -160,7 +161,8 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
   return {.loss = loss, .optimizer = AdamOptions{.learning_rate = 0.05}};
 }
 
-/// Trains, evaluates and resumes training from the newest checkpoint, each with its own strategy.
+/// Trains, evaluates and resumes training from the newest checkpoint, each with a separate
+/// strategy.
 std::string by_estimator(int round) {
   const auto strategy = new_strategy();
   Estimator estimator(model_fn, {.model_dir = options.folder,
@@ -178,11 +180,11 @@ std::string by_estimator(int round) {
   const std::int64_t last = options.steps * (round == 0 ? 1 : 2);
   estimator.train(data, {.max_steps = last,
                          .hooks = {std::make_shared<EndsOnceHook>(round, strategy->worker())}});
-  // An earlier process may have trained beyond the first round.
+  // No hash after the first round, because an earlier process may have trained further.
   return round == 0 ? "" : hash_variables(estimator.variables());
 }
 
-/// hvd::init() and hvd::shutdown() create and destroy a strategy.
+/// Trains in Horovod's style; hvd::init() and hvd::shutdown() create and destroy a strategy.
 std::string by_horovod(int round) {
   hvd::init();
   Sequential model = model_of(round + 10 * hvd::rank());

@@ -59,8 +59,8 @@ def run(program, flags, environment, folder):
     """Runs the program once and returns its metrics."""
     handle, metrics = tempfile.mkstemp(suffix=".json", dir=folder)
     os.close(handle)
-    # Only --steps ends a run, because 400 examples have only 4 batches per epoch. The evaluation
-    # after each epoch does not affect compared values.
+    # The many epochs let --steps alone end the run, because 400 examples have only 4 batches per
+    # epoch. The evaluation after each epoch does not affect the compared values.
     command = [program, "--seed", "1", "--epochs", "1000", "--test-examples", "500", "--metrics-json", metrics] + flags
     output_of(*command, timeout=600, environment=environment)
     return load(metrics)

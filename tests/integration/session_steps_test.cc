@@ -1,4 +1,5 @@
-// Compares steps of sessions with one process: every operation, optimizers, layers, checkpoints.
+// Compares steps of sessions with the same steps in one process: every operation, optimizers,
+// layers and checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <iostream>
@@ -29,7 +30,7 @@ TUTTI_PROCESS_FUNCTION(serve_steps) {
   return Json("served");
 }
 
-/// Two tasks for variables and one that computes, as processes shared by all tests.
+/// Cluster of two tasks for variables and one that computes. All tests share these processes.
 class Cluster {
  public:
   static const Cluster& get() {
@@ -44,7 +45,7 @@ class Cluster {
     for (const auto& [job, index] : {std::pair("worker", 0), {"ps", 0}, {"ps", 1}}) {
       runner_.wait_for_line(job, index, "serving");
     }
-    keeps_open_ = std::make_unique<Session>(target());  // servers end with the last session
+    keeps_open_ = std::make_unique<Session>(target());  // because servers end with the last session
   }
   ~Cluster() = default;
   MultiProcessRunner runner_;
@@ -53,7 +54,7 @@ class Cluster {
 
 bool session_has(OpId op, DType dtype) { return testing::reference_has(op, dtype); }
 
-/// Runs all calls of a family as one step on the worker.
+/// Runs all calls of a family as one step on the worker, and returns their outputs.
 std::vector<std::vector<Tensor>> run_in_session(std::span<const OpCall> calls) {
   const Session session(Cluster::get().target());
   return session.run([&] {
@@ -79,7 +80,7 @@ class SessionSteps : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"a session", std::chrono::seconds(300)};
 };
 
-/// Tasks for the program's parts; empty: all are in this process.
+/// Tasks for the variables and the layers of a program; empty: both are in this process.
 struct Places {
   std::string variables, layers;
 };
@@ -107,7 +108,7 @@ void expect_same_bits(const Trained& got, const Trained& expected) {
   }
 }
 
-/// Session in whose scope a program runs if its variables are on tasks; else steps run in this
+/// Session and its scope, if a program's variables are on tasks; otherwise steps run in this
 /// process.
 class OwnSession {
  public:
@@ -126,14 +127,15 @@ class OwnSession {
   std::optional<SessionScope> scope_;
 };
 
-/// Trains a network with an embedding, whose gradients are slices, batch normalisation and dropout.
+/// Trains a network with dropout, batch normalization, and an embedding, whose gradients are
+/// slices.
 Trained train_network(const Places& places, const OptimizerSpec& spec, int steps) {
   set_random_seed(11);
   const OwnSession session(places);
   const auto variable = [&](int ps, const char* name, const Shape& shape, std::uint64_t number) {
     const Tensor initial = random_normal(shape, RandomKey{5, kUserPurpose, number, 0, 0}) * 0.3f;
     const DeviceScope task(on(places, ps));
-    // Each optimizer gets new names, because servers keep variables by name.
+    // Each call uses new names, because servers keep variables by name.
     static int count = 0;
     return Variable(initial, {.name = concat(name, "_", count++)});
   };
@@ -201,7 +203,7 @@ TEST_P(SessionOptimizers, MatchOneProcessBitForBit) {
 INSTANTIATE_TEST_SUITE_P(All, SessionOptimizers, ::testing::ValuesIn(optimizers()),
                          [](const auto& optimizer) { return optimizer.param.name; });
 
-/// The task computes norms as sums of products, in another order than the host.
+/// The task computes norms as sums of products, in a different order than the host.
 TEST_F(SessionSteps, ClippingByNormMatchesOneProcess) {
   const SgdOptions sgd{.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.01}};
   const Trained here = train_network(kHere, sgd, 3), there = train_network(kOnTasks, sgd, 3);
@@ -210,8 +212,8 @@ TEST_F(SessionSteps, ClippingByNormMatchesOneProcess) {
   }
 }
 
-/// Random keys are arguments. The program is sent with the first step; later steps send inputs and
-/// the program's number, and fetch the loss.
+/// Random keys are arguments of the program. The first step sends the program; later steps send
+/// inputs and the program's number, and fetch the loss.
 TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
   const Session session(Cluster::get().target());
   const auto scope = session.scope();
@@ -245,8 +247,8 @@ TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
     (void)loss.item();
     bytes.push_back(client_bytes());
   }
-  // Contains x, a key of 5 words, the update's scalars for each of two servers, numbers of the
-  // program and of the gradients, and the returned loss.
+  // A step transfers x, a key of 5 words, the scalars of the update for each of two servers,
+  // numbers of the program and of the gradients, and the loss.
   const std::uint64_t inputs = 4 * 300 * 4, key = 5 * 8, scalars = 2 * 4 * 8;
   for (std::size_t i = 2; i + 1 < bytes.size(); ++i) {
     EXPECT_LE(bytes[i + 1] - bytes[i], inputs + key + scalars + 16 * sizeof(float)) << i;
@@ -255,8 +257,8 @@ TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
 }
 
-/// Layers with variables on ps tasks compute on the worker, including batch statistics, which are
-/// stored with the weights.
+/// Layers whose variables are on ps tasks compute on the worker. This includes batch statistics,
+/// which are stored with the weights.
 TEST_F(SessionSteps, LayerTrainingMatchesOneProcess) {
   const auto train = [](const Places& places) {
     set_random_seed(3);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Sessions of one process with servers of others: hello, in-graph replication, launches that end together.
+# Runs sessions of one process with servers in other processes: the hello example, in-graph
+# replication, and launches that end together.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: session_test.py SCENARIO FOLDER_OF_EXAMPLES TUTTI
 
@@ -84,7 +85,8 @@ def in_graph_replication(folder, tutti):
     losses = [float(re.search(r"step 20 loss ([0-9.]+)", each)[1]) for each in texts]
     require(abs(losses[0] - losses[1]) < 1e-3, f"losses {losses}", texts[1])
     for worker in (0, 1):
-        # Kernel and bias go to the worker and their gradients return, 20 times.
+        # Kernel and bias are sent to the worker, and their gradients are sent back, in each of 20
+        # steps.
         for way in (f"/job:ps/replica:0/task:0 -> /job:worker/replica:0/task:{worker}: 40 values",
                     f"/job:worker/replica:0/task:{worker} -> /job:ps/replica:0/task:0: 40 values"):
             require(way in texts[1], way, texts[1])

@@ -1,5 +1,5 @@
-// Tests the examples' sharded dense layers: a step has the updates of one device, and Krizhevsky's
-// schemes exchange the bytes of the paper.
+// Tests the sharded dense layers of the examples: a step gives the updates of one device, and
+// Krizhevsky's schemes exchange as many bytes as in the paper.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/sharded_dense.h"
 
@@ -42,10 +42,10 @@ struct Network {
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<double>> weights;
-  std::uint64_t bytes = 0, busiest_bytes = 0;  // of the dense layers
+  std::uint64_t bytes = 0, busiest_bytes = 0;  // bytes that the dense layers exchange
 };
 
-/// Trains two steps on a mesh.
+/// Trains for two steps on a mesh.
 Trained trained(int workers, DenseScheme scheme, int rounds) {
   MeshStrategy strategy(
       {.mesh = {{"worker", workers}}, .layout = examples::sharded_dense_layouts()});
@@ -76,8 +76,9 @@ Trained trained(int workers, DenseScheme scheme, int rounds) {
   return result;
 }
 
-/// Trains two steps on one device. Round r has the rows of every worker's share r; the dense layers
-/// are updated with the mean over its rows, the convolutions with the mean over all rows.
+/// Trains for two steps on one device. Round r has share r of every worker's rows. The dense layers
+/// are updated with the mean over the round's rows, and the convolutions with the mean over all
+/// rows.
 Trained trained_on_one_device(int workers, int rounds) {
   set_random_seed(9);
   const Network network;
@@ -128,8 +129,9 @@ void expect_same_training(const Trained& actual, const Trained& expected) {
   }
 }
 
-// In the forward pass each example's features go to the K - 1 other workers, and a result returns
-// from each; the backward pass does so with gradients. In (b) all data leave or reach one worker.
+// In the forward pass, each example's features are sent to the K - 1 other workers, and each
+// returns a result; the backward pass does the same with gradients. In scheme (b), one worker sends
+// or receives all data.
 TEST(ShardedDense, SchemesTrainAsOneDeviceWithThePapersBytes) {
   for (const int workers : {1, 2, 4, 8}) {
     const Trained expected = trained_on_one_device(workers, 1);
@@ -145,7 +147,7 @@ TEST(ShardedDense, SchemesTrainAsOneDeviceWithThePapersBytes) {
   }
 }
 
-// These are (64, 16) and (64, 32) in the paper's notation.
+// In the paper's notation, the batches are (64, 16) and (64, 32).
 TEST(ShardedDense, DenseLayersHaveTheirOwnBatch) {
   const std::uint64_t bytes = 2 * 4 * 3 * kRows * (kFeatures + kClasses);
   for (const int rounds : {2, 4}) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Trains while foreign clients connect: without the job's secret, none is accepted, and the bits equal an undisturbed run.
+# Trains while foreign clients connect: without the job's secret, no client is accepted, and the
+# bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
@@ -84,7 +85,8 @@ class Stranger:
 
     def is_closed(self):
         try:
-            # A rank that listens again has released its port; a connection to it from that port would connect to itself.
+            # Before a rank listens again its port is free, so a connection from that very port
+            # would connect to itself.
             return not self.sock.recv(65536) or self.sock.getsockname() == self.sock.getpeername()
         except OSError as error:
             return error.errno not in (errno.EAGAIN, errno.ENOTCONN)
@@ -105,7 +107,8 @@ class Crowd:
         return {"silent": b"", "slow": MAGIC + bytes(20), "random": noise,
                 "http": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
                 "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise[:32],
-                # A hello whose fields all have the maximum size; heads of frames of 2^63 bytes.
+                # "large" is a hello whose fields all have the maximum size; "frame" announces 2^63
+                # bytes.
                 "large": MAGIC + b"\xff" * 4248,
                 "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 52,
                 "replay": self.recordings[port]}[kind]

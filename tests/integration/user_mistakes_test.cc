@@ -1,4 +1,4 @@
-// Thirty mistakes of users: each causes an error that names cause and remedy.
+// Tests thirty mistakes of users, each of which causes an error that names cause and remedy.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -40,7 +40,8 @@ std::string written(const std::string& name, const std::string& bytes) {
 
 MirroredStrategy two_replicas() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
-/// Runs a step on two replicas that sums a value of size_of_value(replica) elements; 0: no sum.
+/// Runs a step on two replicas that sums a value of size_of_value(replica) elements; for size 0,
+/// the replica calls nothing.
 void sum_on_replicas(const std::function<int(int replica)>& size_of_value) {
   two_replicas().run([&] {
     ReplicaContext& context = ReplicaContext::current();
@@ -88,7 +89,7 @@ const std::vector<Mistake>& all_mistakes() {
   const auto label_7 = [] { return Tensor::from<std::int64_t>({1}, {7}); };
   const std::string truncated("\0\0\x08\x01\0\0\0\x05\1\2", 10);
   static const std::vector<Mistake> all = {
-      // Mistakes with tensors, models and training.
+      // Mistakes in the use of tensors, models and training.
       {"MatmulOfShapesThatDoNotFit", [] { matmul(ones(2, 3), ones(4, 5)); }, "[2, 3] and [4, 5]",
        "expected"},
       {"AddingNumbersOfDifferentTypes", [] { ones(2) + cast(ones(2), DType::kInt64); }, "int64",
@@ -119,7 +120,7 @@ const std::vector<Mistake>& all_mistakes() {
        [] { Sgd(std::vector{three()}).apply_gradients(std::vector<Gradient>(2)); }, "2", "1"},
       {"TwoWaysOfClipping", clip_in_two_ways, "clipnorm", "one"},
       {"DropoutOfMoreThanAll", [] { Dropout(1.5); }, "1.5", "expected"},
-      // Mistakes with strategies, data and files.
+      // Mistakes in the use of strategies, data and files.
       {"DatasetThatIsNotBatched", [] { two_replicas().distribute_dataset(rows_of(8)).begin(); },
        "batch", "batch("},
       {"BatchOfNothing", [] { rows_of(8).batch(0); }, "0", ">= 1"},

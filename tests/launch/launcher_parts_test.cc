@@ -1,4 +1,4 @@
-// Tests launcher components that need no processes: plans, lines, exits, restarts, exit codes.
+// Tests launcher components that need no processes: plans, lines, exits, restarts and exit codes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/child_process.h"
 #include "tools/launch/job_plan.h"
@@ -122,7 +122,7 @@ TEST(DryRun, PrintsOneCommandPerProcess) {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Returns the lines of `pieces`, each added separately; "|" marks the call of finish().
+/// Returns the lines of `pieces`, which are appended one by one; for "|", finish() is called.
 std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
   LineBuffer buffer;
   std::vector<std::string> lines;
@@ -225,8 +225,8 @@ TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
     EXPECT_EQ(outcome_of(reason, {stopped, failed, killed}).exit_code(), 3);
     EXPECT_EQ(outcome_of(reason, {killed, stopped, failed}).exit_code(), 137);
   }
-  // The launcher's own signal may reach a task that has restored the default handler while it
-  // leaves the job.
+  // The launcher's stop signal may kill a task that is exiting and has already restored the default
+  // handler.
   for (const ExitStatus& asked : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGINT}}) {
     JobOutcome outcome = outcome_of(StopReason::kTaskAsked, {stopped, asked, done});
     outcome.stop_signal = asked.signal;
@@ -235,9 +235,9 @@ TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
     last.status = failed;
     last.order = 3;
     EXPECT_EQ(outcome.exit_code(), 3);
-    outcome.stop_signal = SIGHUP;  // so that the second task's signal was not requested
+    outcome.stop_signal = SIGHUP;  // the second task's signal is then not the launcher's
     EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
-    outcome = outcome_of(StopReason::kSignal, {done, asked});  // without a checkpoint
+    outcome = outcome_of(StopReason::kSignal, {done, asked});  // no checkpoint was saved
     outcome.stop_signal = asked.signal;
     EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
   }

@@ -1,4 +1,4 @@
-// Tests how the launcher handles processes that the job continues without.
+// Tests what the launcher does with a process when the job continues without it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 
@@ -34,7 +34,7 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   return ended;
 }
 
-/// Runs one worker with `script`, which is given up as soon as it has started.
+/// Runs one worker, with `script`, which the job gives up as soon as it has started.
 Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;
@@ -46,7 +46,8 @@ Ended run_given_up(const std::string& script, bool is_ending, const std::string&
   return run_job(plan, options);
 }
 
-/// The job knows that worker 1 failed first and worker 0 because of it, but worker 0 ends first.
+/// Worker 1 fails first and causes worker 0's failure, which the job knows, but worker 0's process
+/// ends first.
 Ended run_two_that_fail(const std::string& end_of_worker_1) {
   const std::string script = "case \"$TF_CONFIG\" in *'\"index\":1'*) " + end_of_worker_1 +
                              ";; esac; echo rank 1 has left; exit 1";
@@ -62,8 +63,8 @@ std::string file_of_this_process(const std::string& name) {
   return (std::filesystem::path(::testing::TempDir()) / own).string();
 }
 
-/// Worker 1 exits with code 0 while worker 0 waits for a file that only a second process of worker
-/// 1 makes. `joined`: the job's view of worker 1.
+/// Worker 1 exits with code 0, while worker 0 waits for a file that only worker 1's second process
+/// would create. `joined`: the job's view of worker 1.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   const std::string file = file_of_this_process(concat("joined-", max_restarts));
   const std::string script =
@@ -107,7 +108,7 @@ TEST(Supervisor, SuccessfulExitBeforeJoiningCountsAsRestart) {
   EXPECT_THAT(ended.said, HasSubstr("is started again (restart 1 of 1)"));
 }
 
-// Both workers fail once. Then worker 1 finishes, and the restarted worker 0 waits for it.
+// Both workers fail once. After their restart, worker 1 finishes and worker 0 waits for it.
 TEST(Supervisor, AwaitedMemberWithoutRemainingRestartsFailsJob) {
   const std::string file = file_of_this_process("waiting");
   const std::string script = concat(

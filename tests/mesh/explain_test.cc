@@ -1,4 +1,5 @@
-// MeshStrategy::explain(): exchanges by formula, memory as measured, and nothing allocated.
+// Tests MeshStrategy::explain(): exchanges match formulas, memory matches a run, and nothing is
+// allocated.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 const LayoutMap kPair = {
     {"up/kernel", {"", "model"}}, {"up/bias", {"model"}}, {"down/kernel", {"model", ""}}};
 
-/// Variables and optimizer of x -> down(relu(up(tanh(x * scale)))).
+/// Variables and optimizer of the network x -> down(relu(up(tanh(x * scale)))).
 struct Mlp {
   Mlp(std::int64_t features, std::int64_t hidden)
       : scale(Tensor::ones({features}), {.name = "scale"}),
@@ -45,7 +46,7 @@ struct Mlp {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-/// Returns a function that makes the network and its step.
+/// Returns a function that creates the network and returns its step.
 std::function<MeshStep()> mlp(std::int64_t features, std::int64_t hidden, bool is_trained = true) {
   return [=]() -> MeshStep {
     const auto network = std::make_shared<Mlp>(features, hidden);
@@ -54,7 +55,7 @@ std::function<MeshStep()> mlp(std::int64_t features, std::int64_t hidden, bool i
   };
 }
 
-/// Sum of the exchanges of one kind over one axis.
+/// Total of the exchanges of one kind over one axis.
 struct Exchanged {
   std::uint64_t bytes = 0;
   int count = 0;
@@ -74,7 +75,7 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 4}}, kPair));
   const std::vector<TensorSpec> batch = {{{16, 8}}};
   const MeshReport forward = strategy.explain(mlp(8, 64, false), batch);
-  // A position has 8 of 16 rows; four positions add their terms of [8, 8].
+  // A position has 8 of 16 rows; four positions each contribute a term of [8, 8] to the sum.
   constexpr std::uint64_t kSum = 2 * 3 * (8 * 8 * 4) / 4;
   EXPECT_EQ(exchanged(forward, "all_reduce", "model").count, 1);
   EXPECT_EQ(exchanged(forward, "all_reduce", "model").bytes, kSum);
@@ -84,7 +85,7 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   const MeshReport training = strategy.explain(mlp(8, 64), batch);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").count, 2);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").bytes, 2 * kSum);
-  // Gradients of the parts: 8 + 8 x 16 + 16 + 16 x 8 numbers, 2 (P-1)/P = 1.
+  // A position sums gradients of 8 + 8 x 16 + 16 + 16 x 8 numbers, with factor 2 (P-1)/P = 1.
   EXPECT_EQ(exchanged(training, "all_reduce", "data").bytes, 4u * (8 + 128 + 16 + 128));
   EXPECT_THAT(training.warnings, ElementsAre());
 }
@@ -120,7 +121,8 @@ TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 1}}, kPair, {{"data", 4}, {"model", 2}}));
   const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
   EXPECT_EQ(exchanged(report, "all_reduce", "model").count, 0);
-  // Two devices; each has two blocks along the axis "model", which send gradients of their parts.
+  // Each of two devices has both blocks along the axis "model", and sends the gradients of their
+  // shards.
   EXPECT_EQ(exchanged(report, "all_reduce", "data").bytes, 2u * 4 * (8 + 256 + 32 + 256));
   std::uint64_t variables = 0;
   for (const MeshReport::VariableCost& each : report.variables) {
@@ -156,7 +158,7 @@ TEST(MeshExplain, TransformerLayerNeedsTwoAllReducesPerDirection) {
     const Exchanged more = exchanged(five, "all_reduce", "model");
     const int directions = is_trained ? 2 : 1;
     EXPECT_EQ(more.count - less.count, 3 * 2 * directions);
-    // Each adds the positions' terms of [8 rows, 8 steps, 16 features].
+    // Each all_reduce sums the positions' terms of [8 rows, 8 steps, 16 features].
     const std::uint64_t sum = 2 * 3 * (8 * 8 * 16 * 4) / 4;
     EXPECT_EQ(more.bytes - less.bytes, 3 * 2 * static_cast<std::uint64_t>(directions) * sum);
     EXPECT_EQ(exchanged(five, "all_gather", "model").count, 0) << five.to_string();
@@ -185,7 +187,7 @@ TEST(MeshExplain, AllocatesNothing) {
   }
 }
 
-/// Network of six pairs of layers, with its step.
+/// Network of six pairs of layers, and its step.
 struct DeepMlp {
   static constexpr std::int64_t kFeatures = 256, kRows = 512;
   DeepMlp() : model(Input{{kFeatures}}) {
@@ -203,7 +205,8 @@ struct DeepMlp {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-/// Compares the memory of an explained step with the peak of each of four devices that run it.
+/// Compares the memory that explain() predicts for a step with the peak of each of four devices
+/// that run it.
 void expect_memory_of_a_run(const LayoutMap& layout, const std::function<MeshStep()>& build,
                             const Element& batch) {
   for (int i = 1; i <= 4; ++i) set_memory_limit({DeviceType::kCpu, i}, std::size_t{1} << 30);
@@ -285,11 +288,13 @@ TEST(MeshExplain, ExchangesMatchRun) {
     const MeshStep step = [&](const Batch& batch) { network.train(batch); };
     const MeshReport report = strategy.explain(step, {{{16, 8}}});
     EXPECT_EQ(exchanged(report, "all_gather", "model").count, 0);
-    // Both directions of the products, and sums of squares of three sharded gradients.
+    // One sum for each direction of the products, and one for the squares of each of three sharded
+    // gradients.
     EXPECT_EQ(exchanged(report, "all_reduce", "model").count, is_clipped ? 2 + 3 : 2);
     const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
     strategy.run(step, Batch(Element({numbers({16, 8}, 1)})));
-    // Each of two positions gives its value to the sum, and would send it once in a ring.
+    // Each of two positions contributes its value to the sum; in a ring it would send that value
+    // once.
     EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2 * report.bytes_sent());
   }
 }
@@ -358,7 +363,7 @@ TEST(MeshExplain, WarnsOfGathersAndLayouts) {
         };
       },
       {{{16, 8}}});
-  // A position has half of [16, 8], and sends it to one other.
+  // A position has half of [16, 8] and sends it to the other position.
   EXPECT_THAT(report.warnings,
               Contains(AllOf(HasSubstr("explain_test.cc:"),
                              HasSubstr("softmax gathers sharded inputs: 1 call sends 256 B"))));

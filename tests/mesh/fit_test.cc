@@ -1,4 +1,4 @@
-// fit() and loops of one's own under MeshStrategy: masks, short batches, weights, callbacks, and
+// Tests fit() and custom loops under MeshStrategy: masks, short batches, weights, callbacks, and
 // control flow that depends on values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/mesh/mesh_helpers.h"
@@ -16,7 +16,7 @@ const LayoutMap kLayersOfTexts = {{"^words/embeddings$", {"model", ""}},
                                   {"lstm_cell/kernel$", {"", "model"}},
                                   {"^head/kernel$", {"model", ""}}};
 
-/// Texts of six words, of which 0 pads: int64 [rows, 6].
+/// Returns texts of six words, int64 [rows, 6], in which 0 is padding.
 Tensor texts(std::int64_t rows, std::uint64_t seed) {
   const Tensor words = random_uniform({rows, 6}, {.seed = seed, .purpose = kUserPurpose}, 0, 32);
   const Tensor kept = random_uniform({rows, 6}, {.seed = seed + 9, .purpose = kUserPurpose}, 0, 2);
@@ -29,7 +29,7 @@ Tensor labels(std::int64_t rows, std::uint64_t seed) {
 
 struct FittedTexts {
   History history;
-  std::vector<double> batch_losses;  // as a callback sees them
+  std::vector<double> batch_losses;  // as reported to a callback
   std::int64_t best_epoch = 0;
   Logs evaluated;
   std::vector<double> predicted;
@@ -46,7 +46,7 @@ class BatchLosses final : public Callback {
   std::vector<double>& losses_;
 };
 
-/// Trains on 30 texts in batches of 8, so that the last one of an epoch has 6.
+/// Trains on 30 texts in batches of 8, so that the last batch of an epoch has 6 texts.
 FittedTexts fit_texts(Strategy& strategy) {
   set_random_seed(5);
   const auto scope = strategy.scope();
@@ -98,7 +98,8 @@ TEST(MeshFit, HistoryOfMaskedShortAndWeightedBatchesMatchesOneDevice) {
   }
 }
 
-/// Halves the step where the loss is large. Returns the losses, and the number of halved steps.
+/// Trains, and halves a step if its loss is large. Returns the losses and the number of halved
+/// steps.
 std::pair<std::vector<double>, int> train_with_branch(Strategy& strategy) {
   const auto scope = strategy.scope();
   const Variable w(numbers({8, 4}, 3), {.name = "w"});

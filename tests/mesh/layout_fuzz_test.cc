@@ -1,5 +1,4 @@
-// Operations on tensors of random layouts: every operation and its gradient have the values of one
-// device.
+// Tests operations on tensors of random layouts: outputs and gradients equal those of one device.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -14,10 +13,10 @@ using internal::MeshGrid;
 using internal::MeshPosition;
 using internal::Sharding;
 
-/// Elements of each output, then of each gradient; none for a gradient that is none.
+/// Elements of each output, followed by those of each gradient; empty for a missing gradient.
 using Numbers = std::vector<std::vector<double>>;
 
-/// Random numbers that are the same in every run.
+/// Generator of random numbers that are the same in every run.
 class Draws {
  public:
   explicit Draws(std::uint64_t seed) : stream_({.seed = seed, .purpose = kUserPurpose}) {}
@@ -28,7 +27,8 @@ class Draws {
   std::uint64_t num_drawn_ = 0;
 };
 
-/// Each axis cuts a dimension that it divides, or divides the value into terms, or does neither.
+/// Returns a sharding in which each axis splits a dimension that it divides, splits the value into
+/// terms, or does neither.
 Sharding random_sharding(const MeshGrid& grid, const Tensor& x, Draws& draws) {
   Sharding sharding;
   for (std::size_t axis = 0; axis < grid.mesh().axes().size(); ++axis) {
@@ -46,7 +46,7 @@ Sharding random_sharding(const MeshGrid& grid, const Tensor& x, Draws& draws) {
   return sharding;
 }
 
-/// A call, and the shardings of its inputs.
+/// A call with a sharding for each of its inputs.
 struct Drawn {
   const MeshCall* call;
   std::vector<Sharding> shardings;
@@ -61,7 +61,7 @@ struct Drawn {
 };
 
 std::vector<Drawn> draw(const std::map<OpId, std::vector<MeshCall>>& calls, const MeshGrid& grid) {
-  constexpr int kOfGradients = 12, kOfValues = 6;  // per operation and mesh
+  constexpr int kOfGradients = 12, kOfValues = 6;  // number of calls per operation and mesh
   Draws draws(static_cast<std::uint64_t>(grid.size(1)));
   std::vector<Drawn> drawn;
   for (const auto& [op, all] : calls) {
@@ -83,7 +83,7 @@ std::vector<Drawn> draw(const std::map<OpId, std::vector<MeshCall>>& calls, cons
   return drawn;
 }
 
-/// Computes the outputs of a call, and the gradients of the sum of all elements with weights.
+/// Returns the outputs of a call, and the gradients of a weighted sum of all output elements.
 Numbers values_and_gradients(const MeshCall& c, const std::vector<Tensor>& inputs) {
   GradientTape tape;
   OpCall call = c.call;
@@ -107,7 +107,8 @@ Numbers values_and_gradients(const MeshCall& c, const std::vector<Tensor>& input
   return numbers;
 }
 
-/// Expects each number within 1e-12 of the expected one, relative to the largest, or to 1.
+/// Expects each number to be within 1e-12 of the expected number, relative to the largest one or to
+/// 1.
 void expect_close(const Numbers& found, const Numbers& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -1,5 +1,5 @@
-// local_map(): values and gradients of each collective are those of the same function of whole
-// tensors on one device.
+// Tests local_map(): values and gradients of each collective equal those of the same function of
+// unsharded tensors on one device.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/mesh/local_map.h"
 
@@ -25,22 +25,23 @@ Tensor doubles(const Shape& shape, std::uint64_t seed) {
   return cast(numbers(shape, seed), DType::kFloat64);
 }
 
-/// Returns rows `first`, ..., `first + count - 1`.
+/// Returns `count` rows of x, beginning with row `first`.
 Tensor rows(const Tensor& x, std::int64_t first, std::int64_t count) {
   return slice(x, {first, 0}, {count, -1});
 }
 
-/// Collective over the axis "a" of {a: 3, b: 2}, on x [6, 12] in parts [2, 6].
+/// Collective over the axis "a" of the mesh {a: 3, b: 2}; its input x [6, 12] is in shards of [2,
+/// 6].
 struct Collective {
   std::string name;
   std::function<Tensor(const LocalMapContext&, const Tensor&)> local;
-  std::function<Tensor(const Tensor&)> whole;  // the same on one device
+  std::function<Tensor(const Tensor&)> whole;  // same computation on one device
   Layout out = {"a", "b"};
 };
 
 Tensor sum_of_blocks(const Tensor& x) { return reduce_sum(reshape(x, {3, 2, 12}), {.axes = {0}}); }
 
-/// Moves the parts of columns that index a of the axis has to block a of the rows.
+/// Moves the columns that belong to position a of the axis to block a of the rows.
 Tensor columns_to_rows(const Tensor& x) {
   const std::int64_t count = x.shape()[0];
   return reshape(transpose(reshape(x, {count, 2, 3, 2}), {2, 0, 1, 3}), {3 * count, 4});
@@ -92,7 +93,8 @@ const std::vector<Collective>& collectives() {
   return all;
 }
 
-/// Returns a value and its gradients with respect to the inputs, given the weights of a loss.
+/// Returns a value and its gradients with respect to the inputs; `weights` are the weights of the
+/// loss.
 std::vector<std::vector<double>> value_and_gradients(
     const std::vector<Tensor>& inputs,
     const std::function<Tensor(const std::vector<Tensor>&)>& function) {
@@ -128,7 +130,7 @@ void expect_near(const std::vector<std::vector<double>>& actual,
   }
 }
 
-/// Compares each collective of x * v with one device; v is whole along "a".
+/// Compares each collective of x * v with the same on one device; v is not sharded over "a".
 void compare_collectives(MeshStrategy& strategy) {
   const std::vector<Tensor> inputs = {doubles({6, 12}, 1), doubles({1, 12}, 2)};
   for (const Collective& each : collectives()) {
@@ -173,7 +175,7 @@ TEST(LocalMap, RefusesUnevenWorkerPositions) {
   EXPECT_THAT(errors, ::testing::Each(HasSubstr("3 of the 6 positions")));
 }
 
-/// Multiplies x, cut by rows, with w, cut by rows, whose parts travel around the ring.
+/// Multiplies x and w, both sharded by rows; the shards of w are passed around the ring.
 Tensor ring_matmul(const std::vector<Tensor>& in) {
   return local_map(
       [](LocalMapContext& context, const std::vector<Tensor>& local) {
@@ -197,11 +199,12 @@ TEST(LocalMap, RingOfPartsMultipliesMatrices) {
       inputs, [](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); });
   MeshStrategy strategy(on_mesh({{"ring", 4}}));
   expect_near(in_step(strategy, inputs, ring_matmul), expected);
-  // Three times a part of w forward, and of its gradient backward, from each of four positions.
+  // Each of four positions sends a shard of w three times forward, and a shard of its gradient
+  // three times backward.
   const std::map<std::string, MeshTraffic> traffic = strategy.traffic();
   EXPECT_EQ(traffic.at("send_receive").bytes, 2u * 3 * 4 * (3 * 5 * 8));
   EXPECT_EQ(traffic.at("send_receive").busiest_bytes, 2u * 3 * (3 * 5 * 8));
-  expect_near(value_and_gradients(inputs, ring_matmul), expected);  // without a mesh
+  expect_near(value_and_gradients(inputs, ring_matmul), expected);  // works without a mesh, too
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-1"});
   mirrored.run([&] { expect_near(value_and_gradients(inputs, ring_matmul), expected); });
 }
@@ -271,7 +274,7 @@ TEST(MeshTraffic, MatchesFormulasOfCollectives) {
   EXPECT_EQ(bytes, expected);
 }
 
-/// Returns the message of a step that calls local_map() with x [4, 6].
+/// Returns the error message of a step that calls local_map() with x [4, 6].
 std::string message_of_step(const LocalFunction& fn, const std::vector<Layout>& in,
                             const std::vector<Layout>& out) {
   MeshOptions options = on_mesh({{"a", 2}, {"b", 3}});

@@ -23,12 +23,12 @@ inline MeshOptions on_mesh(DeviceMesh mesh, LayoutMap layout = {},
   return options;
 }
 
-/// Returns normal numbers that depend on the seed.
+/// Returns normally distributed numbers determined by the seed.
 inline Tensor numbers(const Shape& shape, std::uint64_t seed) {
   return random_normal(shape, {.seed = seed, .purpose = kUserPurpose});
 }
 
-/// Returns the message of the error that `body` throws; "" if it throws none.
+/// Returns the message of the error that `body` throws; "" if `body` throws nothing.
 template <class Body>
 std::string message_of(const Body& body) {
   try {

@@ -1,4 +1,4 @@
-// Layouts, reads and options that MeshStrategy refuses, and what it says.
+// Tests the errors for layouts, reads and options that MeshStrategy refuses.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/mesh/mesh_position.h"
 #include "tests/mesh/mesh_helpers.h"

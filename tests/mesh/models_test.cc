@@ -1,5 +1,5 @@
-// Models under MeshStrategy, by fit(): one hash for fixed blocks on every mesh, and checkpoints
-// that another mesh and other strategies restore.
+// Tests models trained by fit() under MeshStrategy: the hash depends only on the blocks, not on the
+// mesh, and checkpoints can be restored on other meshes and by other strategies.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -21,7 +21,7 @@ Tensor classes(const Shape& shape, std::int64_t count, std::uint64_t seed) {
               DType::kInt64);
 }
 
-/// Two residual blocks on images of 8x8.
+/// Returns a network of two residual blocks for images of 8x8.
 std::unique_ptr<Model> residual_network() {
   const Conv2DOptions same{.padding = "same", .use_bias = false};
   const auto image = Input{{8, 8, 3}};
@@ -34,7 +34,7 @@ std::unique_ptr<Model> residual_network() {
   return std::make_unique<Functional>(std::vector<SymbolicTensor>{image}, std::vector{y});
 }
 
-/// A model, its data, and the layouts of its variables.
+/// Model with its data and the layouts of its variables.
 struct Case {
   std::string name;
   std::function<std::unique_ptr<Model>()> make;
@@ -86,9 +86,9 @@ std::vector<Case> cases() {
 }
 
 struct Fitted {
-  std::vector<double> losses, accuracies;  // of the epochs
+  std::vector<double> losses, accuracies;  // one per epoch
   std::vector<std::vector<double>> variables = {};
-  std::string hash = "";  // of the variables and of Adam's slots
+  std::string hash = "";  // hash of the variables and of Adam's slots
 };
 
 std::vector<std::vector<double>> values_of(const Model& model) {
@@ -99,7 +99,7 @@ std::vector<std::vector<double>> values_of(const Model& model) {
   return values;
 }
 
-/// How a case is trained; 16 rows of its data are two batches.
+/// Settings of a training run; 16 rows are two batches.
 struct Training {
   int epochs = 1;
   std::int64_t rows = 16;
@@ -125,7 +125,7 @@ Fitted fit(Strategy& strategy, const Case& c, const Training& training = {}) {
   return result;
 }
 
-/// Makes models that compute in float64 while it exists.
+/// Makes models compute in float64 for its lifetime.
 class Float64Policy {
  public:
   Float64Policy() { set_dtype_policy("float64"); }

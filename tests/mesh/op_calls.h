@@ -1,4 +1,4 @@
-// Calls of the table of operations (tests/support/op_cases.h) whose tensors a mesh can cut.
+// Calls from the table of operations (tests/support/op_cases.h) whose tensors a mesh can shard.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace tutti::mesh_tests {
 
-/// A call, with inputs at which the operation is smooth.
+/// Call whose inputs are points where the operation is smooth.
 struct MeshCall : gradient_check::Case {
-  bool is_differentiated = false;  // else only values are compared
+  bool is_differentiated = false;  // if false, only values are compared
 };
 
 inline bool has_even_dimension(const Tensor& x) {
@@ -25,8 +25,8 @@ inline bool has_even_dimension(const Tensor& x) {
   return false;
 }
 
-/// Returns the calls of each operation of a family that two positions can divide, in float64 or
-/// without floating numbers.
+/// Returns the calls of each operation of a family that two positions can divide. Floating-point
+/// inputs are float64.
 inline std::map<OpId, std::vector<MeshCall>> calls_of(const testing::OpFamily& family) {
   constexpr std::int64_t kMostElements = 4000;
   std::map<OpId, std::vector<MeshCall>> calls;
@@ -46,8 +46,8 @@ inline std::map<OpId, std::vector<MeshCall>> calls_of(const testing::OpFamily& f
   return calls;
 }
 
-/// Returns `x` in this sharding. The terms of a partial sum are 2x, -x, x, -x, ..., which add up
-/// without rounding.
+/// Returns `x` in this sharding. If it is a partial sum, the terms are 2x, -x, x, -x, ..., whose
+/// sum needs no rounding.
 inline Tensor in_sharding(internal::MeshPosition& position, const Tensor& x,
                           internal::Sharding sharding) {
   const internal::AxisSet partial = std::exchange(sharding.partial, internal::AxisSet{0});

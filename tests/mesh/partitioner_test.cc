@@ -1,5 +1,5 @@
-// Nothing bypasses the partitioner: operations, creation, variables and host reads on sharded
-// tensors.
+// Tests that nothing bypasses the partitioner: operations, creation, variables and host reads of
+// sharded tensors.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <set>
@@ -17,8 +17,8 @@ using internal::Sharding;
 
 bool is_sharded(const Tensor& x) { return internal::lazy_value(x) != nullptr; }
 
-/// Sharded tensors that the host has not read yet. Their memory is filled with a pattern, which
-/// gathered elements overwrite.
+/// Sharded tensors that the host has not read yet. Their memory has a fill pattern until a read
+/// gathers the elements.
 class UnreadTensors {
  public:
   void add(const Tensor& x) {
@@ -42,8 +42,8 @@ class UnreadTensors {
   std::set<const std::byte*> known_;
 };
 
-/// Passes calls on to the position, and keeps the operations with sharded inputs and the sharded
-/// tensors that it returns.
+/// Partitioner that passes calls to the position, and records operations with sharded inputs and
+/// the sharded tensors that it returns.
 class WatchedPartitioner final : public OpPartitioner {
  public:
   explicit WatchedPartitioner(OpPartitioner& next) : next_(next) {}
@@ -62,7 +62,7 @@ class WatchedPartitioner final : public OpPartitioner {
   OpPartitionerScope scope_{*this};
 };
 
-/// Returns a sharding over axis 0; dimension -1: into terms.
+/// Returns a sharding of dimension `dim` over axis 0; -1: a partial sum.
 Sharding over_axis_0(int dim) {
   Sharding sharding;
   (dim < 0 ? sharding.partial : sharding[dim]) = 1;
@@ -74,7 +74,7 @@ struct Seen {
   std::ptrdiff_t num_read = 0;
 };
 
-/// Runs a call and its gradient with input i cut along `dim`.
+/// Runs a call and its gradient with input i sharded along dimension `dim`.
 Seen run_watched(MeshStrategy& strategy, const MeshCall& c, std::size_t i, int dim) {
   Seen seen;
   strategy.run([&] {
@@ -104,7 +104,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   for (const testing::OpFamily& family : testing::op_families()) {
     for (const auto& [op, calls] : calls_of(family)) {
       known.insert(op);
-      constexpr std::size_t kMost = 6;  // if one of them keeps its result sharded
+      constexpr std::size_t kMost = 6;  // enough calls if one of them has a sharded result
       for (std::size_t n = 0; n < calls.size(); ++n) {
         if (n >= kMost && sharded.contains(op)) break;
         const MeshCall& c = calls[n];
@@ -127,11 +127,11 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   }
 }
 
-/// A function of tensors that is not an operation of the table.
+/// Function of tensors that is not an operation of the table.
 struct PublicFunction {
   std::string name;
   std::function<Tensor(const Tensor& x)> call;  // x: float64 [4, 6]
-  bool reads = false;                           // on the host, as it documents
+  bool reads = false;                           // reads on the host, as documented
 };
 
 std::vector<PublicFunction> public_functions() {
@@ -254,8 +254,8 @@ TEST(MeshPartitioner, PublicFunctionsMatchOneDeviceAndReadOnlyWhereDocumented) {
   }
 }
 
-/// Applies each kind of update to a variable of float64 [4, 6]; returns its values after each.
-/// `part_of` makes the arguments of the updates, in a step.
+/// Applies each kind of update to a variable of float64 [4, 6], and returns its values after each
+/// update. `part_of` makes the arguments inside a step.
 std::vector<std::vector<double>> updated(Strategy& strategy,
                                          const std::function<Tensor(const Tensor& x)>& part_of) {
   const Tensor x = gradient_check::random_tensor({4, 6}, 3, 0.5, 1.5);
@@ -300,7 +300,7 @@ TEST(MeshPartitioner, VariablesOfEveryLayoutAreUpdatedByValuesOfEveryLayout) {
        {Layout{"", ""}, Layout{"a", ""}, Layout{"", "a"}, Layout{"d", "a"}, Layout{"a", "d"}}) {
     for (const int dim : {-1, 0, 1}) {
       MeshStrategy strategy(on_mesh({{"a", 2}, {"d", 2}}, {{"^w$", layout}}));
-      std::vector<UnreadTensors> given(4);  // by position
+      std::vector<UnreadTensors> given(4);  // one per position
       const auto found = updated(strategy, [&](const Tensor& x) {
         MeshPosition& position = *MeshPosition::current();
         const Tensor part = in_sharding(position, x, over_axis_0(std::min(dim, x.rank() - 1)));

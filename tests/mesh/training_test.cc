@@ -1,4 +1,5 @@
-// Training under MeshStrategy: the values of one device, and bits that depend on blocks alone.
+// Tests training under MeshStrategy: values equal to one device, and bits that depend only on the
+// blocks.
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@
 namespace tutti::mesh_tests {
 namespace {
 
-/// Columns of the first product, rows of the second: one sum per pair of layers.
+/// Shards the first product by columns and the second by rows, so that a pair of layers needs one
+/// sum.
 const LayoutMap kColumnsThenRows = {
     {"dense/kernel", {"", "model"}}, {"dense/bias", {"model"}}, {"dense_1/kernel", {"model", ""}}};
 
@@ -27,7 +29,7 @@ struct Trained {
 };
 
 /// Trains a network of two layers for three steps with batches of 16 examples. Initial values are
-/// given, because workers that are threads share the numbers of variables.
+/// explicit, because workers that are threads share the counter of variables.
 Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
               DType dtype = DType::kFloat32) {
   const auto given = [&](const Shape& shape, std::uint64_t seed) {
@@ -124,7 +126,7 @@ TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
   }
 }
 
-/// Trains on threads that are workers of one position each, and compares the hashes.
+/// Trains with one thread per position as workers, and compares the hashes.
 void expect_hash_of_workers(const std::string& expected, const MeshOptions& options) {
   const int workers = options.mesh.num_positions();
   auto communicators = in_process_communicators(workers);
@@ -142,7 +144,7 @@ TEST(MeshTraining, StorageOverWorkersMatchesMirroredBitForBit) {
   expect_hash_of_workers(expected, hybrid_sharded(2, 2));
 }
 
-/// An optimizer that needs more than the gradient of a part: norms of whole variables or gradients,
+/// Optimizer that needs more than the gradient of a shard: norms of full variables or gradients,
 /// earlier gradients, averages, or a scale that depends on all gradients.
 struct OptimizerCase {
   std::string name;
@@ -215,7 +217,7 @@ TEST(MeshTraining, MatmulPairNeedsOneAllReducePerDirection) {
         matmul(dense(x, w[0].value(), w[1].value(), FusedActivation::kRelu), w[2].value());
     optimizer.minimize(tape, reduce_sum(square(y)));
   });
-  // Each of two positions has a term of the result [16, 4], and of the gradient of x [16, 8].
+  // Each of two positions has one term of the result [16, 4] and one of the gradient of x [16, 8].
   EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2u * 4 * (16 * 4 + 16 * 8));
 }
 
@@ -239,7 +241,7 @@ TEST(MeshTraining, ClippingUsesNormsOfWholeGradients) {
   }
 }
 
-/// Returns attention of heads that are sharded by sequence, and the gradients of its inputs.
+/// Returns attention with inputs in this layout, and the gradients of the inputs.
 std::vector<Tensor> attention_and_gradients(const Layout& layout) {
   GradientTape tape;
   std::vector<Tensor> inputs, sharded;
@@ -266,8 +268,9 @@ TEST(MeshAttention, ExchangesSequencesForHeads) {
                 ::testing::Pointwise(::testing::DoubleNear(1e-5), wanted));
   }
   const auto traffic = strategy.traffic();
-  // Forward: three inputs and the result; backward: five inputs that are sharded by sequence, and
-  // three gradients. Each position keeps half of its values [2, 4, 3, 5].
+  // The forward pass exchanges three inputs and the result; the backward pass exchanges five
+  // tensors that are sharded by sequence, and three gradients. Each position keeps half of its
+  // values [2, 4, 3, 5].
   EXPECT_GE(traffic.at("all_to_all").bytes, 2u * (4 + 3) * (2 * 4 * 3 * 5 * 4) / 2);
 }
 
@@ -303,7 +306,7 @@ TEST(MeshTraining, TrainsModelLargerThanOneDevice) {
       optimizer.minimize(tape, reduce_sum(square(y - 1.0)));
     });
   };
-  // Two weights, each of 4 MiB, their gradients and two slots: 32 MiB in all.
+  // Two weights of 4 MiB each, with their gradients and two slots: 32 MiB in total.
   for (int i = 1; i <= 4; ++i) set_memory_limit({DeviceType::kCpu, i}, 16 * kMiB);
   MeshOptions options = on_mesh({{"data", 1}, {"model", 4}}, kColumnsThenRows);
   options.local.devices = "cpu:1-4";

@@ -1,4 +1,4 @@
-// Tests the operation "mpi" between processes with a sample of the conformance kit.
+// Tests the operation "mpi" between processes with a sample of the conformance cases.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::unique_ptr<Communicator> communicator_of(std::shared_ptr<Transport> transpo
   return make_communicator(group, {.algorithm = algorithm, .timeout = timeout});
 }
 
-/// First processes of the job, with two transports: one under test, one that collects the results.
+/// Communicators of the job's first processes: one under test, and one that collects the results.
 struct Ranks {
   std::unique_ptr<Communicator> tested;
   std::unique_ptr<Communicator> collector;
@@ -47,7 +47,7 @@ Ranks& ranks_of_first(std::map<int, Ranks>& all, int size) {
   return ranks;
 }
 
-/// Gives this process the outputs of all ranks.
+/// Copies the outputs of all ranks to this process.
 void collect(Communicator& collector, const Problem& problem) {
   for (int r = 0; r < problem.of().world; ++r) {
     const ReplicaBuffer output = problem.call(r).output;
@@ -72,8 +72,8 @@ std::string bits_that_differ(const Problem& problem) {
   return {};
 }
 
-/// Returns the sample's cases for at most as many ranks as there are processes, without error
-/// cases, which have their own tests.
+/// Returns the sample's cases for at most `num_processes` ranks. Error cases are excluded, because
+/// other tests cover them.
 std::vector<Case> sample_for(int num_processes) {
   std::vector<Case> chosen;
   std::set<std::string> ids;
@@ -128,7 +128,7 @@ TEST_F(MpiConformance, SampledCasesAreCorrectAndBitIdenticalOnAllRanks) {
   }
   if (world().rank() < 2) {
     EXPECT_GT(calls, 15);
-    EXPECT_GT(seen.size(), 10u);  // collectives and types
+    EXPECT_GT(seen.size(), 10u);  // different collectives and types
   }
 }
 
@@ -146,7 +146,7 @@ TEST_F(MpiConformance, BufferListsSubgroupsAndMeansTakeOneMpiCall) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(values[i], static_cast<float>(i) * static_cast<float>(size + 1) / 2.0f);
   }
-  // Even and odd ranks run concurrently.
+  // The group of even ranks and the group of odd ranks run concurrently.
   std::vector<int> members;
   for (int r = rank % 2; r < size; r += 2) members.push_back(r);
   const auto part = all->group(members);
@@ -156,8 +156,8 @@ TEST_F(MpiConformance, BufferListsSubgroupsAndMeansTakeOneMpiCall) {
   all->barrier();
 }
 
-// If MPI used different algorithms for in-place calls and others, as Open MPI does from 4 ranks and
-// 64 KiB on, the ranks would mismatch.
+// For 4 ranks and 64 KiB or more, Open MPI's algorithms differ for in-place and other calls, so
+// ranks that mixed these calls would mismatch.
 TEST_F(MpiConformance, InPlaceAndOutOfPlaceCallsMayBeMixed) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   const int size = all->size(), rank = all->rank();
@@ -190,15 +190,16 @@ TEST_F(MpiConformance, TimeoutNamesAbsentRank) {
     return;
   }
   expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "did not join"}, call);
-  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last)}, call);  // permanently
+  // Every later call fails, too.
+  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last)}, call);
   meet();
 }
 
-// MPI must not access memory that the caller has taken back, and it must remain usable.
+// After an abort, MPI must not access memory that the caller may reuse, and MPI must remain usable.
 TEST_F(MpiConformance, AbortDuringTransferKeepsMpiUsable) {
   for (int round = 0; round < 3; ++round) {
     const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-    meet();  // no abort while other ranks connect
+    meet();  // so that no rank aborts while others connect
     const auto aborting = Executor::system().start("abort", [&] {
       Clock::system().sleep_for(std::chrono::milliseconds(5 * round + 1));
       if (all->rank() == 0) all->abort(Error(ErrorCode::kInternal, "enough"));

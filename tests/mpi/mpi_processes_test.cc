@@ -1,5 +1,5 @@
-// Tests the MPI transport: between processes, each of which runs these tests as its rank, and, by
-// the transport suite, with all ranks in one process.
+// Tests the MPI transport between processes, each of which runs these tests as its rank. The
+// transport suite tests it with all ranks in one process.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class MpiProcesses : public ::testing::Test {
     }
     return ranks;
   }
-  /// Waits for all other ranks with messages of one tag.
+  /// Waits for all other ranks by exchanging messages with tag `tag`.
   void meet(std::uint64_t tag) {
     std::vector<std::unique_ptr<Work>> works;
     for (const int peer : others()) {
@@ -55,7 +55,7 @@ class MpiProcesses : public ::testing::Test {
 };
 
 TEST_F(MpiProcesses, AllPairsExchangeMessagesConcurrently) {
-  // Covers both sides of the eager limit, and several chunks.
+  // Lengths are on both sides of the eager limit, and up to several chunks.
   const std::vector<std::size_t> lengths{0,         1,         4096,      16 << 10, (16 << 10) + 1,
                                          256 << 10, 1'500'001, 5'000'000, 17};
   const Bytes head = pattern_of(8, 1);
@@ -88,18 +88,18 @@ TEST_F(MpiProcesses, CancellationPreservesOrderOfOtherMessages) {
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   for (int round = 0; round < 20; ++round) {
     Bytes never(2'000'000), got(2'000'000);
-    group_->recv(previous, 3, {}, never);  // destroyed immediately
+    group_->recv(previous, 3, {}, never);  // this receive is cancelled immediately
     const auto recv = group_->recv(previous, 3, {}, got);
-    meet(9);  // otherwise the next abandoned send could match the destroyed receive
+    meet(9);  // otherwise the abandoned send could match the cancelled receive
     {
       const Bytes given_up = pattern_of(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);
-      for (int i = 0; i < round; ++i) send->test();  // abandoned a little later in each round
+      for (int i = 0; i < round; ++i) send->test();  // a later abandonment in each round
     }
     const Bytes body = pattern_of(2'000'000, seed_of(rank(), next, round));
     const auto send = group_->send(next, 3, {}, body);
     recv->wait(late());
-    if (got == pattern_of(2'000'000, 77)) {  // too late: the message was already sent
+    if (got == pattern_of(2'000'000, 77)) {  // the message was sent before the send was abandoned
       group_->recv(previous, 3, {}, got)->wait(late());
     }
     EXPECT_TRUE(got == pattern_of(2'000'000, seed_of(previous, rank(), round)));

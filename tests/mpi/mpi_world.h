@@ -12,21 +12,21 @@
 
 namespace tutti::mpi_tests {
 
-/// Returns the group of all processes, kept until the program ends. Every process of the job runs
-/// the same tests in the same order.
+/// Returns the group of all processes, which exists until the program ends. Every process of the
+/// job runs the same tests in the same order.
 inline Transport& world() {
   static const std::shared_ptr<Transport> all = mpi_transport({.name = "world"});
   return *all;
 }
 
-/// Returns processes 0 to size - 1, with these numbers as ranks.
+/// Returns the list 0, ..., size - 1: process numbers in rank order.
 inline std::vector<int> first_processes(int size) {
   std::vector<int> processes(static_cast<std::size_t>(size));
   std::iota(processes.begin(), processes.end(), 0);
   return processes;
 }
 
-/// Returns a transport between these processes. Each of them must call it.
+/// Returns a transport between the first `size` processes, each of which must call this function.
 inline std::shared_ptr<Transport> transport_of_first(int size, std::string name = "first") {
   return mpi_transport({.processes = first_processes(size),
                         .name = std::move(name),

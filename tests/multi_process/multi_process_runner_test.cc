@@ -1,4 +1,4 @@
-// Tests the multi-process runner; follows tf's tests of its MultiProcessRunner.
+// Tests MultiProcessRunner; most cases correspond to tf's tests of its MultiProcessRunner.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/multi_process_runner.h"
 
@@ -25,7 +25,7 @@ std::vector<std::string> texts(const std::vector<Json>& values) {
   return all;
 }
 
-/// Returns code and message of the error that `function` throws.
+/// Returns the code and message of the error that `function` throws.
 template <class Function>
 std::pair<ErrorCode, std::string> error_of(const Function& function) {
   try {
@@ -91,7 +91,8 @@ TEST(MultiProcessRunner, OutputIsCapturedWithTaskPrefix) {
   EXPECT_EQ(result.output.size(), 6u);
 }
 
-/// Runs ten iterations; the process that "waits" names waits in the middle until it is killed.
+/// Runs ten iterations. The process whose name is in "waits" waits in the middle until it is
+/// killed.
 TUTTI_PROCESS_FUNCTION(mpr_iterate) {
   const launch::Task self = testing::this_process();
   for (int i = 0; i < 10; ++i) {
@@ -132,8 +133,8 @@ TEST(MultiProcessRunner, TerminatedTaskCanBeRestarted) {
 TUTTI_PROCESS_FUNCTION(mpr_meet) {
   const std::string own = testing::this_process().name();
   for (int round = 0; round < 3; ++round) {
-    // In each round another process arrives last; its file must exist when any process has passed
-    // the barrier.
+    // In each round, a different process arrives last. Its file must exist when any process has
+    // passed the barrier.
     const std::string file = concat(arguments.at("folder").as_string(), "/", round);
     if (testing::this_process().index == round) {
       Clock::system().sleep_for(std::chrono::milliseconds(30));
@@ -219,7 +220,8 @@ TEST(MultiProcessRunner, UnexpectedExitIsAnError) {
   EXPECT_EQ(join_one(R"({"code": 0})").first, ErrorCode::kOk);
 }
 
-/// The chief crashes or throws once all have arrived; worker 0 notices it, worker 1 does not.
+/// When all processes have arrived, the chief crashes or throws. Worker 0 notices this, worker 1
+/// does not.
 TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
   const launch::Task self = testing::this_process();
   std::cout << "here" << std::endl;
@@ -251,7 +253,8 @@ TEST(MultiProcessRunner, ChiefErrorTakesPrecedence) {
                    "chief-0: a torn file; ended with it: worker-1 (last line: here)"));
 }
 
-/// tf also ends the others when the chief succeeds; here, processes that then hang are detected.
+/// tf also ends the remaining processes when the chief succeeds; here they continue, and hangs are
+/// detected.
 TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
   testing::process_barrier();
   if (testing::this_process().type == "chief") return Json("done");
@@ -291,7 +294,7 @@ TEST(MultiProcessRunner, FailedAssertionInProcessFailsTest) {
     runner.start();
     if (std::string(argument) == "waits") {
       runner.wait_for_line("worker", 0, "it has failed");
-      return;  // the process is killed
+      return;  // the runner's destructor kills the process
     }
     error_of([&] { runner.join(); });
   };

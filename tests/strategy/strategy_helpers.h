@@ -46,7 +46,8 @@ inline std::unique_ptr<FullyShardedStrategy> fully_sharded(int devices, int repl
       .local = on_cpus(devices, replicas), .stage = stage, .min_shard_bytes = 0});
 }
 
-/// Has two servers in this process, which hold rows alternately if `num_shards` exceeds 1.
+/// Returns a strategy with two servers in this process. If `num_shards` exceeds 1, the servers hold
+/// shards alternately.
 inline std::unique_ptr<ParameterServerStrategy> parameter_server(int devices, int replicas = 0,
                                                                  std::int64_t num_shards = 1) {
   ParameterServerOptions options;

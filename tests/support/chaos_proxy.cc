@@ -73,7 +73,7 @@ void ChaosProxy::count_event(std::atomic<int>& events) {
   ++events;
 }
 
-/// Applies the plan's faults to the `count` bytes just read, at the end of way.waiting.
+/// Applies the plan's faults to the last `count` bytes of way.waiting, which were just read.
 void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   const std::uint64_t begin = passed_, end = begin + count;
   passed_ = end;
@@ -107,7 +107,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
 }
 
-/// Stops reading and never closes, so that neither end sees a disconnection.
+/// Reads and drops data, and never closes, so that neither end sees a disconnection.
 void ChaosProxy::swallow(Direction& way) {
   way.waiting.resize(65536);
   const ssize_t count = ::recv(way.from->get(), way.waiting.data(), 65536, MSG_DONTWAIT);
@@ -139,7 +139,7 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
   return moved || count > 0;
 }
 
-/// Executes requests that the test has made meanwhile.
+/// Executes requests that the test made since the last poll.
 void ChaosProxy::obey() {
   const bool swallows = swallow_now_.exchange(false), cuts_all = cut_now_.exchange(false);
   for (Pair& pair : pairs_) {

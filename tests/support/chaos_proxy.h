@@ -13,20 +13,21 @@
 
 namespace tutti::testing {
 
-/// Faults of a proxy. Distances in bytes are means: the next fault comes after 1 to twice as many
-/// bytes. 0: never.
+/// Faults of a proxy. Distances are mean numbers of bytes; the next fault comes after 1 byte to
+/// twice the mean. 0: no such fault.
 struct ChaosPlan {
   std::uint64_t seed = 1;
   std::uint64_t cut_every = 0;         // both ends see a reset
   std::uint64_t half_close_every = 0;  // one direction ends, the other continues
   std::uint64_t flip_every = 0;        // one bit is changed
-  int most_events = 0;                 // of all kinds; afterwards the proxy only forwards
+  int most_events = 0;  // maximum number of faults; afterwards the proxy only forwards
   std::uint64_t spares = 4096;         // initial bytes without faults, for handshakes
-  std::size_t trickle = 0;             // most bytes forwarded at once; 0: unlimited
-  Duration delay = Duration::zero();   // before each chunk
+  std::size_t trickle = 0;             // maximum number of bytes forwarded at once; 0: unlimited
+  Duration delay = Duration::zero();   // time before each chunk
 };
 
-/// Listens on a loopback port and connects each connection to `target`. Runs its own thread.
+/// Proxy that listens on a loopback port and forwards each connection to `target`, on a separate
+/// thread.
 class ChaosProxy {
  public:
   ChaosProxy(internal::Endpoint target, const ChaosPlan& plan);
@@ -36,16 +37,16 @@ class ChaosProxy {
   int num_cuts() const { return cuts_; }
   int num_half_closes() const { return half_closes_; }
   int num_flips() const { return flips_; }
-  /// Resets all connections now.
+  /// Resets all connections immediately.
   void cut_all() { cut_now_ = true; }
-  /// Drops all further data of the current connections in both directions, without closing them,
-  /// like a network that loses packets.
+  /// Drops all further data of the current connections in both directions without closing them,
+  /// like a network that loses all packets.
   void swallow() { swallow_now_ = true; }
   /// Same as swallow(), but also for later connections.
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
   /// Same as swallow(), but only for the next connection.
   void swallow_next() { swallow_next_ = true; }
-  /// Resets the connection, or flips a bit, after this many further bytes. Counts toward the plan's
+  /// Resets the connection, or flips a bit, after `bytes` more bytes. Counts toward the plan's
   /// `most_events`.
   void cut_after(std::uint64_t bytes) { cut_after_ = bytes; }
   void flip_after(std::uint64_t bytes) { flip_after_ = bytes; }

@@ -1,4 +1,4 @@
-// Cross-device operation between processes, written in C++.
+// Cross-device operation between processes, as an example of an operation written in C++.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,14 +21,14 @@
 
 namespace tutti::testing {
 
-/// Canonical operation between ranks, each of which sends its values to all others. Records the
-/// buckets that it receives.
+/// Operation that sums in canonical order between ranks, each of which sends its values to all
+/// others. Records the buckets that it receives.
 class ExchangeSums final : public CrossDeviceOps {
  public:
   struct Seen {
     Mutex mutex;
-    std::set<std::uint64_t> ids;  // of all ranks
-    std::uint64_t num_bytes = 0;  // of all ranks
+    std::set<std::uint64_t> ids;  // ids from all ranks
+    std::uint64_t num_bytes = 0;  // bytes from all ranks
     std::set<std::string> names;
   };
 

@@ -1,6 +1,7 @@
-// GPUs made of host memory that the host cannot touch, for tests of code that calls a backend.
+// GPUs made of host memory that the host cannot access, for tests of code that calls a backend.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ Kernels are the CPU's. The devices' memory is accessible only while the backend itself works,
+//
+// Kernels are the CPU's. The devices' memory is accessible only while the backend itself works,
 // so a host access ends the test program.
 #pragma once
 
@@ -20,9 +21,9 @@
 
 namespace tutti::testing {
 
-/// Protected memory of all fake devices, and the notes of requests.
+/// Protected memory of all fake devices, and the recorded requests.
 struct FakeGpuState {
-  static constexpr std::size_t kArena = std::size_t{4} << 30;  // untouched pages take no memory
+  static constexpr std::size_t kArena = std::size_t{4} << 30;  // unused pages take no memory
   static constexpr std::size_t kPage = 4096;
 
   FakeGpuState()
@@ -41,14 +42,14 @@ struct FakeGpuState {
   Mutex mutex;
   int num_open = 0;
   std::size_t used = 0;
-  std::map<std::size_t, std::vector<void*>> freed;  // by size
+  std::map<std::size_t, std::vector<void*>> freed;  // freed blocks by size
   std::map<void*, std::size_t> sizes;
   std::vector<std::string> notes;
-  std::size_t memory_left = kArena;  // bytes that allocate() may still return
+  std::size_t memory_left = kArena;  // bytes that can still be allocated
   int num_pinned = 0;
 };
 
-/// Makes the arena accessible for its lifetime.
+/// Makes the arena accessible to the host for its lifetime.
 class FakeGpuAccess {
  public:
   explicit FakeGpuAccess(FakeGpuState& state) : state_(state) { change(+1); }
@@ -106,7 +107,7 @@ class FakeGpuContext final : public DeviceContext {
     const FakeGpuAccess access(state_);
     std::memcpy(tensor.data, filled.bytes().data(), filled.num_bytes());
   }
-  /// Every rule is w -= constants[0] * g here, for float32.
+  /// Applies w -= constants[0] * g to float32 elements, whatever the rule is.
   void update(const DeviceUpdate& update) override {
     state_.note(
         concat(name_, " update ", static_cast<int>(update.rule.id), " x", update.items.size()));
@@ -118,7 +119,7 @@ class FakeGpuContext final : public DeviceContext {
       }
     }
   }
-  /// Computes SUM of float32, from the first input to the last.
+  /// Sums float32 inputs in order.
   void combine(const DeviceCombine& combine, StreamId) override {
     if (combine.op != ReduceOp::kSum || combine.dtype != DType::kFloat32) {
       fail(ErrorCode::kUnimplemented, "fake GPU: combine other than SUM of float32");
@@ -141,7 +142,7 @@ class FakeGpuContext final : public DeviceContext {
   void count_non_finite(std::span<const DeviceTensor>, std::int64_t*) override {
     fail(ErrorCode::kUnimplemented, "fake GPU: count_non_finite");
   }
-  /// Supports float32.
+  /// Supports only float32.
   void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace&) override {
     const FakeGpuAccess access(state_);
     for (const DeviceTensor& tensor : tensors) {
@@ -258,7 +259,8 @@ class FakeGpuBackend final : public DeviceBackend {
   const int num_gpus_;
 };
 
-/// Makes gpu:0, gpu:1, ... fake devices for its lifetime. Requires: no tensor on them outlives it.
+/// Provides fake devices gpu:0, gpu:1, ... for its lifetime. Requires: no tensor on them outlives
+/// this object.
 class FakeGpus {
  public:
   explicit FakeGpus(int num_gpus = 2, std::int64_t memory_limit = 0) : backend(num_gpus) {
@@ -279,7 +281,7 @@ class FakeGpus {
   FakeGpus(const FakeGpus&) = delete;
   FakeGpus& operator=(const FakeGpus&) = delete;
 
-  /// Returns the notes since the last call.
+  /// Returns the notes that were recorded since the last call.
   std::vector<std::string> take_notes() {
     MutexLock lock(backend.state.mutex);
     return std::exchange(backend.state.notes, {});

@@ -25,15 +25,16 @@ namespace {
 constexpr int kMaxCalls = 4096;
 constexpr int kMaxPath = 512;
 
-/// Name or bytes that a power cut discards until they are synced.
+/// Name or bytes that are lost in a power cut unless they are synced first.
 struct Loss {
   enum Kind { kNone, kBytes, kNewName, kNewFolder, kRename } kind;
   char path[kMaxPath];
-  char before[kMaxPath];  // of a rename
-  off_t size;             // of the file before these bytes
+  char before[kMaxPath];  // old name, for a rename
+  off_t size;             // size of the file before these bytes
 };
 
-// Constant-initialised, because calls come before constructors and from any thread.
+// Constant-initialized, because intercepted calls may precede constructors and come from any
+// thread.
 std::atomic<bool> armed{false};
 char folder[kMaxPath];
 Action action;
@@ -122,7 +123,8 @@ void take_away(const Loss& loss) {
 }
 
 [[noreturn]] void end_process() {
-  const MutexLock lock(losses_mutex);  // held until exit, so that other threads lose no more
+  // Held until exit, so that other threads record no more losses.
+  const MutexLock lock(losses_mutex);
   if (action == Action::kPowerCut) {
     for (int i = num_losses; i-- > 0;) take_away(losses[i]);
   }
@@ -130,7 +132,7 @@ void take_away(const Loss& loss) {
   for (;;) ::pause();
 }
 
-/// Counts a call on `path`; returns 0, or the error that the call must give.
+/// Counts a call on `path`. Returns 0, or the error with which the call must fail.
 int count(const char* name, const char* path) {
   if (!armed.load(std::memory_order_relaxed) || !is_below(path)) return 0;
   const int number = num_calls.fetch_add(1) + 1;
@@ -201,7 +203,8 @@ int rename_at(const char* name, int from_at, const char* from, int to_at, const 
   path_at(from_at, from, before);
   if (const int error = count(name, path)) return refuse(error);
   struct stat status;
-  const bool replaces = ::lstat(path, &status) == 0;  // a replaced file is not restored
+  // A file replaced by the rename cannot be restored.
+  const bool replaces = ::lstat(path, &status) == 0;
   const int result = static_cast<int>(::syscall(SYS_renameat, from_at, from, to_at, to));
   if (result != 0 || !is_watched(path)) return result;
   move_losses(before, path);

@@ -14,16 +14,16 @@
 namespace tutti::file_faults {
 
 enum class Action {
-  kCount,     // only counts
+  kCount,     // only counts calls
   kKill,      // SIGKILL before the call
-  kPowerCut,  // as kKill, and unsynced data is lost: halves of files, new names, renames
-  kNoSpace,   // ENOSPC; a write first writes half of its bytes
+  kPowerCut,  // like kKill, and unsynced data is lost: half of the bytes, new names, renames
+  kNoSpace,   // ENOSPC; a write first stores half of its bytes
   kIoError,   // EIO
   kReadOnly,  // EROFS
 };
 
-/// Starts counting in this process and those that it forks. fsync() does not wait for a disk; it is
-/// only recorded.
+/// Starts counting in this process and in the processes that it forks. fsync() is only recorded and
+/// does not wait for a disk.
 void arm(const std::string& under, Action action, int first = 0, int last = 0);
 void disarm();
 

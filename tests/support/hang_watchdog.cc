@@ -1,4 +1,4 @@
-// Thread that waits for the test's end, or for its limit.
+// Implements HangWatchdog with a thread that waits for the end of the test or for the limit.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/hang_watchdog.h"
 

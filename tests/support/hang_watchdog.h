@@ -25,7 +25,7 @@ class HangWatchdog {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Prints name and stack of each thread of this process to standard error.
+/// Prints the name and stack of each thread of this process to standard error.
 void print_all_stacks();
 
 }  // namespace tutti::testing

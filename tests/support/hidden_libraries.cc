@@ -1,6 +1,7 @@
-// Hides shared libraries from a program that opens them at run time; loaded by LD_PRELOAD.
+// Hides shared libraries from a program that opens them at run time. Load it with LD_PRELOAD.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ TUTTI_HIDDEN_LIBRARIES: fragments of their names, separated by colons.
+//
+// TUTTI_HIDDEN_LIBRARIES: fragments of the libraries' names, separated by colons.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -14,7 +15,8 @@ extern "C" void* dlopen(const char* file, int flags) {
   std::istringstream names(hidden ? hidden : "");
   for (std::string name; file && std::getline(names, name, ':');) {
     if (!name.empty() && std::string(file).find(name) != std::string::npos) {
-      return open("a library that this test hides", flags);  // fails as for a missing file
+      // Fails like the load of a missing file.
+      return open("a library that this test hides", flags);
     }
   }
   return open(file, flags);

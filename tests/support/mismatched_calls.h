@@ -1,5 +1,5 @@
-// Table of collective calls in which one rank's call differs or is invalid. Checks that, under
-// every algorithm, each rank gets an error that names both sides.
+// Table of collective calls in which one rank's call differs from the others' or is invalid. Checks
+// that, under every algorithm, each rank gets an error that names both calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,8 +22,8 @@ using Floats = std::span<float>;
 
 struct Kind {
   const char* name;
-  /// Descriptions of the differing call and of the others' call in the error; for invalid calls
-  /// ("arguments"), the reason and null.
+  /// How the error describes the differing call and the remaining ranks' call. For invalid calls
+  /// ("arguments"): the reason, and null.
   const char *own, *others;
   /// `odd`: true on the rank whose call differs.
   void (*call)(Communicator& own, bool odd, Floats a, Floats b);
@@ -67,7 +67,8 @@ inline const Kind kKinds[] = {
      }},
     {"order", "'bias'", "'kernel'",
      [](Communicator& c, bool odd, Floats a, Floats) {
-       for (int step = 0; step < 3; ++step) {  // later steps know what follows
+       // From the second step on, the next call is predicted.
+       for (int step = 0; step < 3; ++step) {
          const bool swaps = odd && step == 2;
          c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "bias" : "kernel"});
          c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "kernel" : "bias"});
@@ -122,7 +123,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
                              ContainsRegex(kind.others),
                              ContainsRegex(concat("rank ", odd, " (calls|names)")),
                              ContainsRegex(concat("rank [^", odd, "] (calls|names)"))));
-    // The error shows both calls; groups are compared as groups, not as calls.
+    // The error has the lines of both calls. Mismatched groups are reported without lines.
     if (!is_group) {
       EXPECT_THAT(error, ContainsRegex("mismatched_calls.h:.*mismatched_calls.h:"));
     }
@@ -138,7 +139,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
   }
 }
 
-/// All ranks make invalid calls, and continue.
+/// Expects all ranks to refuse invalid calls and to be able to continue.
 inline void expect_refusals(Communicator& own) {
   for (const Kind& kind : kKinds) {
     if (kind.others) continue;
@@ -150,10 +151,11 @@ inline void expect_refusals(Communicator& own) {
   EXPECT_EQ(ones.front(), static_cast<float>(own.size()));
 }
 
-/// Makes this rank's transport in the group of this name; all ranks call it in the same order.
+/// Function that creates this rank's transport in the group of that name; all ranks call it in the
+/// same order.
 using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
 
-/// Collective: every case has a group of its own, which all ranks enter together.
+/// Collective: all ranks must call it. Every case has a separate group.
 inline void expect_errors_on_every_rank(const Connect& connect) {
   const auto make = [&](const std::string& name, const char* algorithm) {
     return make_communicator(connect(name),
@@ -163,7 +165,8 @@ inline void expect_errors_on_every_rank(const Connect& connect) {
   int number = 0;
   for (const char* const algorithm : {"canonical", "ring", "hierarchical_copy"}) {
     for (const Kind& kind : kKinds) {
-      for (const std::size_t count : {12, 120'000}) {  // exceeds a message that includes its header
+      // 120,000 floats exceed a message that includes its header.
+      for (const std::size_t count : {12, 120'000}) {
         SCOPED_TRACE(concat(algorithm, ", ", kind.name, " x ", count));
         const auto own = make(concat("case-", number), algorithm);
         const int odd = number++ % own->size();

@@ -19,11 +19,11 @@
 namespace tutti::testing {
 namespace {
 
-constexpr int kPollMilliseconds = 2;                 // resolution of detecting exits
-constexpr std::chrono::seconds kAloneAfterChief{3};  // as in tf: grace for processes after the
-                                                     // chief's end
+constexpr int kPollMilliseconds = 2;                 // time between checks for exited processes
+/// Time that other processes may run after the chief failed; same as in tf.
+constexpr std::chrono::seconds kAloneAfterChief{3};
 
-/// Folder that is removed with this object.
+/// Creates a folder and removes it at the end of its lifetime.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "tutti_processes_XXXXXX") {
@@ -62,16 +62,16 @@ int num_lines(const std::vector<std::string>& output, std::string_view part) {
 }
 
 struct MultiProcessRunner::Impl {
-  /// Task, and its current or last process.
+  /// Task, and its current or latest process.
   struct Place {
     launch::Task task;
     std::unique_ptr<launch::ChildProcess> process;
-    std::optional<launch::ExitStatus> status;  // of the ended process
+    std::optional<launch::ExitStatus> status;  // set when the process has ended
     int num_starts = 0;
     bool terminated = false;
     bool ended_with_chief = false;
     std::string function, arguments_file, result_file;
-    std::vector<std::string> lines;  // of the current process
+    std::vector<std::string> lines;  // output of the current process
 
     bool running() const { return process && !status; }
   };
@@ -128,7 +128,7 @@ struct MultiProcessRunner::Impl {
     at.lines.emplace_back(line);
   }
 
-  /// Reads new output and detects exits.
+  /// Reads new output and checks for exited processes.
   void look() {
     for (Place& at : places) {
       if (!at.running()) continue;
@@ -143,7 +143,7 @@ struct MultiProcessRunner::Impl {
     end_with_chief();
   }
 
-  /// Returns the chief that failed and is not restarted, or null.
+  /// Returns the chief if it failed and is not restarted, otherwise null.
   const Place* failed_chief() const {
     const auto found = std::ranges::find_if(places, [](const Place& at) {
       return at.task.type == "chief" && at.status && !at.status->success() && !at.terminated;
@@ -151,8 +151,7 @@ struct MultiProcessRunner::Impl {
     return found == places.end() ? nullptr : &*found;
   }
 
-  /// Kills the processes that outlive a failed chief, after a time in which they can end by
-  /// themselves.
+  /// Kills processes that are still running a while after the chief failed.
   void end_with_chief() {
     if (!failed_chief()) return others_end.reset();
     const TimePoint now = Clock::system().now();
@@ -165,7 +164,7 @@ struct MultiProcessRunner::Impl {
     }
   }
 
-  /// Records failed assertions of an ended process as failures of this test.
+  /// Records failed assertions of an ended process as failures of the running test.
   void report_failures(const Place& at) const {
     const std::string path = failure_file(at.result_file);
     if (!std::filesystem::exists(path)) return;
@@ -183,7 +182,7 @@ struct MultiProcessRunner::Impl {
     ::poll(fds.data(), fds.size(), kPollMilliseconds);
   }
 
-  /// Polls until `done()`; returns false if the time is over.
+  /// Polls until `done()` returns true; returns false if the deadline passes first.
   template <class Done>
   bool look_until(Duration timeout, const Done& done) {
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
@@ -241,7 +240,8 @@ struct MultiProcessRunner::Impl {
     return Error(ErrorCode::kAborted, concat(at.task.name(), ": ", at.status->to_string()));
   }
 
-  /// Returns how the chief failed, and which processes were ended with it.
+  /// Returns an error that describes the chief's failure and names the processes that were killed
+  /// after it.
   std::optional<Error> failure_of_chief() const {
     const Place* const chief = failed_chief();
     if (!chief) return std::nullopt;
@@ -252,7 +252,7 @@ struct MultiProcessRunner::Impl {
     return Error(error->code(), concat(error->message(), "; ended with it: ", others));
   }
 
-  /// The chief's error comes first, because the others are consequences.
+  /// Throws the chief's error first, because the other errors may be consequences of it.
   void throw_failures() const {
     if (const auto error = failure_of_chief()) throw *error;
     for (const Place& at : places) {
@@ -269,7 +269,8 @@ struct MultiProcessRunner::Impl {
   const Json arguments;
   std::vector<Place> places;
   MultiProcessResult result;
-  std::optional<TimePoint> others_end;  // set when the chief fails
+  // Time at which remaining processes are killed; set when the chief fails.
+  std::optional<TimePoint> others_end;
 };
 
 MultiProcessRunner::MultiProcessRunner(std::string function, MultiProcessOptions options,

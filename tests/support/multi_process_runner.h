@@ -26,14 +26,14 @@ struct MultiProcessOptions {
   int num_workers = 1;
   int num_ps = 0;
   int num_chiefs = 0;                  // 0 or 1
-  launch::Variables environment = {};  // of all processes, besides TF_CONFIG and TUTTI_RESTART
-  bool stream_output = true;           // also copies their lines to the test's standard output
-  bool auto_restart = false;           // restarts a process that fails, without limit
+  launch::Variables environment = {};  // set in all processes, besides TF_CONFIG and TUTTI_RESTART
+  bool stream_output = true;           // also copies process output to the test's standard output
+  bool auto_restart = false;           // restarts failed processes, without limit
 };
 
 /// Results and output of the processes.
 struct MultiProcessResult {
-  std::vector<Json> return_values;  // of functions that returned a value, in order of rank
+  std::vector<Json> return_values;  // values that functions returned, in rank order
   std::vector<std::string> output;  // "[worker-0]: line", in the order in which they were read
 };
 
@@ -53,43 +53,44 @@ class MultiProcessRunner {
 
   explicit MultiProcessRunner(std::string function, MultiProcessOptions options = {},
                               Json arguments = Json::object());
-  /// Kills running processes.
+  /// Kills the processes that still run.
   ~MultiProcessRunner();
   MultiProcessRunner(const MultiProcessRunner&) = delete;
   MultiProcessRunner& operator=(const MultiProcessRunner&) = delete;
 
   /// Starts all tasks.
   void start();
-  /// Starts one task, for the first time or again after its end.
+  /// Starts one task, for the first time or again after its process ended.
   void start_single_process(const std::string& type, int index);
-  /// Same as start_single_process(type, index), but runs another function.
+  /// Same as start_single_process(type, index), but runs a different function.
   void start_single_process(const std::string& type, int index, std::string function,
                             Json arguments = Json::object());
 
-  /// Waits until all started processes have ended. Throws the error of a process's function,
-  /// prefixed with the task's name; kAborted if one ended otherwise without terminate(). The
-  /// chief's error comes first, and names processes that were killed because of it. Throws
-  /// kDeadlineExceeded naming the processes that still run, after killing them. After an error,
-  /// result() holds the partial results.
+  /// Waits until all started processes have ended, and returns their results. Throws the error of a
+  /// process's function, prefixed with the task's name, or kAborted if a process failed in another
+  /// way; terminate() causes no error. The chief's error takes precedence and names processes that
+  /// were killed because of it. Throws kDeadlineExceeded if processes still run after `timeout`; it
+  /// names and kills them. After an error, result() has the partial results.
   const MultiProcessResult& join(Duration timeout = kTimeout);
   const MultiProcessResult& result() const;
 
-  /// Waits for a line of that task that contains `part`, and returns it. Throws kDeadlineExceeded,
-  /// or kAborted if the process ended without such a line.
+  /// Waits for a line of the task that contains `part`, and returns the line. Throws
+  /// kDeadlineExceeded on timeout, and kAborted if the process ends without such a line.
   std::string wait_for_line(const std::string& type, int index, std::string_view part,
                             Duration timeout = kTimeout);
 
   /// Kills the task (SIGKILL) and waits for its end; join() does not count this as a failure.
   void terminate(const std::string& type, int index);
   void terminate_all();
-  /// Sends SIGSTOP, SIGCONT, SIGTERM or the like. A process that dies of it counts as failed.
+  /// Sends a signal such as SIGSTOP, SIGCONT or SIGTERM. A process that the signal kills counts as
+  /// failed.
   void send(const std::string& type, int index, int signal_number);
 
   bool process_exists(const std::string& type, int index);
   pid_t process_id(const std::string& type, int index);
-  /// Throws kFailedPrecondition if the process still runs.
+  /// Returns the status of an ended process. Throws kFailedPrecondition if the process still runs.
   launch::ExitStatus exit_status(const std::string& type, int index);
-  /// Returns "127.0.0.1:4711", as in TF_CONFIG.
+  /// Returns the task's address in TF_CONFIG, such as "127.0.0.1:4711".
   std::string address(const std::string& type, int index) const;
 
  private:

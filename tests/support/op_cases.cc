@@ -1,5 +1,5 @@
-// Table of operations: every operation in every type, with shapes at which kernels change their
-// path (one element, a whole block, a block and a remainder, empty).
+// Table of operations: every operation in every type, with shapes at which kernels take different
+// paths (one element, a full block, a block and a remainder, empty).
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/op_cases.h"
 
@@ -22,7 +22,7 @@ constexpr DType kIndices[] = {DType::kInt32, DType::kInt64};
 constexpr FusedActivation kActivations[] = {FusedActivation::kNone, FusedActivation::kRelu,
                                             FusedActivation::kSigmoid, FusedActivation::kTanh};
 
-/// Collects the cases for which there is a reference kernel.
+/// List of cases; skips cases without a reference kernel.
 class Cases {
  public:
   void add(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outputs,
@@ -36,14 +36,14 @@ class Cases {
     c.ulps = ulps;
     cases_.push_back(std::move(c));
   }
-  /// Same as add(), but for inputs with NaN, infinities, the smallest or the largest numbers.
+  /// Same as add(), but for inputs with NaN, infinities, or the smallest or largest numbers.
   void add_special(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outputs,
                    Attributes attributes = {}, double ulps = 1.0) {
     const std::size_t before = cases_.size();
     add(op, std::move(inputs), std::move(outputs), std::move(attributes), ulps);
     if (cases_.size() > before) cases_.back().has_special_numbers = true;
   }
-  /// Returns what the reference kernels compute for the case that was added last.
+  /// Returns the reference kernels' results for the case that was added last.
   std::vector<Tensor> results() const {
     return run_kernel(reference_kernels(), cases_.back().call);
   }
@@ -65,7 +65,7 @@ Tensor numbers(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
   return random_values(shape, dtype, -1, 1, seed);
 }
 
-/// Ulps of a sum of `count` numbers in any order.
+/// Returns the tolerance, in ulps, of a sum of `count` numbers in any order.
 double ulps_of_sum(std::int64_t count) {
   return 16.0 * std::sqrt(1.0 + static_cast<double>(count));
 }
@@ -203,8 +203,8 @@ Shape with_ones(Shape shape, std::uint32_t axes) {
 
 std::vector<OpCase> reduction_cases() {
   Cases cases;
-  // Around the lanes (16), the tile (64) and the block (1024) of the CPU's order of additions; 300
-  // rows, and a row of more than two times 8192, are added in parts on GPUs.
+  // Sizes are close to those at which the CPU's order of additions changes: lanes (16), tile (64),
+  // block (1024). GPUs add 300 rows, or a row of more than two times 8192, in parts.
   const std::vector<Shape> of_floats{{},           {1},         {15},         {17},
                                      {1023},       {1025},      {3, 1, 70},   {40, 65},
                                      {2, 1030, 3}, {2, 3, 130}, {2, 3, 4, 5}, {2, 2, 2, 3, 2},
@@ -365,8 +365,8 @@ const std::vector<Convolution>& convolutions() {
       {{2, 7, 4, 2}, {3, 2, 2, 17}, {1, 3, 2, 2, 1, 1}},
       {{2, 4, 3, 5}, {1, 1, 5, 7}, strided(1, {0, 0, 0, 0})},  // one pixel
       {{2, 5, 5, 4}, {1, 1, 4, 3}, strided(2, {0, 0, 0, 0})},
-      {{1, 8, 8, 3}, {2, 2, 3, 8}, strided(3, {0, 0, 0, 0})},     // pixels between windows
-      {{1, 3, 3, 2}, {5, 5, 2, 4}, strided(1, {2, 2, 2, 2})},     // a window above the image
+      {{1, 8, 8, 3}, {2, 2, 3, 8}, strided(3, {0, 0, 0, 0})},     // gaps between windows
+      {{1, 3, 3, 2}, {5, 5, 2, 4}, strided(1, {2, 2, 2, 2})},     // a window larger than the image
       {{1, 9, 9, 2}, {3, 3, 2, 3}, strided(1, {2, 2, 2, 2}, 2)},  // dilated
       {{1, 9, 8, 3}, {3, 3, 1, 6}, strided(1, {2, 2, 2, 2}, 2, 3)},
       {{1, 9, 9, 16}, {3, 2, 16, 16}, {1, 1, 1, 1, 1, 2, FusedActivation::kNone, 1, 3, 1}},
@@ -376,7 +376,7 @@ const std::vector<Convolution>& convolutions() {
       {{2, 3, 3, 4}, {1, 1, 2, 6}, strided(1, {0, 0, 0, 0}, 1, 2)},
       {{2, 4, 4, 3}, {3, 3, 3, 1}, strided(1, {1, 1, 1, 1})},
       {{1, 5, 5, 40}, {3, 3, 40, 35}, strided(1, {1, 1, 1, 1})},
-      {{1, 6, 6, 32}, {3, 3, 32, 64}, strided(1, {0, 0, 0, 0})},  // whole blocks of channels
+      {{1, 6, 6, 32}, {3, 3, 32, 64}, strided(1, {0, 0, 0, 0})},  // full blocks of channels
       {{2, 8, 8, 16}, {2, 2, 16, 16}, strided(2, {0, 0, 0, 0})},
       {{1, 9, 8, 1}, {3, 3, 1, 32}, strided(1, {0, 0, 0, 0})},
       {{3, 9, 7, 3}, {5, 5, 3, 17}, strided(2, {0, 0, 0, 0})},
@@ -436,13 +436,13 @@ std::vector<OpCase> pooling_cases() {
   Cases cases;
   const std::vector<Pooling> list{{{2, 4, 6, 3}, {2, 2, 2, 2}},
                                   {{2, 5, 7, 8}, {2, 2, 2, 2}},
-                                  {{1, 6, 6, 4}, {3, 3, 2, 2, 0, 1, 0, 1}},  // overlapping
+                                  {{1, 6, 6, 4}, {3, 3, 2, 2, 0, 1, 0, 1}},  // overlapping windows
                                   {{2, 5, 4, 17}, {3, 3, 1, 1, 1, 1, 1, 1}},
                                   {{1, 8, 8, 33}, {4, 4, 4, 4}},
                                   {{1, 5, 5, 64}, {3, 3, 2, 2, 1, 1, 1, 1}},
                                   {{2, 7, 5, 3}, {3, 1, 2, 1}},
-                                  {{1, 7, 7, 4}, {1, 1, 3, 3}},  // pixels between windows
-                                  {{3, 5, 4, 4}, {5, 4, 1, 1}},  // the whole image
+                                  {{1, 7, 7, 4}, {1, 1, 3, 3}},  // gaps between windows
+                                  {{3, 5, 4, 4}, {5, 4, 1, 1}},  // one window covers the image
                                   {{1, 2, 3, 2}, {5, 5, 1, 1, 2, 2, 2, 2}},
                                   {{1, 1, 1, 1}, {1, 1, 1, 1}},
                                   {{0, 4, 4, 4}, {2, 2, 2, 2}}};
@@ -490,7 +490,7 @@ std::vector<OpCase> resizing_cases() {
 
 // Normalisation.
 
-/// `center`: mean of the values to be normalized.
+/// Adds cases in which the mean of the values to be normalized is near `center`.
 void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DType parameters,
                              double center = 0.0) {
   const Shape channels{shape.dim(-1)};
@@ -511,7 +511,7 @@ void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DTyp
 }
 
 struct Groups {
-  std::int64_t batch, positions, groups, channels;  // channels in a group
+  std::int64_t batch, positions, groups, channels;  // `channels` is the number in each group
 };
 
 void add_group_normalization(Cases& cases, const Groups& g, DType dtype) {
@@ -591,7 +591,7 @@ std::vector<OpCase> softmax_cases() {
     }
     cases.add(OpId::kSoftmax, {Tensor::zeros({4, 0}, dtype)}, {{{4, 0}, dtype}});
     if (is_half(dtype)) continue;
-    // Logits whose exponentials overflow.
+    // Logits for which exp() overflows.
     const Tensor large = tensor_of({2, 3}, {1000, 0, -1000, -1000, 0, 1000}, dtype);
     cases.add(OpId::kSoftmax, {large}, {{{2, 3}, dtype}}, {}, 8);
     cases.add(OpId::kLogSoftmax, {large}, {{{2, 3}, dtype}}, {}, 8);
@@ -642,7 +642,7 @@ std::vector<OpCase> attention_cases() {
   for (const DType dtype : kFloats) {
     for (const Heads& h : in_every_type) add_attention(cases, h, dtype);
   }
-  // Covers whole and partial tiles of 64 and 128, steps with cached keys, keys shared by several
+  // Covers full and partial tiles of 64 and 128, steps with cached keys, keys shared by several
   // heads, wide heads, and empty inputs.
   for (const Heads& h :
        {Heads{1, 2, 2, 64, 64, 17, 9}, Heads{1, 2, 1, 64, 128, 8, 8, true},
@@ -735,7 +735,8 @@ std::vector<OpCase> shape_cases() {
 std::vector<OpCase> indexing_cases() {
   Cases cases;
   for (const DType index : kIndices) {
-    const Tensor classes = tensor_of({2, 4}, {0, 3, -1, 4, 2, 7, 1, 0}, index);  // some invalid
+    // Some classes are invalid.
+    const Tensor classes = tensor_of({2, 4}, {0, 3, -1, 4, 2, 7, 1, 0}, index);
     const Tensor indices = random_values({50}, index, 0, 20);
     for (const DType dtype : kAllDTypes) {
       cases.add(OpId::kOneHot, {classes}, {{{2, 4, 4}, dtype}}, OneHotAttributes{5, 2});

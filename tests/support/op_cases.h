@@ -10,32 +10,34 @@
 
 namespace tutti::testing {
 
-/// Call of an operation, with inputs that are equal in every run.
+/// Call of an operation; its inputs are the same in every run.
 struct OpCase {
   OpCall call;
-  /// Largest allowed difference from the reference kernels' result; 0: equal bits. It is a multiple
-  /// of the type's resolution (for 16-bit types float32's, plus their own), relative to the value
-  /// or to 1. Integers must always be equal.
+  /// Largest allowed difference from the reference kernels' result; 0: equal bits. The unit is the
+  /// type's resolution (for 16-bit types, float32's plus their own), relative to the value or to 1.
+  /// Integers must always be equal.
   double ulps = 0.0;
-  /// True if elements are NaN, infinite, or so small or large that backends may differ.
+  /// True if elements are NaN, infinite, or so small or large that backends may give different
+  /// results.
   bool has_special_numbers = false;
 
   /// Returns a description such as "add float32 [9, 17] float32 [17] -> [9, 17]".
   std::string name() const;
 };
 
-/// Operations that are tested together.
+/// Group of operations that are tested together.
 struct OpFamily {
   const char* name;
   std::vector<OpCase> (*cases)();
 };
 
-/// All families; together they have cases of every operation in every type of its first input.
+/// Returns all families. Together they have cases of every operation in every type of its first
+/// input.
 const std::vector<OpFamily>& op_families();
-/// Returns the family of that name.
+/// Returns the family with that name.
 const OpFamily& op_family(std::string_view name);
 
-/// Returns true if the reference kernels compute `op` on `dtype`, if need be by way of float32.
+/// Returns true if the reference kernels compute `op` on `dtype`, either directly or in float32.
 bool reference_has(OpId op, DType dtype);
 
 }  // namespace tutti::testing

@@ -1,5 +1,6 @@
-// Table of operations that every backend computes, and its comparison with the reference kernels. A
-// backend needs one OpBackend and two tests; tests/tensor/op_table_test.cc is an example.
+// Table of operations that every backend computes, and comparison of their results with the
+// reference kernels. A backend needs one OpBackend and two tests; tests/tensor/op_table_test.cc is
+// an example.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,34 +18,34 @@ namespace tutti::testing {
 /// Lets googletest print a family.
 inline void PrintTo(const OpFamily& family, std::ostream* out) { *out << family.name; }
 
-/// Implementation of the operations.
+/// Backend under test.
 struct OpBackend {
   const char* name;
-  /// Returns true if there is a kernel for elements of `dtype` (of the first input).
+  /// Returns true if the backend has a kernel for elements of `dtype` (of the first input).
   bool (*has)(OpId op, DType dtype);
   /// Returns the outputs of each call.
   std::vector<std::vector<Tensor>> (*run)(std::span<const OpCall> calls);
-  /// Returns the tolerance of a case; nullptr: its own.
+  /// Returns the tolerance for a case; nullptr: the case's own tolerance.
   double (*ulps)(const OpCase& c) = nullptr;
-  /// Returns true for cases that the backend is known not to compute; nullptr: none.
+  /// Returns true for cases that the backend does not compute; nullptr: it computes all cases.
   bool (*leaves_out)(const OpCase& c) = nullptr;
-  /// Number of cases with elements of each operation in float32, evenly chosen, and one in other
-  /// types; 0: all cases.
+  /// Number of float32 cases per operation, evenly chosen among those with elements; other types
+  /// then have one case each. 0: all cases.
   std::size_t cases_of_float32 = 0;
 };
 
-/// Compares an output with that of the reference kernels.
+/// Compares an output with the reference kernels' output.
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps);
 
-/// Runs those cases of a family on `backend` that it computes, and compares them with the reference
+/// Runs the cases of a family that `backend` computes, and compares the results with the reference
 /// kernels.
 void expect_agreement(const OpBackend& backend, const OpFamily& family);
 
-/// Expects a case of each operation and type for which the backend has a kernel.
+/// Expects at least one case for each operation and type for which the backend has a kernel.
 void expect_cases_of_all_kernels(const OpBackend& backend);
 
-/// Takes each family as its parameter, by INSTANTIATE_TEST_SUITE_P(Operations, X,
-/// ::testing::ValuesIn(op_families()), family_name).
+/// Test suite whose parameter is a family; instantiate it with INSTANTIATE_TEST_SUITE_P(Operations,
+/// X, ::testing::ValuesIn(op_families()), family_name).
 class OpTableTest : public ::testing::TestWithParam<OpFamily> {};
 
 inline std::string family_name(const ::testing::TestParamInfo<OpFamily>& family) {

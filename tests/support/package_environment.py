@@ -1,4 +1,4 @@
-# Virtual environments with packages from PyPI, for tests that compare with them.
+# Virtual environments with packages from PyPI, for tests that compare results with these packages.
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import shutil

@@ -1,4 +1,4 @@
-// Part of a multi-process test that runs in the started processes.
+// Implements the part of a multi-process test that runs in the started processes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/process_function.h"
 
@@ -20,7 +20,7 @@
 namespace tutti::testing {
 namespace {
 
-/// Barrier in a file that all processes of a cluster map.
+/// Barrier in a file that all processes of a cluster map into memory.
 struct SharedBarrier {
   std::atomic<int> num_processes, num_arrived, round;
 };
@@ -36,7 +36,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-/// Throws kFailedPrecondition in the test itself.
+/// Returns this process's TF_CONFIG. Throws kFailedPrecondition in the test's own process.
 Json own_config(const char* who) {
   if (variable(kFunctionVariable).empty()) {
     fail(ErrorCode::kFailedPrecondition, who,
@@ -55,7 +55,8 @@ SharedBarrier& shared_barrier() {
   return *std::launder(reinterpret_cast<SharedBarrier*>(memory));
 }
 
-/// Writes failures to a file at once, because the process may be killed right after.
+/// Listener that writes each failure to a file immediately, because the process may be killed right
+/// after.
 class FailureFile : public ::testing::EmptyTestEventListener {
  public:
   void OnTestPartResult(const ::testing::TestPartResult& result) override {

@@ -22,24 +22,24 @@ namespace tutti::testing {
 
 using ProcessFunction = Json (*)(const Json& arguments);
 
-/// Returns the task of this process. Throws kFailedPrecondition in the test itself.
+/// Returns the task of this process. Throws kFailedPrecondition in the test's own process.
 launch::Task this_process();
 
-/// Returns how often this task was started before.
+/// Returns how many times this task was started before.
 int num_restarts();
 
-/// Waits until every process of the cluster has arrived. Throws kFailedPrecondition in the test
-/// itself, and kDeadlineExceeded with the number of arrivals.
+/// Waits until every process of the cluster has arrived. Throws kFailedPrecondition in the test's
+/// own process, and kDeadlineExceeded with the number of arrivals after `timeout`.
 void process_barrier(Duration timeout = std::chrono::seconds(60));
 
 /// For main(): runs the function for which this process was started and returns its exit code;
-/// returns nullopt in the test itself.
+/// returns nullopt in the test's own process.
 std::optional<int> run_process_function();
 
 namespace functions {
-/// Registers a function; for the macro.
+/// Registers a function. For use by TUTTI_PROCESS_FUNCTION.
 bool add_process_function(const char* name, ProcessFunction function);
-/// Returns the initial contents of the file that serves as barrier between a cluster's processes.
+/// Returns the initial contents of the file that the processes of a cluster use as a barrier.
 std::string barrier_bytes(int num_processes);
 }  // namespace functions
 
@@ -56,7 +56,7 @@ inline constexpr const char* kFolderVariable = "TUTTI_TEST_FOLDER";
 inline constexpr const char* kArgumentsVariable = "TUTTI_TEST_ARGUMENTS";
 inline constexpr const char* kResultVariable = "TUTTI_TEST_RESULT";
 
-/// Returns the file for failures of the process whose result goes to `result_file`; the file exists
+/// Returns the path of the failure file of the process that writes `result_file`; the file exists
 /// only after a failure.
 inline std::string failure_file(const std::string& result_file) {
   return result_file + ".failures";

@@ -1,4 +1,5 @@
-# Helpers for tests that start processes: jobs whose output is read as it arrives, tasks by TF_CONFIG, signals, bits of a run.
+# Helpers for tests that start processes: jobs whose output is read as it arrives, tasks started
+# with TF_CONFIG, signals, and comparison of bits.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import atexit
@@ -256,7 +257,8 @@ class Tasks:
             job.kill()
 
 
-# Longest run in seconds of a program that ends by itself: ample even with twenty others running concurrently.
+# Longest run, in seconds, of a program that ends by itself; sufficient even if twenty others run
+# concurrently.
 PATIENCE = 1200
 
 
@@ -271,7 +273,8 @@ def output_of(*command, timeout=PATIENCE, environment=None):
 # --- Runs of a program with the flags of examples/common, compared bit by bit (docs/determinism.md).
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
-# Epochs of 4 steps, the last one ragged, with a short evaluation that does not affect compared values.
+# Epochs have 4 steps, the last of which is ragged. A short evaluation does not affect the compared
+# values.
 FLAGS = ["--batch-size", "130", "--train-examples", "400", "--test-examples", "1000", "--regularized", "--seed", "1",
          "--epochs", "1000"]
 ALL_CUT = ["--min-shard-bytes", "0"]

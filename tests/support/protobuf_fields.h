@@ -19,8 +19,8 @@ inline std::uint64_t take_varint(std::string_view& bytes) {
   }
 }
 
-/// Returns the fields of a protocol buffer: number -> raw content (the last one of a repeated
-/// field).
+/// Returns the fields of a protocol buffer as number -> raw content; for a repeated field, only the
+/// last value.
 inline std::map<std::uint64_t, std::string_view> fields_of(std::string_view message) {
   std::map<std::uint64_t, std::string_view> fields;
   while (!message.empty()) {

@@ -1,4 +1,4 @@
-// Runs one function per rank, each on its own thread.
+// Runs a function once per rank, each time on a separate thread.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,7 +31,7 @@ std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
   return errors;
 }
 
-/// Same as errors_of_ranks(), but returns only the first error, with its rank, or "".
+/// Same as errors_of_ranks(), but returns only the first error, prefixed with its rank, or "".
 template <class Fn>
 std::string error_of_ranks(int size, const Fn& fn) {
   const std::vector<std::string> errors = errors_of_ranks(size, fn);
@@ -41,7 +41,7 @@ std::string error_of_ranks(int size, const Fn& fn) {
   return "";
 }
 
-/// Runs fn(rank) on a thread per rank and expects that none throws.
+/// Runs fn(rank) on one thread per rank and expects that no rank throws.
 template <class Fn>
 void expect_on_ranks(int size, const Fn& fn) {
   EXPECT_EQ(error_of_ranks(size, fn), "");

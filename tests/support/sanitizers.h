@@ -1,4 +1,4 @@
-// Sanitizers of this build; g++ and clang++ report them differently.
+// Detects the sanitizers of this build, which g++ and clang++ report differently.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

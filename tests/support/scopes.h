@@ -1,4 +1,4 @@
-// Scopes and clocks for tests: a variable of the environment, a time that the test sets.
+// Environment variables and clocks that a test sets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tutti::test_scopes {
 
-/// Sets or removes an environment variable for its lifetime.
+/// Sets or removes an environment variable for this object's lifetime.
 class EnvironmentScope {
  public:
   EnvironmentScope(const char* name, const std::optional<std::string>& value) : name_(name) {

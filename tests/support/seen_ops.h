@@ -1,4 +1,4 @@
-// Operations that run, for tests.
+// Records the operations that run, for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

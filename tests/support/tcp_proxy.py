@@ -55,8 +55,7 @@ class Connection:
         self.passed = 0
         self.damage = None
         self.is_swallowed = False  # nothing passes, and neither end is notified
-        self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece) in
-                                                                                # flight
+        self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece)
         self.num_held = {client: 0, server: 0}
         self.orphan = None  # the remaining end of a connection that the other one has lost
 

@@ -12,7 +12,7 @@
 
 namespace tutti::testing {
 
-/// Expects each number within `tolerance` of the expected one.
+/// Expects each number to be within `tolerance` of the expected number.
 inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
                         double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -21,8 +21,8 @@ inline void expect_near(const std::vector<double>& actual, const std::vector<dou
   }
 }
 
-/// Expects this shape and these elements, each within tolerance * max(1, |expected|). NaN equals
-/// NaN.
+/// Expects a tensor with this shape and these elements, each within tolerance * max(1, |expected|).
+/// NaN equals NaN.
 inline void expect_tensor(const Tensor& actual, const Shape& shape,
                           const std::vector<double>& expected, double tolerance = 0.0) {
   ASSERT_EQ(actual.shape(), shape);
@@ -40,7 +40,7 @@ inline void expect_tensor(const Tensor& actual, const Shape& shape,
   }
 }
 
-/// Expects that two tensors have the same type, shape and bytes.
+/// Expects two tensors to have the same type, shape and bytes.
 inline void expect_same_bits(const Tensor& actual, const Tensor& expected) {
   ASSERT_EQ(actual.dtype(), expected.dtype());
   ASSERT_EQ(actual.shape(), expected.shape());

@@ -1,4 +1,4 @@
-// Folder of the running test.
+// Temporary folder of the running test.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace tutti::thrown {
 
-/// Creates an empty folder that no other test uses, and returns its path.
+/// Creates an empty folder for the running test and returns its path. A test that needs several
+/// folders passes different suffixes.
 inline std::string empty_folder(const std::string& suffix = "") {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   std::string name = std::string("tutti_") + test->test_suite_name() + "_" + test->name() + suffix;

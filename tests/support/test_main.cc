@@ -15,17 +15,17 @@
 
 namespace {
 
-/// Ends a program whose test hangs, with the stacks of all threads. Has no thread of its own,
-/// because tests count threads and fork.
+/// Ends a program whose test hangs, and prints the stacks of all threads. Uses an alarm instead of
+/// a thread, because tests count threads and fork.
 class TestLimit : public testing::EmptyTestEventListener {
  public:
-  // Below ctest's limit, so that the stacks are printed.
+  // Shorter than ctest's limit, so that the stacks are printed.
   static constexpr unsigned kSeconds = (tutti::testing::kIsSanitized ? 2 : 1) * 600;
 
   TestLimit() {
     struct sigaction action = {};
     action.sa_handler = &end;
-    action.sa_flags = SA_NODEFER;  // end() sets an alarm of its own
+    action.sa_flags = SA_NODEFER;  // end() sets another alarm
     ::sigaction(SIGALRM, &action, nullptr);
   }
   void OnTestStart(const testing::TestInfo&) override { ::alarm(kSeconds); }
@@ -34,7 +34,7 @@ class TestLimit : public testing::EmptyTestEventListener {
  private:
   static void end(int) {
     ::signal(SIGALRM, SIG_DFL);
-    ::alarm(10);  // if a lock prevents reading the stacks
+    ::alarm(10);  // ends the program if a lock prevents printing the stacks
     std::fprintf(stderr, "HANG: a test did not finish within %u s\n", kSeconds);
     tutti::testing::print_all_stacks();
     std::fflush(stderr);
@@ -42,9 +42,9 @@ class TestLimit : public testing::EmptyTestEventListener {
   }
 };
 
-/// Folder of this process and its child processes, returned by testing::TempDir() and
-/// std::filesystem::temp_directory_path(), so that concurrent runs never share a file. The
-/// destructor removes it in the process that made it.
+/// Folder of this process and its child processes. testing::TempDir() and
+/// std::filesystem::temp_directory_path() return it, so concurrent runs never share a file. The
+/// destructor removes the folder in the process that created it.
 class TestFolder {
  public:
   TestFolder() {
@@ -76,9 +76,9 @@ class TestFolder {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Many tests, and programs that they start, compare lines of this level.
+  // Many tests compare log lines of this level, also of programs that they start.
   ::setenv("TUTTI_LOG_LEVEL", "info", /*overwrite=*/0);
-  // This program may have been started by one of its own tests.
+  // One of this program's tests may have started this process.
   if (const std::optional<int> code = tutti::testing::run_process_function()) return *code;
   const TestFolder folder;
   testing::InitGoogleTest(&argc, argv);

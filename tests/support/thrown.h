@@ -13,7 +13,7 @@
 
 namespace tutti::thrown {
 
-/// Expects that `body` throws Error of `code` whose message contains each of `parts`.
+/// Expects that `body` throws an Error of `code` whose message contains each of `parts`.
 template <class Body>
 void expect_error(ErrorCode code, const std::vector<std::string>& parts, const Body& body) {
   try {
@@ -29,8 +29,9 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
   ADD_FAILURE() << "expected an error with '" << (parts.empty() ? "" : parts[0]) << "'";
 }
 
-/// Expects that the statement throws Error of `code`, a name of ErrorCode, whose message contains
-/// each of the following texts: EXPECT_ERROR(Dropout(1.0), kInvalidArgument, "[0, 1)", "got 1").
+/// Expects that the statement throws an Error whose code is `code`, a name of ErrorCode, and whose
+/// message contains each of the following texts. Example: EXPECT_ERROR(Dropout(1.0),
+/// kInvalidArgument, "[0, 1)", "got 1").
 #define EXPECT_ERROR(statement, code, ...)                                                      \
   do {                                                                                          \
     SCOPED_TRACE(#statement);                                                                   \
@@ -39,8 +40,8 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 /// Same as EXPECT_ERROR(statement, kInvalidArgument, ...).
 #define EXPECT_INVALID(statement, ...) EXPECT_ERROR(statement, kInvalidArgument, __VA_ARGS__)
 
-/// Returns the message of the Error that `action` throws, and fails if it throws none. `with_code`:
-/// "NOT_FOUND: the message".
+/// Returns the message of the Error that `action` throws, and fails if it throws none. With
+/// `with_code`, the code precedes the message: "NOT_FOUND: the message".
 inline std::string error_of(const std::function<void()>& action, bool with_code = false) {
   try {
     action();
@@ -50,14 +51,15 @@ inline std::string error_of(const std::function<void()>& action, bool with_code 
   ADD_FAILURE() << "no Error was thrown";
   return "";
 }
-/// Same as error_of(), but with the code.
+/// Same as error_of(), but the code precedes the message.
 inline std::string coded_error_of(const std::function<void()>& action) {
   return error_of(action, true);
 }
 
 }  // namespace tutti::thrown
 
-/// Namespace of test files, which find GoogleTest's names and those of tests/support in it.
+/// Namespace of test files; makes GoogleTest's names and the helpers of tests/support visible in
+/// it.
 namespace tutti::testing {
 using namespace ::testing;
 using namespace thrown;

@@ -1,4 +1,5 @@
-// Connects one rank or all ranks, only by TCP or only through shared memory; bytes to send.
+// Connects one rank or all ranks, over TCP only or through shared memory only, and makes bytes to
+// send.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34,7 +35,7 @@ inline std::shared_ptr<Transport> connect_by_memory(int rank, int size, KeyValue
   return connect_ranks(rank, size, store, options).transport;
 }
 
-/// Returns the ranks of a group whose members are all in this process. Throws kInternal if one
+/// Returns the ranks of a group whose members are all in this process. Throws kInternal if a rank
 /// cannot connect.
 inline std::vector<std::shared_ptr<Transport>> connected_ranks(
     int size, KeyValueStore& store,
@@ -45,7 +46,7 @@ inline std::vector<std::shared_ptr<Transport>> connected_ranks(
   });
   return ranks;
 }
-/// Overload with a new in-process store.
+/// Overload that uses a new in-process store.
 inline std::vector<std::shared_ptr<Transport>> connected_ranks(
     int size, const ConnectOptions& options = {.way = ConnectOptions::Way::kTcp}) {
   InProcessStore store;

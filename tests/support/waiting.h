@@ -1,4 +1,4 @@
-// Deadlines and waiting, for tests.
+// Deadlines and waits for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,10 +10,10 @@ namespace tutti::testing {
 
 /// Returns the time that is `duration` from now.
 inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-/// Returns a deadline in 60 s, enough for every call that ends at all, even on a busy machine.
+/// Returns a deadline in 60 s, sufficient for every call that ends at all, even on a busy machine.
 inline TimePoint late() { return in(std::chrono::seconds(60)); }
 
-/// Waits until `condition` holds; returns false if it does not within a minute.
+/// Waits until `condition` returns true; returns false if a minute passes first.
 inline bool comes_true(const std::function<bool()>& condition) {
   for (const TimePoint end = late(); !condition();) {
     if (Clock::system().now() > end) return false;

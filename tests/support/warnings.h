@@ -1,4 +1,4 @@
-// Lines logged during an action or an object's lifetime, for tests.
+// Captures log lines during an action or for an object's lifetime, for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +32,7 @@ class LogLines {
     MutexLock lock(mutex_);
     lines_.clear();
   }
-  /// Returns all lines as one text.
+  /// Returns all lines joined to one text.
   std::string text() const { return join(list(), "\n"); }
 
  private:
@@ -41,7 +41,7 @@ class LogLines {
   const LogSink previous_;
 };
 
-/// Returns the log lines of at least this level that `action` causes; it must not throw.
+/// Returns the log lines of `lowest` level and above that `action` causes; `action` must not throw.
 template <class Action>
 std::vector<std::string> lines_of(const Action& action, LogLevel lowest = LogLevel::kDebug) {
   const LogLines lines(lowest);

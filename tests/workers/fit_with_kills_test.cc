@@ -1,5 +1,5 @@
-// Tests training in processes that are killed at any batch, or asked to stop, and restarted: bits
-// equal to an undisturbed run.
+// Tests training in processes that are killed at any batch or asked to stop, and are then
+// restarted: bits equal an uninterrupted run.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -11,12 +11,12 @@
 namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
-/// Earliest event at which a run is killed. The fourth batch is done by then, so the save after the
-/// second is committed, because the save after the fourth waits for it.
+/// Earliest event at which a run is killed. By then the fourth batch is finished, so the save after
+/// the second batch is committed, because the save after the fourth batch waits for it.
 constexpr std::int64_t kEarliest = 8;
 
-/// Sends SIGKILL at an event of this run, counted over begins and ends of batches and ends of
-/// epochs; never if negative.
+/// Callback that sends SIGKILL to its process at the given event of this run; negative: never.
+/// Begins and ends of batches and ends of epochs count as events.
 class KillsItself : public Callback {
  public:
   explicit KillsItself(std::int64_t moment) : left_(moment) {}
@@ -39,7 +39,7 @@ Dataset examples() {
   return Dataset::from_tensor_slices({x, y});
 }
 
-/// Trains; "kill_at" lists the events by run of the worker "victim".
+/// Trains. "kill_at" lists, for each run, the event at which worker "victim" is killed.
 TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   set_random_seed(5);
   const ScopedWorkers strategy;
@@ -62,13 +62,13 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const Json* const stop_at = arguments.find("stop_at");
   const auto is_asked_to_stop = [&] {
     if (!stop_at || !is_victim || ++batches < stop_at->as_int()) return false;
-    // Leaves the workers time to agree before training ends.
+    // Gives the workers time to agree before training ends.
     Clock::system().sleep_for(std::chrono::milliseconds(200));
     return true;
   };
   std::shared_ptr<BackupAndRestore> backup;
   if (const Json* const folder = arguments.find("folder")) {
-    // Each worker has a folder of its own: only the chief sees its disk.
+    // Each worker has a separate folder, as if the workers shared no disk.
     backup = std::make_shared<BackupAndRestore>(
         concat(folder->as_string(), "/", this_process().index),
         stop_at ? BackupAndRestoreOptions{.save_freq = 2, .stop_requested = is_asked_to_stop}
@@ -79,12 +79,13 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   if (fit.stop_on_signals && is_victim) {
     const auto raise_signal = [&, at = arguments.at("signal_at").as_int()](std::int64_t) {
       if (++batches == at) ::raise(SIGINT);
-      // Leaves the workers time to agree before training ends.
+      // Gives the workers time to agree before training ends.
       if (batches > at) Clock::system().sleep_for(std::chrono::milliseconds(200));
     };
     fit.callbacks.push_back(LambdaCallback({.on_train_batch_begin = raise_signal}));
   } else if (fit.stop_on_signals) {
-    fit.callbacks.push_back(LambdaCallback({}));  // resumes with the same number of callbacks
+    // A resumed run needs the same number of callbacks.
+    fit.callbacks.push_back(LambdaCallback({}));
   }
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
   if (backup && backup->stopped()) return Json(model.optimizer().iterations().value().item_int());
@@ -115,7 +116,7 @@ std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   return moments;
 }
 
-/// Restarts the whole job each time that it is killed.
+/// Restarts all processes after each kill, and compares the result with an uninterrupted run.
 void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int64_t victim) {
   const MultiProcessOptions options{.num_workers = num_workers};
   const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));
@@ -186,11 +187,11 @@ TEST(FitFaultTolerance, RestartedWorkerReceivesStateFromPeer) {
 
 constexpr int kWorkers = 3;
 constexpr std::int64_t kStepsPerEpoch = 20;
-constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps after which SIGTERM may come
+constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps before SIGTERM may be sent
 constexpr int kRestartCode = 75;
 
-/// v grows by 1 per replica and step. Returns the session's observations; exits with its code
-/// unless that is 0.
+/// Trains; v grows by 1 per replica and step. Returns the session's observations, or exits with the
+/// session's code if it is not 0.
 TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
   const std::string folder = arguments.at("folder").as_string();
   const ScopedWorkers strategy;
@@ -211,7 +212,7 @@ TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
       for (const PerReplica<Batch>& batch : batches) {
         strategy->run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
         if (!is_resumed && session.record().steps() == kReady) std::puts("in the second epoch");
-        // Leaves the workers time to agree on a step before training ends.
+        // Gives the workers time to agree on a step before training ends.
         if (!is_resumed && session.record().steps() >= kReady) {
           Clock::system().sleep_for(std::chrono::milliseconds(100));
         }
@@ -224,7 +225,7 @@ TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
   return result.set("steps", session.record().steps()).set("v", v.value().item_double());
 }
 
-/// Returns the names of the versions in `folder`: "step_20", ...
+/// Returns the names of the versions in `folder`, such as "step_20".
 std::vector<std::string> versions_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -250,7 +251,7 @@ TEST(Preemption, SigtermToOneWorkerSavesCommonStep) {
       EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
     }
     const std::vector<std::string> versions = versions_in(folder);
-    ASSERT_EQ(versions.size(), 2u) << join(versions);  // of the first epoch, and of the stop
+    ASSERT_EQ(versions.size(), 2u) << join(versions);  // one of the first epoch, one of the stop
     EXPECT_EQ(versions[0], concat("step_", kStepsPerEpoch));
     stopped_at = std::stoll(versions[1].substr(std::string("step_").size()));
     EXPECT_GT(stopped_at, kReady);

@@ -1,11 +1,11 @@
-// Tests models in several processes: fit, model files, digests of state, calls that only one worker
-// makes.
+// Tests models in several processes: fit(), model files, digests of state, and calls that only one
+// worker makes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/workers/worker_processes.h"
 
 namespace tutti::worker_tests::fit_workers_test {
 
-/// Predicts 0 and never learns: the loss is the mean of squared labels.
+/// Returns a model that predicts 0 and never learns, so the loss is the mean of the squared labels.
 Sequential constant_model() {
   Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "zeros"}));
   model.compile({.optimizer = SgdOptions{.learning_rate = 0.0}, .loss = "mse"});
@@ -71,7 +71,7 @@ Dataset three_kinds() {
   return Dataset::from_tensor_slices({x, y}).shuffle(26, 7).batch(4);
 }
 
-/// Trains two epochs; returns the hash of the resulting state.
+/// Trains for two epochs and returns the hash of the resulting state.
 Json train_on(Model& model) {
   const std::int64_t begin = model.epochs_trained();
   model.fit(three_kinds(),
@@ -83,7 +83,7 @@ Json train_on(Model& model) {
 
 TUTTI_PROCESS_FUNCTION(continues_from_a_file) {
   const ScopedWorkers strategy;
-  // Workers other than the chief do not see its disk.
+  // Each worker has a separate folder, as if the workers shared no disk.
   const std::string folder = concat(arguments.at("folder").as_string(), "/", this_process().index);
   const std::shared_ptr<Model> model = load_model(folder + "/model.safetensors");
   Json result = train_on(*model);
@@ -112,15 +112,15 @@ TEST(ModelFileWorkers, ResumeMatchesOneProcessBitForBit) {
 
 constexpr int kDigestSteps = 3;
 
-/// Changes memory in place, like a memory fault: every holder of the buffer sees it.
+/// Changes memory in place, like a memory fault; all users of the buffer see the change.
 void flip_a_bit_of(const Variable& variable) {
   const Tensor value = variable.storage().local_components().back();
   const std::span<const std::byte> bytes = value.bytes();
   const_cast<std::byte&>(bytes[bytes.size() / 2]) ^= std::byte{4};
 }
 
-/// Trains 12 steps on these devices; after step "after", worker "on" has a flipped bit. Returns the
-/// error that ended training.
+/// Trains 12 steps on the given devices; after step "after", a bit of worker "on" is flipped.
+/// Returns the error that ended training.
 TUTTI_PROCESS_FUNCTION(training_with_digests) {
   const ScopedWorkers strategy(
       {.local = {.devices = arguments.at("devices").as_string()}, .digest_steps = kDigestSteps});
@@ -156,7 +156,7 @@ TEST(StateDigest, FlippedBitIsReportedWithWorkerAndVariable) {
       expect_error(value, "DATA_LOSS",
                    {"after step 6: the workers' values of 'bias", "differ: worker 1 has ",
                     ", worker 0, 2 has "});
-      EXPECT_EQ(value.at("steps").as_int(), 5);  // found at most kDigestSteps later
+      EXPECT_EQ(value.at("steps").as_int(), 5);  // detected at most kDigestSteps later
     }
   }
 }

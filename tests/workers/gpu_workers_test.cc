@@ -1,4 +1,4 @@
-// Tests workers as processes, each with a simulated GPU: sums by the hosts, a crash and a restart.
+// Tests worker processes with simulated GPUs: sums by the hosts, and a crash followed by a restart.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -16,8 +16,8 @@ MultiProcessOptions with_gpus(int workers) {
           .auto_restart = true};
 }
 
-// Runs six SGD steps with a gradient of 0.25 per replica and counts replicas; one worker may die in
-// its first run.
+// Runs six SGD steps with a gradient of 0.25 per replica, and counts replicas. One worker may die
+// in its first run.
 TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
   const ScopedWorkers strategy({.local = {.devices = "gpu:0-1"}});
   Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});
@@ -54,15 +54,16 @@ TEST(GpuWorkers, TrainThroughHostMemoryAndRecoverFromCrash) {
     ASSERT_EQ(result.return_values.size(), 2u);
     for (const Json& each : result.return_values) {
       EXPECT_EQ(each.at("w").as_double(), 2.0 - 6 * 0.5 * 4 * 0.25);
-      EXPECT_EQ(each.at("count").as_double(), 24.0);  // six steps of four replicas, counted once
+      // Six steps of four replicas, each counted once.
+      EXPECT_EQ(each.at("count").as_double(), 24.0);
       EXPECT_EQ(each.at("reduction").as_string(), "canonical");
     }
-    // All processes see the same GPUs, as without CUDA_VISIBLE_DEVICES.
+    // Without CUDA_VISIBLE_DEVICES, all processes see the same GPUs.
     EXPECT_TRUE(testing::has_line(result.output, "workers 0 and 1 both use the GPU"));
   }
 }
 
-// Sums over a communicator on GPU memory; returns the error that ended them, if any.
+// Computes sums over a communicator on GPU memory; returns the error that ended them, if any.
 TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
   const auto ranks = communicator_from_environment();
   const int index = arguments.at("shared").as_bool() ? 0 : ranks->rank();
@@ -94,7 +95,7 @@ TEST(GpuWorkers, GpuCommunicatorsFallBackToHostMemory) {
                                       Json::object().set("dies", false).set("shared", shared));
     ASSERT_EQ(result.return_values.size(), 2u);
     for (const Json& each : result.return_values) {
-      EXPECT_EQ(each.at("last").as_double(), 12.0);  // 1 + 2, twice, twice
+      EXPECT_EQ(each.at("last").as_double(), 12.0);  // 1 + 2 = 3, doubled twice
     }
     EXPECT_TRUE(
         testing::has_line(result.output, "calls on GPUs of 2 ranks: by the hosts, because"));
@@ -112,11 +113,11 @@ TEST(GpuWorkers, CrashedProcessIsNamedInFailedGpuCall) {
   EXPECT_THROW(runner.join(), Error);
   ASSERT_EQ(runner.result().return_values.size(), 1u);
   const Json& left = runner.result().return_values[0];
-  // Detected by the control plane or by the connection, whichever is first.
+  // Either the control plane or the connection detects the crash first.
   EXPECT_THAT(left.at("message").as_string(),
               ::testing::AnyOf(::testing::AllOf(HasSubstr("worker 1"), HasSubstr("died")),
                                ::testing::AllOf(HasSubstr("rank 1"), HasSubstr("disconnected"))));
-  EXPECT_EQ(left.at("last").as_double(), 6.0);  // as before the call
+  EXPECT_EQ(left.at("last").as_double(), 6.0);  // unchanged by the failed call
 }
 
 }  // namespace tutti::worker_tests::gpu_workers_test

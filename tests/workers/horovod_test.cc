@@ -1,5 +1,5 @@
-// Tests programs in Horovod's style, as processes: collectives, averaged gradients, ranks without
-// data.
+// Tests programs in Horovod's style as processes: collectives, averaged gradients, and ranks that
+// run out of data.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/horovod.h"
 
@@ -30,7 +30,7 @@ std::vector<Json> run_ranks(const char* function, int ranks = kRanks) {
   return results_of(function, MultiProcessOptions{.num_workers = ranks});
 }
 
-/// Returns the loss w * x of one number, whose gradient is x.
+/// Returns the loss w * x, whose gradient is x.
 Tensor loss_of(const Variable& w, float x) { return reduce_sum(w.value() * x); }
 
 TUTTI_PROCESS_FUNCTION(hvd_collectives) {
@@ -42,7 +42,7 @@ TUTTI_PROCESS_FUNCTION(hvd_collectives) {
   hvd::init();
   EXPECT_EQ(hvd::rank(), testing::this_process().index);
   EXPECT_EQ(hvd::size(), kRanks);
-  EXPECT_EQ(hvd::local_rank(), hvd::rank());  // all on this host
+  EXPECT_EQ(hvd::local_rank(), hvd::rank());  // all ranks are on this host
   EXPECT_EQ(hvd::local_size(), kRanks);
 
   const auto own = static_cast<float>(hvd::rank() + 1);  // 1, 2, 3
@@ -101,7 +101,7 @@ TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   EXPECT_EQ(means[2].dense().item(), 10.0f);
   EXPECT_EQ(gradients(ReduceOp::kSum)[0].dense().item(), 6.0f);
 
-  // Gradients of two calls are averaged, exchanged once, and applied in one update.
+  // The gradients of two calls are averaged, exchanged once, and applied in one update.
   Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 1.0, .gradient_accumulation_steps = 2});
   hvd::DistributedOptimizer optimizer(sgd);
   for (const float factor : {1.0f, 3.0f}) {
@@ -109,7 +109,7 @@ TUTTI_PROCESS_FUNCTION(hvd_gradients) {
     GradientTape tape;
     optimizer.minimize(tape, loss_of(w, factor * own));
   }
-  EXPECT_EQ(w.value().item(), 1.0f - 4.0f);  // the mean of 1 x 2 and 3 x 2
+  EXPECT_EQ(w.value().item(), 1.0f - 4.0f);  // 4 is the mean of 1 x 2 and 3 x 2
   optimizer.apply_gradients(std::vector<Gradient>{Gradient(Tensor(own))});
   optimizer.apply_gradients(std::vector<Gradient>{Gradient(Tensor(own))});
   EXPECT_EQ(w.value().item(), -3.0f - 2.0f);
@@ -124,7 +124,7 @@ TEST(Horovod, GradientTapeRejectsMaxReduction) {
             "INVALID_ARGUMENT");
 }
 
-// Rank r has r + 1 batches; afterwards it contributes zeros, and its weight stays.
+// Rank r has r + 1 batches; afterwards it contributes zeros, and its weight does not change.
 TUTTI_PROCESS_FUNCTION(hvd_uneven) {
   hvd::init();
   Variable w(Tensor(0.0f), {.name = "w"});
@@ -137,7 +137,7 @@ TUTTI_PROCESS_FUNCTION(hvd_uneven) {
     sums.push_back(hvd::allreduce(Tensor(1.0f), ReduceOp::kSum).item());
   }
   const int last = hvd::join();
-  EXPECT_EQ(hvd::join(), kRanks - 1);  // on all ranks together
+  EXPECT_EQ(hvd::join(), kRanks - 1);  // all ranks join at the same time
   hvd::broadcast_variables(std::vector<Variable>{w}, last);
   return Json::Array{last, w.value().item(), sums.back()};
 }
@@ -148,12 +148,13 @@ TEST(Horovod, JoinedRanksContributeZeros) {
   for (int r = 0; r < kRanks; ++r) {
     const Json::Array& value = values[static_cast<std::size_t>(r)].as_array();
     EXPECT_EQ(value[0].as_int(), 2);
-    EXPECT_EQ(value[1].as_double(), 3.0 + 2.0 + 1.0);  // 3 x (3, 2, 1 ranks) / 3
+    // In each step: 3 x (number of active ranks) / 3.
+    EXPECT_EQ(value[1].as_double(), 3.0 + 2.0 + 1.0);
     EXPECT_EQ(value[2].as_double(), 3.0 - r);
   }
 }
 
-// Calls that joined ranks cannot take part in fail on the others, which may continue.
+// Calls that need the joined rank fail on the remaining ranks, which can continue afterwards.
 TUTTI_PROCESS_FUNCTION(hvd_refused_after_join) {
   hvd::init();
   if (hvd::rank() == 1) return hvd::join();
@@ -185,7 +186,7 @@ TEST(Horovod, MismatchedCallsFailOnAllRanks) {
   for (const Json& code : codes) EXPECT_EQ(code.as_string(), "INVALID_ARGUMENT");
 }
 
-// As in MaTEx, every rank trains by itself, and weights are averaged from time to time.
+// As in MaTEx, every rank trains separately, and weights are averaged from time to time.
 TUTTI_PROCESS_FUNCTION(hvd_weight_averaging) {
   hvd::init();
   const auto own = static_cast<float>(hvd::rank() + 1);
@@ -194,7 +195,8 @@ TUTTI_PROCESS_FUNCTION(hvd_weight_averaging) {
   for (int round = 0; round < 2; ++round) {
     for (int step = 0; step < 2; ++step) {
       GradientTape tape;
-      optimizer.minimize(tape, reduce_sum(w.value() * w.value()) * (0.5f * own));  // w -= own w / 4
+      // Subtracts w * own / 4.
+      optimizer.minimize(tape, reduce_sum(w.value() * w.value()) * (0.5f * own));
     }
     w.assign(hvd::allreduce(w.value()));
   }
@@ -202,7 +204,7 @@ TUTTI_PROCESS_FUNCTION(hvd_weight_averaging) {
 }
 
 TEST(Horovod, WeightsAreAveragedOverRanks) {
-  // After two steps a rank has (3/4)^2, (1/2)^2 or (1/4)^2 of the common weight.
+  // Two steps multiply the common weight by (3/4)^2, (1/2)^2 or (1/4)^2, depending on the rank.
   const double mean = (9.0 / 16.0 + 4.0 / 16.0 + 1.0 / 16.0) / 3.0;
   const auto weights = run_ranks("hvd_weight_averaging");
   ASSERT_EQ(weights.size(), 3u);

@@ -1,5 +1,5 @@
 // Tests collective calls of workers: calls that only one worker makes, calls that differ, and sums
-// by an operation of the program or a plugin.
+// by an operation that the program or a plugin defines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/exchange_sums.h"
 #include "tests/support/mismatched_calls.h"
@@ -16,7 +16,7 @@ struct LonelyCall {
   std::function<void(const std::string& file)> make;
 };
 
-// All calls in the expansion have the line of the macro's use.
+// All calls in the expansion have the line number of the line that uses the macro.
 #define TUTTI_LONELY_CALL(call)                                                            \
   {                                                                                        \
 #call, __LINE__,                                                                       \
@@ -36,7 +36,7 @@ std::vector<LonelyCall> lonely_calls(Sequential& model, const Tensor& x) {
   };
 }
 
-/// The chief makes one of the calls while the other worker ends.
+/// The chief makes one of the calls while the other worker exits.
 TUTTI_PROCESS_FUNCTION(lonely_call_of_chief) {
   const ScopedWorkers strategy;
   Sequential model(Input{{2}}, Dense(2), BatchNormalization());
@@ -66,7 +66,7 @@ TEST(UnmatchedCall, ErrorNamesUserLine) {
   }
 }
 
-/// Uses all GPUs that a process sees, or the CPU.
+/// Creates a strategy on all GPUs that a process sees, or on the CPU, and describes its replicas.
 TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
   MultiWorkerMirroredStrategy strategy(*resolver_from_environment());
   const auto ones = strategy.run([] { return Tensor(1.0f); });
@@ -81,7 +81,7 @@ TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
 void expect_replicas(const MultiProcessOptions& options, int per_process) {
   const auto results = results_of("replicas_of_a_cluster", options);
   ASSERT_EQ(results.size(), 3u);
-  for (std::size_t rank = 0; rank < 3; ++rank) {  // the chief comes first
+  for (std::size_t rank = 0; rank < 3; ++rank) {  // the chief has rank 0
     EXPECT_EQ(results[rank].at("replicas").as_int(), 3 * per_process);
     EXPECT_EQ(results[rank].at("local").as_int(), per_process);
     EXPECT_EQ(results[rank].at("workers").as_int(), 3);
@@ -113,7 +113,7 @@ TUTTI_PROCESS_FUNCTION(ranks_whose_calls_differ) {
   return {};
 }
 
-// communicator_test.cc makes such calls between threads, mpi_conformance_test.cc over MPI.
+// communicator_test.cc makes such calls between threads, and mpi_conformance_test.cc over MPI.
 TEST(MismatchedCalls, ErrorNamesCallsOfBothProcesses) {
   for (const char* const way : {"shm", "tcp"}) {
     const std::string folder = new_folder(concat("mismatched_over_", way));
@@ -125,8 +125,8 @@ TEST(MismatchedCalls, ErrorNamesCallsOfBothProcesses) {
   }
 }
 
-/// Runs fit() with two replicas in each worker; returns the name of the reduction, the number of
-/// buckets given to this file's operation, and the weights.
+/// Runs fit() with two replicas in each worker. Returns the name of the reduction, the number of
+/// buckets that this file's operation received, and the weights.
 TUTTI_PROCESS_FUNCTION(fit_by_operation) {
   testing::ExchangeSums::Seen seen;
   register_cross_device_ops("exchange_sums", [&](const Group& group, const CommunicationOptions&) {
@@ -163,7 +163,7 @@ TEST(CustomOperation, RegisteredOperationSumsGradientsOfProcesses) {
   }
 }
 
-/// Runs every reduction and gather of a strategy, with two replicas in each worker; returns the
+/// Calls every reduction and gather of a strategy with two replicas in each worker. Returns the
 /// plugin's output.
 TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   const std::string name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/store.so");
@@ -203,12 +203,12 @@ TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   return lines;
 }
 
-// The plugin itself refuses a number of buffers other than its number of replicas.
+// The plugin refuses calls whose number of buffers differs from its number of replicas.
 TEST(CustomOperation, PluginReceivesItsReplicaCountInEverySum) {
   const std::vector<Json> lines = results_of("reduce_by_plugin", 2);
   ASSERT_EQ(lines.size(), 2u);
   for (const Json& of_worker : lines) {
-    EXPECT_GE(of_worker.as_array().size(), 2u);  // for values, and for gradients
+    EXPECT_GE(of_worker.as_array().size(), 2u);  // one for values and one for gradients
     for (const Json& line : of_worker.as_array()) {
       EXPECT_THAT(line.as_string(), HasSubstr(" calls of 1 of 2 members"));
       EXPECT_EQ(line.as_string().find(": 0 calls"), std::string::npos) << line.dump();

@@ -1,5 +1,4 @@
-// Tests checkpoints in shards of workers that are processes: one that dies during a save, folders,
-// memory.
+// Tests sharded checkpoints of worker processes: a crash during a save, folders, and memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -21,7 +20,7 @@ Variable weights(std::int64_t count) {
   return Variable(Tensor::zeros({count}), {.name = "w", .aggregation = VariableAggregation::kMean});
 }
 
-/// Save 1 contains ones, save 2 twos; worker 1 ends before a call of save 2.
+/// Saves ones, then twos; worker 1 dies in a file operation of the second save.
 TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
   const std::string folder = arguments.at("folder").as_string();
   const auto strategy = connect();
@@ -60,7 +59,7 @@ TEST(ShardedCheckpoint, CrashDuringSaveKeepsPreviousVersion) {
     ASSERT_EQ(runner.result().return_values.size(), 1u);
     EXPECT_NE(runner.result().return_values[0].as_string(), "saved");
     const auto versions = list_checkpoints(folder);
-    ASSERT_EQ(versions.size(), 1u);  // nothing is left of the second save
+    ASSERT_EQ(versions.size(), 1u);  // no file of the second save remains
     EXPECT_EQ(versions[0].step, 1);
     EXPECT_THAT(verify_checkpoint(versions[0].path), ::testing::IsEmpty());
     Variable w = weights(1 << 20);
@@ -70,9 +69,9 @@ TEST(ShardedCheckpoint, CrashDuringSaveKeepsPreviousVersion) {
 }
 
 constexpr std::int64_t kElements = 4 << 20;  // 16 MiB
-constexpr double kWholeMiB = 3 * 16;         // with Adam's slots
+constexpr double kWholeMiB = 3 * 16;         // includes Adam's slots
 
-/// Returns the peak memory during `work` above the initial use, in MiB.
+/// Returns the peak memory during `work`, in MiB, minus the memory in use before.
 double peak_of(const std::function<void()>& work) {
   const Device device{};
   reset_peak_memory(device);
@@ -111,8 +110,8 @@ TEST(ShardedCheckpoint, SaveAndRestoreNeverHoldWholeModel) {
   }
 }
 
-/// Adds 1 in each of eight steps, and saves in the background after each. Worker 1 ends in its
-/// first run, while the previous save may be in progress.
+/// Adds 1 in each of eight steps and saves in the background after each step. Worker 1 dies in its
+/// first run, possibly during the previous save.
 TUTTI_PROCESS_FUNCTION(recovery_during_saves) {
   const auto strategy = connect();
   const auto scope = strategy->scope();

@@ -1,4 +1,4 @@
-// Helpers for tests of workers as processes.
+// Helpers for tests whose workers are processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,13 +21,14 @@ using testing::MultiProcessOptions;
 using testing::MultiProcessRunner;
 using testing::this_process;
 
-/// In a worker: returns the strategy of its job.
+/// In a worker: returns the strategy of the worker's job.
 inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
     const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}}) {
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
-/// In a worker: strategy of its job, in whose scope the rest of the function runs.
+/// In a worker: the strategy of the worker's job, and its scope, which is open for this object's
+/// lifetime.
 class ScopedWorkers {
  public:
   explicit ScopedWorkers(const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}})
@@ -40,7 +41,7 @@ class ScopedWorkers {
   const Scope scope_ = strategy_->scope();
 };
 
-/// Runs a process function in each task of a job, all of which must succeed.
+/// Runs a process function in each task of a job. Every task must succeed.
 inline testing::MultiProcessResult run_processes(const std::string& function,
                                                  const MultiProcessOptions& options,
                                                  const Json& arguments = Json::object()) {
@@ -49,13 +50,13 @@ inline testing::MultiProcessResult run_processes(const std::string& function,
   return runner.join();
 }
 
-/// Same as run_processes(), but returns the results alone.
+/// Same as run_processes(), but returns only the results.
 inline std::vector<Json> results_of(const std::string& function, const MultiProcessOptions& options,
                                     const Json& arguments = Json::object()) {
   return run_processes(function, options, arguments).return_values;
 }
 
-/// Overload for workers that all return something.
+/// Overload for workers, each of which must return a value.
 inline std::vector<Json> results_of(const std::string& function, int workers,
                                     const Json& arguments = Json::object()) {
   std::vector<Json> values =
@@ -64,7 +65,7 @@ inline std::vector<Json> results_of(const std::string& function, int workers,
   return values;
 }
 
-/// Returns code and message of the error that `fn` throws; code OK if there is none.
+/// Returns code and message of the error that `fn` throws; the code is "OK" if it throws none.
 inline Json error_as_json(const std::function<void()>& fn) {
   try {
     fn();
@@ -82,14 +83,16 @@ inline void expect_error(const Json& error, const std::string& code,
   }
 }
 
-/// In a test: returns a folder of this name that does not exist yet; the test program removes it.
+/// In a test: returns the path of a folder that does not exist yet; the test program removes the
+/// folder at its end.
 inline std::string new_folder(const std::string& name) {
   const std::string folder = (std::filesystem::path(::testing::TempDir()) / name).string();
   std::filesystem::remove_all(folder);
   return folder;
 }
 
-/// In a worker: returns a variable with a value for each replica, and their sum.
+/// In a worker: returns a variable with one value per replica; reads outside replicas return the
+/// sum.
 inline Variable count_of_replicas(const std::string& name) {
   return Variable(Tensor::zeros({}), {.name = name,
                                       .synchronization = VariableSynchronization::kOnRead,
@@ -102,7 +105,7 @@ inline Variable counter(const std::string& name) {
                   {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
 }
 
-/// In a worker: returns state that includes the strategy's and the step, for a Recovery.
+/// In a worker: returns `state` with the strategy's state and the step added, for a Recovery.
 inline Checkpoint recoverable(Checkpoint state, Strategy& strategy, std::int64_t& step) {
   state.add_state("strategy", {[&] { return strategy.save_state(); },
                                [&](const Json& json) { strategy.restore_state(json); }});

@@ -1,4 +1,4 @@
-// Tests differences and failures of workers that the others report: other input, settings or
+// Tests how workers report differences and failures of other workers: different input, settings or
 // writes; stopped, late and slow workers; and grace periods.
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -11,7 +11,8 @@
 
 namespace tutti::worker_tests::worker_reports_test {
 
-/// Makes a worker's strategy from {"strategy": "fully_sharded", "way": "tcp", "devices": "cpu:0"}.
+/// Creates a worker's strategy from, for example, {"strategy": "fully_sharded", "way": "tcp",
+/// "devices": "cpu:0"}.
 std::unique_ptr<Strategy> make_workers(const Json& arguments) {
   const auto text = [&](const char* key, const char* otherwise) {
     const Json* const found = arguments.find(key);
@@ -32,14 +33,14 @@ std::unique_ptr<Strategy> make_workers(const Json& arguments) {
       *resolver_from_environment(), MultiWorkerOptions{.local = local, .cluster = cluster});
 }
 
-/// Returns 40 distinct rows.
+/// Returns a dataset of 40 distinct rows.
 Dataset examples() {
   std::vector<float> x;
   for (int i = 0; i < 80; ++i) x.push_back(0.01f * static_cast<float>(i));
   return Dataset::from_tensor_slices({Tensor::from({40, 2}, x), Tensor::ones({40, 1})});
 }
 
-/// Sets the learning rate only on worker 0.
+/// Callback that sets the learning rate only on worker 0.
 class ChiefSetsRate : public Callback {
  public:
   void on_epoch_begin(std::int64_t) override {
@@ -47,7 +48,7 @@ class ChiefSetsRate : public Callback {
   }
 };
 
-/// Runs fit() in which the workers differ in what "differ" names.
+/// Runs fit(); the workers differ in the setting that "differ" names.
 TUTTI_PROCESS_FUNCTION(consistency_fit) {
   const std::string differ = arguments.at("differ").as_string();
   const bool is_other = this_process().index == 1;
@@ -64,14 +65,14 @@ TUTTI_PROCESS_FUNCTION(consistency_fit) {
   return error_as_json([&] { model.fit(examples().shuffle(40, seed).batch(batch).repeat(), fit); });
 }
 
-/// Replica 1, on worker 1, gets a non-finite label in batch 1.
+/// Runs fit(); replica 1, which is on worker 1, gets a NaN as a label in batch 1.
 TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(1));
   model.compile({.optimizer = "sgd", .loss = "mse"});
   std::vector<float> labels(6, 1.0f);
-  labels[3] = std::numeric_limits<float>::quiet_NaN();  // of batches of 2 rows
+  labels[3] = std::numeric_limits<float>::quiet_NaN();  // in batches of 2 rows: batch 1, replica 1
   const auto guard = std::make_shared<TerminateOnNaN>();
   model.fit(
       Tensor::ones({6, 1}), Tensor::from({6, 1}, labels),
@@ -128,7 +129,7 @@ TEST(WorkerConsistency, DifferencesAreReportedOverTcpWithCompression) {
   }
 }
 
-/// Runs a custom loop that trains `weight` to 1 and calls `between` before each step.
+/// Runs a custom loop that trains `weight` towards 1; calls `between` before each step.
 Json train(const Json& arguments, const std::function<void(Variable&, int)>& between) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -165,7 +166,7 @@ TEST(WorkerConsistency, WriteOnOneWorkerIsReportedInNextStep) {
   }
 }
 
-/// Gradients are summed by the program: the digest is sent with the step's values.
+/// The program sums gradients by itself, so the digest is sent with the step's values.
 TUTTI_PROCESS_FUNCTION(consistency_write_by_hand) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -188,11 +189,11 @@ TEST(WorkerConsistency, WriteIsReportedUnderManualAllReduce) {
   }
 }
 
-/// Covers differences that are permitted, and writes that all workers make alike.
+/// Covers permitted differences, and writes that all workers make in the same way.
 TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   const int index = this_process().index;
   const auto strategy = make_workers(
-      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // 2 replicas and 1
+      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // 2 replicas, then 1
   const auto scope = strategy->scope();
   Variable weight(Tensor::zeros({}), {.name = "weight"});
   Variable own = count_of_replicas("own");
@@ -211,7 +212,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
         },
         batch);
   };
-  // Each worker has rows of its own: 7 for 2 replicas, 4 for 1.
+  // The workers have different rows: 7 for 2 replicas, 4 for 1 replica.
   const auto rows_of_worker = [&](const InputContext&) {
     const std::int64_t count = index == 0 ? 7 : 4;
     return Dataset::from_tensor_slices({Tensor::full({count}, 1.0 + index)}).batch(2);
@@ -219,15 +220,15 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   for (const auto& batch : strategy->distribute_datasets_from_function(rows_of_worker)) {
     step(batch);
   }
-  // Covers a last batch that leaves a replica without rows, and one worker's writes to a value
-  // without copies.
+  // Covers a last batch that leaves a replica without rows, and writes of one worker to values that
+  // may differ.
   const Dataset all = Dataset::from_tensor_slices({Tensor::full({10}, 1.0)});
   for (const auto& batch : strategy->distribute_dataset(all.batch(4))) {
     if (index == 1) own.assign(3.0);
     if (index == 1) divergent.assign(3.0);
     step(batch);
   }
-  // All workers write and restore.
+  // All workers save and restore.
   checkpoint.save(file);
   optimizer.set_learning_rate(0.5);
   weight.assign(weight.value() * 2.0f);
@@ -301,7 +302,7 @@ TEST(WorkerFailures, InvalidAddressesForMappedPortsAreRejected) {
   }
 }
 
-// Adds 1 per replica in each of six steps; worker 1 is stopped in its first run.
+// Adds 1 per replica in each of six steps; worker 1 is stopped by a signal in its first run.
 TUTTI_PROCESS_FUNCTION(workers_of_which_one_is_stopped) {
   const ScopedWorkers strategy;
   Variable total = counter("total");
@@ -328,13 +329,13 @@ TEST(WorkerFailures, WorkerContinuedTooLateIsReplaced) {
               ::testing::ContainsRegex("worker 1 .*stopped"));
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
-  // Six steps of two replicas, each counted once.
+  // Six steps of two replicas are each counted once.
   EXPECT_EQ(result.return_values, (std::vector<Json>{Json(12.0), Json(12.0)}));
   EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; restart it"));
 }
 
 // Runs a session with 10 s of grace and steps of 1 s; worker 1 gets a signal in step 7. Returns the
-// steps saved because of it on this worker.
+// steps that this worker saved because of it.
 TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
   const auto strategy = connect_workers();
   const Tensor ones = Tensor::ones({8, 1});
@@ -379,8 +380,8 @@ TEST(WorkerFailures, GracePeriodEndsAfterSameStepOnAllWorkers) {
   ASSERT_EQ(results[0].at("saved").as_array().size(), 2u);
   const std::int64_t first = results[0].at("saved").as_array()[0].as_int();
   const std::int64_t last = results[0].at("saved").as_array()[1].as_int();
-  EXPECT_GE(first, 7);  // as soon as both had agreed
-  // Worker 1 noticed the signal after 7 s, so the limit is 17 s less a margin of two steps.
+  EXPECT_GE(first, 7);  // saved as soon as both workers had agreed
+  // Worker 1 noticed the signal after 7 s, so the limit is 17 s minus a margin of two steps.
   EXPECT_EQ(last, std::max<std::int64_t>(15, first + 1));
   for (const Json& each : results) {
     EXPECT_EQ(each.at("code").as_int(), 75);
@@ -391,7 +392,7 @@ TEST(WorkerFailures, GracePeriodEndsAfterSameStepOnAllWorkers) {
 constexpr Duration kQuickStep = std::chrono::milliseconds(20);
 constexpr Duration kSlowStep = 5 * kQuickStep;
 
-// Worker 1 sleeps five times as long as the others, whose sums wait for it.
+// Worker 1 sleeps five times as long as its peers, whose sums wait for it.
 TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
   const ScopedWorkers strategy(
       {.local = {.devices = "cpu:0"}, .stragglers = {.repeat_after_steps = 10}});

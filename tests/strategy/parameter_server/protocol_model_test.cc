@@ -1,9 +1,7 @@
 // Tests the coordinator's protocol in every state that a few workers and servers can reach.
-//
-// TUTTI_MODEL_BOUNDS="closures faults versions" replaces the bounds below.
 // SPDX-License-Identifier: Apache-2.0
 //
-// TUTTI_MODEL_BOUNDS="closures faults versions" sets other bounds than those below.
+// TUTTI_MODEL_BOUNDS="closures faults versions" replaces the bounds below.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
