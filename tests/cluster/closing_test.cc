@@ -529,7 +529,7 @@ TEST(Interruption, EndsWaitForUnresponsiveRank) {
   peer->join();
 }
 
-TEST(Interruption, EachCheckThrowsReason) {
+TEST(Interruption, EveryCheckAfterRaiseThrowsReason) {
   Interruption interruption;
   interruption.check();
   interruption.raise(kReason);

@@ -47,7 +47,7 @@ TEST(ClusterSpec, EqualityComparesJobsTasksAndOrder) {
   EXPECT_NE(ClusterSpec({{"job", {"a:1"}}}), ClusterSpec({{"job", {"a:1"}}, {"other", {"b:1"}}}));
 }
 
-TEST(ClusterSpec, IsFalseWhenEmpty) {
+TEST(ClusterSpec, ConvertsToFalseWhenEmpty) {
   EXPECT_FALSE(ClusterSpec());
   EXPECT_TRUE(ClusterSpec().empty());
   EXPECT_FALSE(ClusterSpec::from_json(Json::object()));

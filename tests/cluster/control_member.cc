@@ -1,13 +1,13 @@
-// Member of a job as a process of its own, for processes_test.cc.
+// Member of a job as a separate process, for processes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 //
 // control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S [CERTIFICATE KEY]]: joins and writes
-// "joined"; with WAIT_S it waits for all members first and writes "all". Then it writes each
-// verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and obeys the lines of its standard input:
+// "joined". With WAIT_S it then waits for all members and writes "all". Afterwards it writes each
+// verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and executes the lines of its standard input:
 //   fail TEXT           reports a failure
 //   stop TEXT           requests a stop of all members
-//   steps MS            runs steps of so many milliseconds until the stop: "stopped N REASON"
-//   end of input        ends
+//   steps MS            runs steps of MS milliseconds until the stop: "stopped N REASON"
+//   end of input        exits
 #include <cstdlib>
 #include <iostream>
 #include <sstream>

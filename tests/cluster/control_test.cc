@@ -240,7 +240,7 @@ TEST_F(Control, RefusesDuplicateAndUnknownTasks) {
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 
-TEST_F(Control, DepartedProcessJoinsNextServerOfMemberHost) {
+TEST_F(Control, DepartedProcessJoinsNextServerHostedByMember) {
   auto options = server_options();
   options.host = tasks_of(1).front();
   server_ = ControlServer::start(options);
@@ -257,7 +257,7 @@ TEST_F(Control, DepartedProcessJoinsNextServerOfMemberHost) {
   EXPECT_EQ(join(*server_, 1)->self().task.index, 1);
 }
 
-TEST_F(Control, DepartedProcessRejoinsServerOfLauncher) {
+TEST_F(Control, DepartedProcessMayRejoinServerOfLauncher) {
   join(*server_, 1)->leave();
   EXPECT_EQ(join(*server_, 1)->self().task.index, 1);
 }

@@ -34,7 +34,7 @@ void expect_sum(const WorkerGroupOptions& options) {
   EXPECT_THAT(sums, ::testing::Each(7.0f));
 }
 
-TEST(Ipv6, WorkersOfTfConfigConnectByEveryTransport) {
+TEST(Ipv6, WorkersFromTfConfigConnectOverEveryTransport) {
   expect_sum({.way = ConnectOptions::Way::kTcp});
   expect_sum({.way = ConnectOptions::Way::kAuto});
   expect_sum({.way = ConnectOptions::Way::kTcp, .listen_at = "[0:0:0:0:0:0:0:1]:0"});

@@ -178,7 +178,7 @@ std::unique_ptr<Met> meet(bool on_one_machine) {
   return met;
 }
 
-TEST(JobRendezvous, FirstTaskHostsWithGeneratedSecretOnOneMachine) {
+TEST(JobRendezvous, FirstTaskHostsServerWithGeneratedSecretOnOneMachine) {
   const auto met = meet(true);
   EXPECT_THAT(met->errors, Each(""));
   EXPECT_THAT(met->first_target(), StartsWith("grpc://127.0.0.1:"));
@@ -206,7 +206,7 @@ TEST(JobRendezvous, RequiresAddressAcrossMachines) {
   for (const ControlPlane& plane : met->planes) EXPECT_TRUE(plane.client);
 }
 
-TEST(JobRendezvous, FailureToHostIsReportedByAllTasks) {
+TEST(JobRendezvous, FailureToHostServerIsReportedByAllTasks) {
   const auto other = ControlServer::start();
   const EnvironmentScope where("TUTTI_CONTROL", other->target());
   const auto met = meet(true);

@@ -115,7 +115,7 @@ TEST(KubernetesPodsResolver, ErrorNamesPodThatIsNotRunning) {
                "'tensorflow-1' has no address");
 }
 
-TEST(KubernetesPodsResolver, NumAcceleratorsOfTaskAreLimitsOfItsPod) {
+TEST(KubernetesPodsResolver, NumAcceleratorsOfTaskIsGpuLimitOfItsPod) {
   const std::vector<Pod> pods = pods_from_json(Json::parse(R"({"items": [
       {"metadata": {"name": "t-0", "labels": {"job-name": "tensorflow"}},
        "spec": {"containers": [{"name": "a"}, {"resources": {"limits": {"cpu": "8"}}}]},
@@ -407,7 +407,7 @@ TEST(TfConfigResolver, HasNoMasterWithoutPeers) {
   EXPECT_EQ(read("").task(), std::nullopt);
 }
 
-TEST(TfConfigResolver, AcceptsUnusualForms) {
+TEST(TfConfigResolver, AcceptsEmptyConfigsAndUnusualAddresses) {
   for (const char* text : {"", "  \n", "{}", R"({"cluster": {}})", R"({"cluster": {"ps": []}})",
                            R"({"task": {"type": "worker", "index": 0}})",
                            R"({"model_dir": "/models", "job": {"args": []}})"}) {
@@ -431,7 +431,7 @@ TEST(TfConfigResolver, EvaluatorMayBeOutsideCluster) {
   EXPECT_TRUE(is_chief(resolver.cluster_spec(), *resolver.task()));
 }
 
-TEST(TfConfigResolver, KeepsEnvironmentOfTFJob) {
+TEST(TfConfigResolver, ReadsEnvironmentFieldOfTFJob) {
   const TfConfigResolver resolver = read(
       R"("cluster": {"worker": ["mnist-worker-0.default.svc:2222", "mnist-worker-1.default.svc:2222"]},
          "task": {"type": "worker", "index": 1}, "environment": "cloud")");
@@ -455,7 +455,7 @@ TEST(TfConfigResolver, IgnoresLaterEnvironmentChanges) {
   EXPECT_EQ(resolver.name(), name);
 }
 
-TEST(TfConfigResolver, ErrorNamesGivenSource) {
+TEST(TfConfigResolver, ErrorOfFromTextNamesSource) {
   const TfConfigResolver good = TfConfigResolver::from_text(R"({"cluster": {"worker": ["a:1"]}})");
   EXPECT_EQ(good.cluster_spec().num_tasks("worker"), 1);
   EXPECT_INVALID(

@@ -93,7 +93,7 @@ TEST_F(RpcCalls, ChunkedPayloadsKeepBytesAndAlignment) {
   EXPECT_ERROR((void)payload_range(answer, 1, all.size()), kDataLoss, "payload_range");
 }
 
-TEST_F(RpcCalls, ThousandsOfMixedChunksArriveComplete) {
+TEST_F(RpcCalls, ThousandsOfSmallAndLargeChunksArriveComplete) {
   const Pair pair;
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
@@ -501,7 +501,7 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
 
 /// A message with a flipped bit is refused, or its payload is at most as long as the original; a
 /// fuzzer covers further changes.
-TEST(CallMessages, FlippedBitsAreReadOrRefused) {
+TEST(CallMessages, MessagesWithFlippedBitAreReadOrRefused) {
   const std::string sound = written({7, packet("head", pattern_of(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
     std::string changed = sound;
@@ -610,7 +610,7 @@ TEST_F(RpcFaults, KeepAliveBreaksSilentConnectionWithinSeconds) {
   EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
 }
 
-TEST_F(RpcFaults, ReplyMayShareBytesOfItsRequest) {
+TEST_F(RpcFaults, ReplyMayShareBytesWithItsRequest) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     Packet answer{call->request().head, {}};
     for (const SharedBytes& piece : call->request().payload) {

@@ -1,13 +1,14 @@
-// Rank of a TCP group as a process of its own, for processes_test.cc.
+// Rank of a TCP group as a separate process, for processes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 //
-// tcp_rank FOLDER RANK SIZE PEER TIMEOUT_MS [WAY [MODE]]: connects by WAY (tcp, shm, auto), passes
-// a number around the ring, writes "ready" to standard output, and then, by MODE,
-//   wait     waits for a message of PEER,
-//   stream   sends PEER 8 MiB again and again, and receives the same from it,
-//   reduce N all-reduces N numbers again and again, in memory of its own,
-//   shared N the same in memory that the ranks share,
-// and writes how that ended.
+// tcp_rank FOLDER RANK SIZE PEER TIMEOUT_MS [WAY [MODE]]: connects through WAY (tcp, shm, auto),
+// passes a number around the ring, writes "ready" to standard output, and then acts according to
+// MODE:
+//   wait     waits for a message from PEER
+//   stream   repeatedly sends 8 MiB to PEER and receives 8 MiB from it
+//   reduce N repeatedly all-reduces N numbers in private memory
+//   shared N repeatedly all-reduces N numbers in memory that the ranks share
+// At the end it writes the error that ended this.
 #include <cstdlib>
 #include <iostream>
 #include <string>

@@ -147,7 +147,7 @@ TEST(WindowEngine, SubgroupsHaveSeparateWindows) {
   });
 }
 
-TEST(WindowEngine, MissingRankMismatchAndAbortAreReportedOnAllRanks) {
+TEST(WindowEngine, MissingRanksMismatchesAndAbortsAreReportedOnAllRanks) {
   const auto expect_all = [](const std::vector<std::string>& errors, const std::string& words) {
     EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr(words)));
   };
@@ -222,8 +222,8 @@ TEST(WindowEngine, DestroyedGroupsReleaseTheirMemory) {
   const auto group = transports(2, {.place_bytes = 8 << 20});
   expect_on_ranks(2, [&](int rank) {
     const auto mine = make_communicator(group[static_cast<std::size_t>(rank)]);
-    std::vector<float> values(30'011, 1.0f);  // ordinary memory, which goes through the group's
-                                              // slots
+    // Private memory, so values are copied through slots in the group's shared memory.
+    std::vector<float> values(30'011, 1.0f);
     for (int i = 0; i < 20; ++i) {
       mine->group({0, 1})->all_reduce(ReduceOp::kSum, std::span(values));
       EXPECT_EQ(values.back(), 2.0f);

@@ -5,8 +5,8 @@
 """Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 
 Finds the services of a running job by reflection, calls the health service, observes the job, lists its members, reads a value of its store,
-and is refused where it would change one without having joined. Then it makes a variable on a parameter server, adds to it and reads it;
-then it runs a step on a worker, and a program of a session on the server.
+and is refused when it tries to change a value without having joined. Then it creates a variable on a parameter server, adds to it and reads
+it, runs a step on a worker, and runs a session's program on the server.
 """
 import importlib
 import os
@@ -115,7 +115,7 @@ def reading(ps, shard):
 
 
 def floats_of_last(stream, message, field, calls):
-    """Makes calls, each a request and the elements of its tensor, and returns the two elements of the last answer."""
+    """Makes calls, each given as a request and the elements of its tensor. Returns the two elements of the last answer."""
     requests = []
     for request, values in calls:
         tensors = struct.pack(f"<{len(values)}f", *values)

@@ -5,11 +5,12 @@
 """Usage: bad_wire_test.py PROGRAM TUTTI [--full] [--log FILE]
 
 `tutti run` starts the workers. Each connection between two workers, and to the control server, passes through a proxy, which
-delays every piece by 20 +- 10 ms and keeps their order; 1 % are lost and arrive 0.2 s later. Three faults only slow training down:
-a tenth is lost for some seconds; nothing arrives between two workers for 3.5 s, or between a worker and the control server. Two
-faults break a connection, and all workers repeat the step once: a reset of a sender whose data still arrives, and a changed bit.
-False alarms are printed and not judged. --full: the wire is bad from the start, with three workers, more faults, and 8 s of silence
-of a control connection. That exceeds the limit (docs/decisions/0026), so the worker is replaced, and the bits stay the same.
+delays every piece by 20 +- 10 ms and keeps their order; 1 % of the pieces are lost and arrive 0.2 s later. Three faults only slow
+training down: for some seconds 10 % are lost; for 3.5 s nothing arrives between two workers, or between a worker and the control
+server. Two faults break a connection, and all workers repeat the step once: a reset of a sender whose data still arrives, and a
+changed bit. False alarms are printed but do not fail the test. With --full, the wire is bad from the start, and there are three
+workers, more faults, and 8 s of silence of a control connection. That exceeds the limit (docs/decisions/0026), so the worker is
+replaced, and the bits stay the same.
 """
 import random
 import tempfile
@@ -87,7 +88,7 @@ class Weather:
         self.damage("flip", "a bit is changed under way")
 
     def silence_control(self):
-        """Lasts longer than the limit after which a worker counts as lost."""
+        """Silences a control connection for longer than the limit after which a worker counts as lost."""
         worker = 1
         since = self.begin(f"nothing between worker {worker} and the control server for 8 s")
         pid = self.run.pid_of_worker(worker)

@@ -64,7 +64,7 @@ def expect_backups(step, own, text):
 
 
 def check_killed_worker(trainer):
-    """The other workers continue."""
+    """Kills a worker; the remaining workers continue."""
     tasks = ByFlags(trainer, 3, "--train_steps", "150")
     tasks["worker", 2].wait_for_line("step")
     tasks.jobs.pop(("worker", 2)).kill()
@@ -73,7 +73,7 @@ def check_killed_worker(trainer):
 
 
 def check_launched(trainer, tutti):
-    """Uses one command, which passes the cluster in TF_CONFIG."""
+    """Starts the job with one command, which passes the cluster in TF_CONFIG."""
     global_step_of(output_of(tutti, "run", "--workers", "2", "--ps", "2", "--", trainer, "--train_steps", str(STEPS), timeout=600))
 
 
@@ -92,7 +92,7 @@ def check_same_bits(loop, tutti):
 
 
 def check_stop(loop):
-    """One of two workers is asked to stop; both stop after the same step, and the servers end."""
+    """Asks one of two workers to stop: both stop after the same step, and the servers end."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints, logs = os.path.join(folder, "checkpoints"), os.path.join(folder, "log")
         tasks = Tasks([loop, "--strategy", "parameter_server", "--devices", "cpu:0", *FLAGS, "--steps", "100000", "--epochs", "1000",

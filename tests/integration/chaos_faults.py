@@ -38,7 +38,7 @@ class Fault:
 
 
 class Outcome:
-    """Times in seconds since the fault."""
+    """Times of the consequences, in seconds since the fault."""
 
     def __init__(self, fault):
         self.kind, self.number, self.step, self.victims = fault.kind, fault.number, fault.step, fault.victims
@@ -80,7 +80,7 @@ def inject(run, fault):
 
 
 def line_that_names(worker, pid, what="died|is stopped|is silent"):
-    """Pattern of a line in which another worker names this one."""
+    """Returns the pattern of a line in which another worker names this worker."""
     return rf"^\[worker-(?!{worker}\])\d+\]: .*control: worker {worker} \(.*pid {pid}\) ({what})"
 
 
@@ -89,7 +89,7 @@ def wait_until_named(run, worker, pid, since):
 
 
 def kill(run, fault, outcome):
-    """Kills all victims together."""
+    """Kills all victims at the same time."""
     pids = {worker: run.pid_of_worker(worker) for worker in fault.victims}
     moments = {worker: run.hit_process(pid, signal.SIGKILL) for worker, pid in pids.items()}
     follow_death(run, outcome, pids, moments)
@@ -180,7 +180,7 @@ def pulse(run, fault, outcome):
 
 
 def damage_data(run, fault, outcome):
-    """Both workers are healthy, and all repeat the step."""
+    """Damages a connection between two healthy workers; all workers repeat the step."""
     kind = "reset" if fault.kind == RESET else "flip"
     damage = tcp_proxy.Damage(kind, fault.chance.randrange(500_000), fault.chance.randrange(8))
     run.damage(fault.chance, damage, run.data_routes)
@@ -191,7 +191,7 @@ def damage_data(run, fault, outcome):
 
 
 def damage_control(run, fault, outcome):
-    """Only heartbeats are affected: training does not wait for them."""
+    """Damages a control connection. This affects only heartbeats, for which training does not wait."""
     worker = fault.victims[0]
     damage = tcp_proxy.Damage("reset", fault.chance.randrange(400), fault.chance.randrange(8))
     pid = run.pid_of_worker(worker)
@@ -209,6 +209,6 @@ FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kil
 
 
 def false_alarms(run):
-    """Returns lines that give up a process that was not hit."""
+    """Returns the lines in which a process without a fault is given up."""
     found = (re.search(r"control: worker \d+ \(.*pid (\d+)\) (died|is stopped|is silent)", line.text) for line in run.lines)
     return run.alarms + [match.string for match in found if match and int(match.group(1)) not in run.hit]

@@ -116,7 +116,7 @@ class Run(Job):
         return self.wait_for(lambda: next(iter(later_than(self.steps, since)), None), "a next step").time
 
     def wait_for_recovery(self, since):
-        """Returns when the chief has finished the step after the commit; all workers continue after a commit."""
+        """Returns the time at which the chief finished the first step after all workers continued from a commit."""
         went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: continues after step \d+", since, f"worker {w} going on")
                    for w in range(self.num_workers)]
         number = int(went_on[0].text.rpartition(" ")[2]) + 1
@@ -126,7 +126,7 @@ class Run(Job):
                              f"step {number} after a recovery").time
 
     def damage(self, chance, damage, routes):
-        """Damages a connection of the routes; returns when that is done."""
+        """Damages a connection of the routes, and returns after the damage."""
         self.wait_for(lambda: self.proxy.damage_one(chance, damage, routes), "an open connection")
         self.wait_for(lambda: damage.at, "the proxy damaging a connection")
 
@@ -134,7 +134,7 @@ class Run(Job):
         return self.pid_of("worker", worker, self.program)
 
     def hit_process(self, pid, number, is_deadly=True):
-        """Sends a signal; returns the moment before."""
+        """Sends a signal and returns the time just before."""
         moment = time.monotonic()
         if is_deadly and number != signal.SIGCONT:
             self.hit.add(pid)
@@ -146,8 +146,8 @@ class Run(Job):
 
     def compare(self, disturb, calm):
         """Calls disturb() and waits for the end; requires exit code 0 and the bits of the
-        undisturbed run. `disturb` returns a function that then returns further errors, and text
-        to print."""
+        undisturbed run. `disturb` returns a function that is called after the end and returns
+        further errors and a text to print."""
         try:
             look = disturb()
             code = self.finish()

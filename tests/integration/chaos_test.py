@@ -6,13 +6,13 @@
 
 `tutti run --max-restarts` starts the workers; all their connections pass through a proxy. The seed determines the faults, their steps
 and victims. Expects exit code 0, the weights, losses and optimizer state of an undisturbed process, no lost step, at most one repeated
-step per fault, and a line that names each lost worker. Times and false alarms are printed and not judged; control_rules_test.cc judges
-these on a simulated clock.
+step per fault, and a line that names each lost worker. Times and false alarms are printed but do not fail the test; control_rules_test.cc
+tests them on a simulated clock.
 """
 import json
 import tempfile
 
-import chaos_run  # noqa: E402  which finds the kit
+import chaos_run  # noqa: E402  adds the path of the helpers
 import chaos_faults  # noqa: E402
 from processes import end_with, parse, require, run_mirrored  # noqa: E402
 

@@ -1,10 +1,11 @@
 // Counts closures on parameter servers, for tests that kill its processes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// coordinated_counter --closures N: each closure adds 1 to a number on one server and to one of 16
-// rows that two servers share. The chief compares both with N at the end: exit code 0, or 3. With
-// --folder a chief that is started again continues from the checkpoint. With --ballast-mib the
-// servers share so many MiB of float32, too, and each closure adds 1 to a row of 64 KiB of that.
+// coordinated_counter --closures N: each closure adds 1 to a number on one server, and to one of 16
+// rows that are sharded over two servers. At the end the chief compares both with N; the exit code
+// is 0 if they match, else 3. With --folder, a restarted chief continues from the checkpoint.
+// --ballast-mib adds a sharded variable of that size, in MiB of float32; each closure adds 1 to one
+// of its rows of 64 KiB.
 #include <unistd.h>
 
 #include <algorithm>

@@ -42,7 +42,7 @@ class Launch(Job):
         return found
 
     def kill_some(self, chance, job, may_kill):
-        """Kills a process of the job that has lived long enough; returns its task, or None if the run has ended."""
+        """Kills a process of the job that has run for a while; returns its task, or None if the run has ended."""
         while self.process.poll() is None:
             now = time.monotonic()
             old_enough = [(task, pid) for task, (pid, since) in self.tasks().items()
@@ -62,7 +62,7 @@ class Launch(Job):
 
 
 def check_example(tutti, example):
-    """Runs the tf tutorial's program: every process ends with 0, and the model has learnt."""
+    """Runs the program of tf's tutorial: every process ends with 0, and the model learns."""
     for launcher in ([tutti, "run", "--chief", "--workers", "3", "--ps", "2", "--"], []):
         text = output_of(*launcher, example)
         epochs = re.findall(r"Finished epoch (\d), accuracy is [0-9.]+\.$", text, re.MULTILINE)
@@ -91,7 +91,7 @@ def check_killed_workers(tutti, counter, closures, kills):
 
 
 def check_stopped_worker(tutti, counter):
-    """A silent worker is given up, killed by the launcher, and rejoins."""
+    """Stops a worker: it is given up, the launcher kills it, and its new process rejoins."""
     job = Launch(tutti, ["--chief", "--workers", "2", "--ps", "1", "--max-restarts", "3"],
                  [counter, "--closures", "1500", "--pause-ms", "10"])
     time.sleep(LONG_ENOUGH)
@@ -123,7 +123,7 @@ def endless(counter):
 
 
 def require_count(tasks, closures):
-    """Requires that every process ends with 0 by itself."""
+    """Requires that every process ends by itself with code 0."""
     tasks.finish()
     require(f"counted {closures} of {closures}" in tasks["chief", 0].text(), "the count is not exact", tasks.text())
 
@@ -144,7 +144,7 @@ def check_by_hand(counter):
 
 
 def check_worker_killed_by_hand(counter):
-    """A worker that is not restarted is not waited for; a restarted one joins."""
+    """Nothing waits for a dead worker that is not restarted; a worker that is restarted by hand joins."""
     tasks = by_hand(counter, 3, 1, "--closures", "1000", "--pause-ms", "5")
     chief = tasks["chief", 0]
     for worker in range(2):
@@ -157,7 +157,7 @@ def check_worker_killed_by_hand(counter):
 
 
 def check_continued_worker(counter):
-    """A worker that was given up while stopped must not repeat changes when it is resumed, and ends."""
+    """A worker that was given up while stopped must end when it is resumed, without repeating changes."""
     tasks = by_hand(counter, 2, 1, "--closures", "600", "--pause-ms", "10")
     time.sleep(0.3)
     tasks["worker", 0].send(signal.SIGSTOP)

@@ -35,12 +35,12 @@ def launch(tutti, workers, program):
 
 
 def all_are_here(job, now):
-    """Returns true if training runs and every process has lived for a while."""
+    """Returns true if training is running and every process has run for a while."""
     return job.num_done() > 0 and all(now - since > LONG_ENOUGH for _, since in job.tasks().values())
 
 
 def check_kills(tutti, counter, closures, kills, seed):
-    """Each closure counts once, whatever is killed at any time."""
+    """Each closure counts once, no matter which process is killed and when."""
     chance, killed = random.Random(seed), []
     # Leaves enough time for every kill, and for restarted processes to run a while before the next
     # kill, even on a busy machine.
@@ -56,7 +56,7 @@ def check_kills(tutti, counter, closures, kills, seed):
 
 
 def check_stopped_server(tutti, counter):
-    """A silent server is given up, killed by the launcher, and replaced."""
+    """Stops a server: it is given up, the launcher kills it, and a new process replaces it."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, 600, 10)])
         time.sleep(LONG_ENOUGH)
@@ -67,8 +67,8 @@ def check_stopped_server(tutti, counter):
 
 
 def recovery_of_one(job, victim):
-    """Kills ps `victim`; returns the seconds until its process runs again, until its state is
-    restored, and until steps are done."""
+    """Kills ps `victim`. Returns the seconds until its process runs again, until its state is
+    restored, and until the next steps are finished."""
     begin = job.send(signal.SIGKILL, ("ps", victim))
     process = job.wait_for_line(rf"task ps {victim} pid", begin)
     state = job.wait_for_line(r"all servers have the checkpoint of", begin)
@@ -96,7 +96,7 @@ def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
 
 
 def check_killed_at_end(tutti, counter):
-    """A chief that dies after everything has been counted and the others have ended is restarted with them; the job succeeds."""
+    """Kills the chief after all closures are counted and the other processes have ended: all are restarted, and the job succeeds."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, 100, 1), "--linger-ms", "3000"])
         left = job.wait_for_line(r"\[chief-0\]: left")
@@ -108,7 +108,7 @@ def check_killed_at_end(tutti, counter):
 
 
 def check_memory(tutti, counter):
-    """Variables are stored on the servers, besides the initial values that every task makes, and survive a worker's death."""
+    """Variables are stored only on the servers, apart from initial values, which every task creates. They survive a worker's death."""
     closures, ballast = 400, 192
     job = launch(tutti, 2, [counter, "--closures", str(closures), "--pause-ms", "10", "--ballast-mib", str(ballast)])
     job.wait_for(lambda: job.num_done() >= closures // 4, "a quarter of the closures")
@@ -131,7 +131,7 @@ class ByProxy(Tasks):
         self.proxy.start()
 
     def own_variables(self, task):
-        """Gives the task its own port, and the proxy's ports for all others."""
+        """Returns variables in which the task has its own port and all other tasks have the proxy's ports."""
         if not self.routes:
             for job, addresses in self.cluster.items():
                 for index, address in enumerate(addresses):
@@ -158,7 +158,7 @@ class ByProxy(Tasks):
 
 
 def check_resets(counter, closures, resets, kills, seed=5):
-    """With TF_CONFIG: resets connections within frames, and kills servers and workers."""
+    """In a job started with TF_CONFIG, resets connections within frames, and kills servers and workers."""
     chance, num_reset = random.Random(seed), 0
     pause_ms = max(1, round(2 * 1000 * (0.3 * resets + 2 * kills) / closures))
     kill_at = {round((i + 1) * resets / (kills + 1)) for i in range(kills)}

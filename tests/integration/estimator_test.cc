@@ -162,7 +162,7 @@ TEST(EstimatorTest, WarmStartLoadsWeightsOnce) {
   EXPECT_NE(values_of(second), values_of(first));
 }
 
-TEST(EstimatorTest, TrainAndEvaluateEvaluatesAfterCheckpoints) {
+TEST(EstimatorTest, TrainAndEvaluateRunsEvaluationAfterCheckpoints) {
   Estimator estimator(line_with_dropout, {.model_dir = own_folder(), .save_checkpoints_steps = 4});
   std::vector<std::int64_t> evaluated;
   const EvalSpec eval{.input_fn = [&] {

@@ -131,7 +131,7 @@ std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, c
   return values;
 }
 
-TEST(ReplicatedLayers, RowwiseLayersMatchWholeBatch) {
+TEST(ReplicatedLayers, LayersThatSeparateRowsMatchUndividedBatch) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   Kinds all = kinds(false);
   EXPECT_GT(all.size(), 60u);
@@ -154,7 +154,7 @@ TEST(ReplicatedLayers, RowwiseLayersMatchWholeBatch) {
   }
 }
 
-TEST(ReplicatedLayers, EmbeddingsMatchWholeBatch) {
+TEST(ReplicatedLayers, EmbeddingsMatchUndividedBatch) {
   std::vector<std::int64_t> words;
   // Most words occur several times.
   for (std::int64_t i = 0; i < kRows * 4; ++i) words.push_back(i * i % 7);
@@ -165,7 +165,7 @@ TEST(ReplicatedLayers, EmbeddingsMatchWholeBatch) {
   expect_near(trained(two, make, x, y, kSteps), trained(one, make, x, y, kSteps), 2e-5);
 }
 
-TEST(ReplicatedLayers, BatchwiseLayersMatchPerReplicaHalves) {
+TEST(ReplicatedLayers, LayersThatCombineRowsMatchSeparateHalves) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   const Kinds all = kinds(true);
   EXPECT_GE(all.size(), 12u);

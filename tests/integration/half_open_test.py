@@ -4,17 +4,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 
-`tutti run` starts two workers, each in a namespace of process numbers where the system permits it, as on a machine of its own. A proxy
-swallows the data of a data connection, a control connection, both, and worker 1's whole network, without closing anything. A data
-connection breaks after 5 s, and both workers repeat the step; a control connection is replaced within the step; without its network
-worker 1 is named, and restarted. Times are printed and not judged (goals: 5.5 s, control 2.5 s); weights, losses and optimizer state
-must equal those of an undisturbed process.
+`tutti run` starts two workers, each in a separate PID namespace if the system permits it, as if on separate machines. A proxy drops the
+data of a data connection, of a control connection, of both, and of worker 1's entire network, without closing anything. A data connection
+breaks after 5 s, and both workers repeat the step; a control connection is replaced within the step; a worker without network is named
+and restarted. Times are printed but do not fail the test (goals: 5.5 s, control 2.5 s). Weights, losses and optimizer state must equal
+those of an undisturbed process.
 """
 import subprocess
 import tempfile
 import time
 
-import chaos_run  # noqa: E402  which finds the kit
+import chaos_run  # noqa: E402  adds the path of the helpers
 from processes import end_with, parse, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
@@ -27,7 +27,7 @@ NAMED = r"^\[worker-0\]: .*control: worker 1 \(.*\) is silent: no heartbeat for"
 
 
 def own_machine():
-    """Returns words that run a process in a PID namespace of its own, or "" if the system does not permit it."""
+    """Returns the command that runs a process in a separate PID namespace, or "" if the system does not permit this."""
     for words in ("unshare --pid --fork --kill-child", "unshare --user --map-root-user --pid --fork --kill-child"):
         try:
             if subprocess.run(words.split() + ["true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:

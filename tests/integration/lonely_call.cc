@@ -2,8 +2,9 @@
 // worker's error.
 // SPDX-License-Identifier: Apache-2.0
 //
-// lonely_call --case step|replica|fit|end, under any launcher; own_error: the last worker throws.
-// The lines whose number errors must name end in "// waits: <case> ...".
+// lonely_call --case step|replica|fit|end|own_error, under any launcher. In case own_error, the
+// last worker throws. Errors must contain the numbers of the lines that end in
+// "// waits: <case> ...".
 #include <csignal>
 #include <cstdio>
 #include <stdexcept>

@@ -4,10 +4,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
 
-In PROGRAM (`lonely_call`) worker 0 requests a sum after a step, within a step, or in a callback of fit(), while the others continue or
-have left. Each worker must get an error that names the waiting workers, their calls and the lines of PROGRAM, long before the timeout
-of 10 minutes. If the last worker of PROGRAM throws, or the chief of COUNTER (`coordinated_counter`), `tutti run` names that process as
-the first one, whichever ends first, and prints each error once.
+In PROGRAM (`lonely_call`), worker 0 requests a sum after a step, within a step, or in a callback of fit(), while the other workers
+continue or have left. Long before the timeout of 10 minutes, each worker must get an error that names the waiting workers, their calls
+and the lines of PROGRAM. If the last worker of PROGRAM or the chief of COUNTER (`coordinated_counter`) throws, `tutti run` names that
+process as the first failure, no matter which process exits first, and prints each error once.
 """
 import os
 import re
@@ -24,14 +24,14 @@ CASES = ["step", "replica", "fit", "end"]
 
 
 def play(launcher, *words):
-    """Returns output and exit code."""
+    """Runs a command and returns its output and exit code."""
     job = Job([*launcher, *words], {} if "run" in launcher else MPI)
     code = job.finish(LONGEST)
     return job.text(), code
 
 
 def lines_of(case):
-    """Returns the waiting line by role: 0 is the chief, 1 are the others."""
+    """Returns the numbers of the waiting lines by role: 0 is the chief, 1 is any other worker."""
     found = {}
     with open(SOURCE, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

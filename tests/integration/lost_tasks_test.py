@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lost_tasks_test.py TRAINER LOOP TUTTI [--full] [--only MODE,JOB,SIGNAL,RESTARTS]
 
-TRAINER is examples/between_graph_trainer, LOOP examples/fashion_mnist_custom_loop. Tries the table of
-docs/parameter_server.md, "Without a coordinator"; without --full one fault of each kind and outcome.
+TRAINER is examples/between_graph_trainer, LOOP examples/fashion_mnist_custom_loop. Tests the table of
+docs/parameter_server.md, "Without a coordinator"; without --full, only one fault of each kind and outcome.
 """
 import os
 import re
@@ -27,7 +27,7 @@ FULL = [(mode, task, number, restarts) for mode in MODES for task in (PS, WORKER
 
 
 def start(arguments, mode, restarts, steps, folder):
-    """Returns a job whose workers have both made steps, or that has ended."""
+    """Starts a job, and returns it when both workers have made steps, or when it has ended."""
     if restarts:
         program = [arguments.trainer, "--update-mode", mode, "--train_steps", str(steps)]
         begun = ("worker 0   step", "worker 1   step")
@@ -45,7 +45,7 @@ def start(arguments, mode, restarts, steps, folder):
 
 
 def hit(arguments, mode, task, number, restarts):
-    """Returns the job and its steps after the signal was sent. Fast workers may finish too early; then it tries again."""
+    """Sends the signal and returns the job and its steps. Tries again if fast workers finish too early."""
     steps = STEPS
     while True:
         with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def hit(arguments, mode, task, number, restarts):
 
 
 def check(arguments, mode, task, number, restarts):
-    """Requires that the job ends with an error naming the task, or continues, by itself."""
+    """Requires that the job, without help, either ends with an error that names the task, or continues."""
     begin = time.monotonic()
     job, steps, code = hit(arguments, mode, task, number, restarts)
     text, name, victim = job.text(), "{} {}".format(*task), "{}-{}".format(*task)

@@ -2,7 +2,7 @@
 // weights.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: mirrored_mnist REPLICAS BATCH_OF_A_REPLICA STEPS; prints the hash of the weights.
+// Usage: mirrored_mnist REPLICAS BATCH_OF_A_REPLICA STEPS. Prints the hash of the weights.
 #include <cstdio>
 #include <cstdlib>
 

@@ -5,8 +5,8 @@
 """Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN] [--keras PROGRAM] [--elastic]
 
 PROGRAM is an example with the flags of examples/common. Each run must report the losses_hex, weights_hash and
-slots_hash of MirroredStrategy with as many replicas (docs/determinism.md). With --elastic one run is stopped and resumed
-with other numbers of processes and 4 replicas: three times N steps with 4, 2 and 3 processes, then with one.
+slots_hash of MirroredStrategy with as many replicas (docs/determinism.md). With --elastic, a run with 4 replicas is stopped
+and resumed with different numbers of processes: N steps each with 4, 2 and 3 processes, then with one.
 """
 import os
 import sys

@@ -5,8 +5,8 @@
 """Usage: parameter_server_test.py PROGRAM TUTTI [--steps N] [--keras PROGRAM] [--modes]
 
 PROGRAM is an example with the flags of examples/common. Each run must report the losses_hex, weights_hash and
-slots_hash of MirroredStrategy with as many replicas (docs/determinism.md). With --modes PROGRAM is linear_regression, which
-runs with two workers and a server in each update mode; losses and steps per second are printed.
+slots_hash of MirroredStrategy with as many replicas (docs/determinism.md). With --modes, PROGRAM is linear_regression, which
+runs with two workers and a server in each update mode and prints losses and steps per second.
 """
 import os
 import signal
@@ -28,14 +28,14 @@ LAUNCHED = [
 
 
 def run_by_hand(program, flags, folder):
-    """Metrics of worker 0 of 2 workers and 2 servers, each of which must end with 0 by itself."""
+    """Returns the metrics of worker 0 of 2 workers and 2 servers, each of which must end by itself with code 0."""
     metrics = new_metrics_file(folder)
     Tasks([program, *OWN, *flags, "--metrics-json", metrics], {"worker": 2, "ps": 2}).finish()
     return load(metrics)
 
 
 def check_dead_server(program):
-    """A server that is killed ends the workers with an error that names it."""
+    """Kills a server: the workers end with an error that names it."""
     tasks = Tasks([program, *OWN, *FLAGS, "--steps", "100000"], {"worker": 2, "ps": 2})
     time.sleep(3)
     begin = tasks["ps", 1].send(signal.SIGKILL)

@@ -1,9 +1,9 @@
 // Trains a model of a given size, commits each step and logs its progress, for tests that kill it.
 // SPDX-License-Identifier: Apache-2.0
 //
-// recovering_state --steps N --state-mb M: eight matrices and Adam's slots, M MB together. Every
-// replica's gradient depends on its number and the step. At the end the hash of all of it. With
-// --dies-after STEP the first process of worker 1 kills itself there.
+// recovering_state --steps N --state-mb M: trains eight matrices, which take M MB together with
+// Adam's slots. Every replica's gradient depends on its number and on the step. Prints the hash of
+// the state at the end. With --dies-after STEP, worker 1's first process kills itself after STEP.
 #include <signal.h>
 
 #include <cmath>

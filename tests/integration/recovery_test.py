@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_test.py PROGRAM TUTTI FIT [--steps N] [--kills N] [--workers N] [--seed N]
 
-`tutti run --max-restarts` starts the workers. Some are killed during training, and then all at once: without a folder of checkpoints they
-begin again, with one they resume from its newest version. fit_with_kills_test.cc tests the same without a launcher.
+`tutti run --max-restarts` starts the workers. Some are killed during training, and then all at the same time. Without a folder of
+checkpoints, training begins again; with a folder, it resumes from the newest version. fit_with_kills_test.cc tests the same without a
+launcher.
 """
 import glob
 import os
@@ -23,9 +24,9 @@ GOES_ON = "continues after step"
 
 
 def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, checkpoints, is_stopped, begun="epoch [12]/"):
-    """Kills some workers one after the other, and then all; returns the run's output lines.
+    """Kills some workers one after the other, and then all of them; returns the run's output.
 
-    The first is killed after the line `begun`.
+    The first kill follows the line `begun`.
     """
     metrics = new_metrics_file(folder)
     saves = ["--checkpoint-dir", checkpoints] if checkpoints else []

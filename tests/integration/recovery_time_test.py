@@ -4,10 +4,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE] [--again]
 
-`tutti run --max-restarts` starts the workers of `recovering_state`; one after the other is killed at a random moment, and its new process
-gets the state from another one's memory. With --again that process is killed as well, at each of PHASES or after a random time; --kills is
-the number of rounds. Expects exit code 0, the bits of an undisturbed run, at most one repeated step per kill and no lost one, and with
---again that no worker waits until a timeout for a dead one. Times are printed and not judged (goal: 1.0 s, 500 MB/s).
+`tutti run --max-restarts` starts the workers of `recovering_state`. One worker after the other is killed at a random time, and its new
+process gets the state from another worker's memory. With --again the new process is killed, too, in each of PHASES or after a random
+time; --kills is the number of rounds. Expects exit code 0, the bits of an undisturbed run, at most one repeated step per kill, no lost
+step, and with --again that no worker waits for a dead worker until a timeout. Times are printed but do not fail the test (goal: 1.0 s,
+500 MB/s).
 """
 import json
 import os
@@ -51,7 +52,7 @@ class Workers(Job):
                           "--least-step-ms", str(least_step_ms), "--stop-file", stop_file], log_copy=arguments.log if least_step_ms else None)
 
     def wait_for_step(self, number):
-        """Waits for this step or a later one, because the line is lost if its writer dies first."""
+        """Waits for this step or a later step, because a line is lost if its writer dies first."""
         when, finished = 0.0, 0
         while finished < number:
             line = self.wait_for_line(r"finished step (\d+)$", when, f"step {number}")
@@ -67,9 +68,9 @@ class Workers(Job):
         return found.pop()
 
     def check_steps(self, worker, kills):
-        """Requires that at most one step is repeated, and that none is missing except one per
-        kill, which was committed but not reported: the victim may die, and another worker's
-        commit may fail, in between."""
+        """Requires that at most one step is repeated, and that no step is missing except one per
+        kill. That step was committed but not reported, because the victim died, or another worker's
+        commit failed, in between."""
         previous, unsaid = 0, 0
         for step in re.findall(rf"^\[worker-{worker}\]: finished step (\d+)$", self.text(), re.MULTILINE):
             step, last = int(step), previous
@@ -80,7 +81,7 @@ class Workers(Job):
 
 
 def kill_one(job, victim, others):
-    """Kills a worker; returns the seconds since then by milestone."""
+    """Kills a worker; returns the seconds from the kill to each milestone."""
     moment = job.kill_worker(victim)
     whose = {"new": rf"^\[worker-{victim}\]: .*", "others": rf"^\[worker-[{''.join(map(str, others))}]\]: .*", "any": ""}
     found = {"victim": victim}
@@ -149,8 +150,8 @@ def require_same_bits(calm, got, job):
 
 
 def killed_again(arguments, plan, chance):
-    """The number of steps during the kills depends on the machine, so the job trains until they
-    are done, and the undisturbed run equally long."""
+    """Trains until all kills are done, because the number of steps during the kills depends on the
+    machine. The undisturbed run makes the same number of steps."""
     with tempfile.TemporaryDirectory() as folder:
         stop_file = os.path.join(folder, "stop")
         job = Workers(arguments, STEPS_WITHOUT_END, arguments.least_step_ms, stop_file)

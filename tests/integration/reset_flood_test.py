@@ -4,11 +4,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S]
 
-A worker and a parameter server with a job secret train in a network namespace of their own, at an address that other machines reach.
-Connections from another namespace flood their ports with pairs of HEADERS and RST_STREAM, unencrypted, over TLS, and over TLS with a
-certificate of their own. gRPC 1.51 has no limit for such streams, so no server may send SETTINGS, the first frame of HTTP/2; a server of
-this user does, which another user cannot reach. Memory, exit codes and the bits of as many undisturbed steps are judged; the longest
-pause between two steps is printed.
+A worker and a parameter server with a job secret train in a separate network namespace, at an address that other machines can reach.
+Connections from another namespace flood their ports with pairs of HEADERS and RST_STREAM, unencrypted, over TLS, and over TLS with the
+clients' own certificate. gRPC 1.51 has no limit for such streams, so no server may send SETTINGS, the first frame of HTTP/2, to these
+clients. A server that only this user can reach may send it. The test checks memory, exit codes and bits, which must equal the same number
+of undisturbed steps, and prints the longest pause between two steps.
 """
 import json
 import os
@@ -46,7 +46,7 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def flood_words():
-    """Returns the preface of an HTTP/2 client, and streams that it resets at once (RFC 9113)."""
+    """Returns the preface of an HTTP/2 client, and streams that are reset at once (RFC 9113)."""
     path = b"/tutti.v1.ParameterServer/Apply"
     fields = b"\x83\x86\x04" + bytes((len(path),)) + path + b"\x41\x01a\x0f\x10\x10application/grpc"
     words = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(SETTINGS, 0, 0)]
@@ -56,7 +56,7 @@ def flood_words():
 
 
 def answer_to(sock, words):
-    """Returns the server's answer until it closes, or for 2 s; b"" if it refuses at once."""
+    """Returns the bytes that the server sends until it closes, or within 2 s; b"" if it refuses at once."""
     answer = b""
     sock.settimeout(2.0)
     try:

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: restarted_job_test.py RECOVERING_STATE RESTARTED_PROGRAM ESTIMATOR TUTTI [--mpirun MPIRUN] [--moments N] CLASS...
 
---moments: how many processes of each style are killed, each in a run of its own, at moments that a seed gives.
+--moments: number of runs per style in which one process is killed at a time that the seed determines.
 """
 import argparse
 import os
@@ -39,7 +39,7 @@ STEPS = 6
 
 
 def train(restarts=3, program=()):
-    """Returns exit code, the workers' final hashes, and standard error."""
+    """Returns the exit code, the workers' final hashes, and standard error."""
     result = subprocess.run([TUTTI, "run", "-n", "3", "--max-restarts", str(restarts), "--", PROGRAM, "--state-mb", "1",
                              "--steps", str(STEPS), "--least-step-ms", "0", *program],
                             text=True, capture_output=True, timeout=LIMIT)
@@ -79,7 +79,7 @@ class RestartedJob(unittest.TestCase):
 
 
 class ThreeRounds:
-    """Runs the program that makes a strategy in each of three rounds."""
+    """Runs the program that creates a strategy in each of three rounds."""
 
     def run_program(self, *words, launcher=(), tutti_run=("--max-restarts", "3")):
         """Returns exit code, hashes of all processes, output, and seconds."""
@@ -111,7 +111,7 @@ class SeveralStrategies(ThreeRounds, unittest.TestCase):
 
 
 class ExitsEarly(ThreeRounds):
-    """A process exits with code 0 while others need it: they end long before any deadline, and it is named."""
+    """A process exits with code 0 while others need it: the others end long before any deadline and name that process."""
 
     def check_that_job_ends(self, named, *words, steps=100000, **launch):
         code, hashes, text, seconds = self.run_program(*words, "--steps", str(steps), "--least-step-ms", "1", **launch)
@@ -158,7 +158,7 @@ class EarlyExitUnderMpirun(ExitsEarly, unittest.TestCase):
 
 
 class KilledAtAnyMoment(unittest.TestCase):
-    """Kills or stops one process at a seeded moment: the job's result equals that of an undisturbed run."""
+    """Kills or stops one process at a time that the seed determines: the result equals that of an undisturbed run."""
 
     def run_once(self, program, words, chance=None, longest=0.0):
         """Returns the processes' results, seconds, and all lines."""

@@ -86,7 +86,7 @@ def run_resumed(program, variant, flags, steps, folder):
 
 
 def start_variant(pool, arguments, variant, folder):
-    """Starts all runs of a variant; returns two lists of (name, future): those of four replicas, and those of one."""
+    """Starts all runs of a variant; returns two lists of (name, future): runs with four replicas, and runs with one."""
     flags = VARIANTS[variant]
     steps = ["--steps", str(arguments.steps)]
 
@@ -101,7 +101,7 @@ def start_variant(pool, arguments, variant, folder):
 
 
 def check_variant(variant, steps, lists_of_runs):
-    """Returns how many runs differ from the first of their list."""
+    """Returns how many runs differ from the first run of their list."""
     print(f"{variant}, {steps} steps", flush=True)
     failures = 0
     for runs in lists_of_runs:

@@ -54,7 +54,7 @@ def runs_in_two_processes(folder, _):
 
 
 def two_servers_list_the_devices_of_both(folder, _):
-    """Two processes serve one cluster, whichever starts first; each lists both."""
+    """Two processes serve one cluster, no matter which starts first; each lists the devices of both."""
     program = f"{folder}/hello_distributed"
     for order in ((0, 1), (1, 0)):
         addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
@@ -69,7 +69,7 @@ def two_servers_list_the_devices_of_both(folder, _):
 
 
 def named_tasks_have_the_bits_of_one_process(folder, tutti):
-    """Compares weights on two servers and layers on a worker with the same program in one process."""
+    """Compares a run with weights on two servers and layers on a worker with a run in one process."""
     program = [f"{folder}/session", "--steps", "150"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "1", "--ps", "2", "--", *program)]
     hashes = [re.search(r"after 150 steps: ([0-9a-f]{32})", each)[1] for each in texts]
@@ -79,7 +79,7 @@ def named_tasks_have_the_bits_of_one_process(folder, tutti):
 
 
 def in_graph_replication(folder, tutti):
-    """Requires the loss of one process, with values sent directly between tasks."""
+    """Requires the loss of a run in one process, and values that are sent directly between tasks."""
     program = [f"{folder}/in_graph_trainer", "--steps", "20"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "2", "--ps", "1", "--", *program)]
     losses = [float(re.search(r"step 20 loss ([0-9.]+)", each)[1]) for each in texts]
@@ -93,7 +93,7 @@ def in_graph_replication(folder, tutti):
 
 
 def fit_on_parameter_servers(folder, tutti):
-    """Runs the tutorial's five epochs, alone and in one command; in both modes."""
+    """Runs the tutorial's five epochs in both modes, alone and as a job that one command starts."""
     for mode in ("sync", "async"):
         for command in ([], [tutti, "run", "--workers", "2", "--ps", "2", "--"]):
             text = output_of(*command, f"{folder}/parameter_server_fit", "--update-mode", mode)

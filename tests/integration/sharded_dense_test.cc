@@ -132,7 +132,7 @@ void expect_same_training(const Trained& actual, const Trained& expected) {
 // In the forward pass, each example's features are sent to the K - 1 other workers, and each
 // returns a result; the backward pass does the same with gradients. In scheme (b), one worker sends
 // or receives all data.
-TEST(ShardedDense, SchemesTrainAsOneDeviceWithThePapersBytes) {
+TEST(ShardedDense, SchemesMatchOneDeviceAndTransferBytesOfPaper) {
   for (const int workers : {1, 2, 4, 8}) {
     const Trained expected = trained_on_one_device(workers, 1);
     for (const DenseScheme scheme : kSchemes) {
@@ -148,7 +148,7 @@ TEST(ShardedDense, SchemesTrainAsOneDeviceWithThePapersBytes) {
 }
 
 // In the paper's notation, the batches are (64, 16) and (64, 32).
-TEST(ShardedDense, DenseLayersHaveTheirOwnBatch) {
+TEST(ShardedDense, DenseLayersMayUseSmallerBatch) {
   const std::uint64_t bytes = 2 * 4 * 3 * kRows * (kFeatures + kClasses);
   for (const int rounds : {2, 4}) {
     SCOPED_TRACE(rounds);

@@ -4,10 +4,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
-Trains over TCP with a job secret. While a proxy delays the connection to worker 0, N foreign clients at a time connect to each data port:
-silent and slow ones, random bytes, HTTP, TLS, oversized lengths, and recordings of proven openings. Each must be closed (the longest stay
-is printed), and descriptors and memory must stay bounded. Then the workers connect and stop listening; after SIGTERM the state must equal
-that of an undisturbed run of as many steps.
+Trains over TCP with a job secret. While a proxy delays the connection to worker 0, N foreign clients at a time connect to each data port.
+They are silent or slow, or send random bytes, HTTP, TLS, oversized lengths, or recorded openings of genuine peers. Each connection must be
+closed (the longest is printed), and descriptors and memory must stay bounded. Then the workers connect and stop listening. After SIGTERM
+the state must equal that of an undisturbed run with the same number of steps.
 """
 import errno
 import hashlib
@@ -46,7 +46,7 @@ def receive(sock, count):
 
 
 def open_as_peer(port, rank, secret):
-    """Performs the handshake of cluster/net/handshake.h. Returns the verdict, whether the peer
+    """Performs the handshake of cluster/net/handshake.h. Returns the verdict, true if the peer
     knows the secret too, and all sent bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=HANG) as sock:
         own = MAGIC + struct.pack("<IQ16s", rank, 4711, secrets.token_bytes(16))
@@ -62,7 +62,7 @@ def open_as_peer(port, rank, secret):
 
 
 class Stranger:
-    """Connection of a foreign client, which sends its bytes at once or one by one."""
+    """Connection of a foreign client, which sends its bytes all at once or one by one."""
 
     def __init__(self, kind, port, words, slowly):
         self.kind, self.port, self.words, self.slowly = kind, port, words, slowly
@@ -93,7 +93,7 @@ class Stranger:
 
 
 class Crowd:
-    """Constant number of foreign clients, of all kinds, at all ports."""
+    """Crowd of foreign clients: a constant number at each port, of all kinds."""
 
     def __init__(self, size, ports, recordings, seed=1):
         self.size, self.ports, self.recordings = size, ports, recordings
@@ -171,7 +171,7 @@ def num_descriptors(pid):
 
 
 def resident_mib(pid, kind="VmRSS"):
-    """Returns the memory of a process; of `kind` RssAnon what belongs only to it."""
+    """Returns the memory of a process, in MiB; with kind "RssAnon", only its private memory."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith(kind + ":"))
 
@@ -201,7 +201,7 @@ class Workers(Tasks):
         require(all(job.process.poll() is None for job in self.jobs.values()), "a worker ended", self.text())
 
     def wait_for_data_ports(self):
-        """Returns the data ports of all workers, where they wait for each other."""
+        """Returns the data ports at which the workers wait for each other."""
         self.wait_for(lambda: all(len(listening_ports(pid)) == 1 for pid in self.pids()), "one data port of each worker", HANG)
         return [listening_ports(pid)[0] for pid in self.pids()]
 
@@ -212,8 +212,8 @@ class Workers(Tasks):
 
 
 def record_openings(run, data_ports):
-    """Records, for each port, a client's opening that proves the secret. It is not from a rank
-    that the workers wait for; without the secret it would be ignored."""
+    """Records, for each port, the opening of a client that proves the secret. The client's rank is
+    not a rank that the workers wait for, so without the secret it would be ignored."""
     recordings = {}
     for port in data_ports:
         verdict, knows_secret, words = open_as_peer(port, 2, run.secret)
@@ -225,7 +225,7 @@ def record_openings(run, data_ports):
 
 
 def disturb(run, arguments):
-    """Runs foreign clients for `seconds`; returns whether the workers kept their state."""
+    """Runs foreign clients for `seconds`; returns true if the workers kept their state."""
     data_ports = run.wait_for_data_ports()
     pids = run.pids()
     crowd = Crowd(arguments.strangers, data_ports, record_openings(run, data_ports))
@@ -252,7 +252,7 @@ def disturb(run, arguments):
 
 
 def check_log(run):
-    """Foreign clients cause a few lines in the log, not one each."""
+    """Foreign clients cause only a few lines in the log, not one line per client."""
     lines = [line for job in run.jobs.values() for line in job.text().splitlines() if "refused a connection" in line]
     print(f"  {len(lines)} lines of the log; for instance: {lines[-1] if lines else ''}")
     for reason in ("tcp: rank", "this is not the rank 2 that the store has", "rank 2 does not know this job's secret"):

@@ -138,7 +138,7 @@ TEST(Supervisor, LogsOnlyExitStatusOfDeadProcess) {
   EXPECT_THAT(ended.said, Not(HasSubstr("worker 0 died")));
 }
 
-TEST(Supervisor, KillsRunningProcessReportedDead) {
+TEST(Supervisor, KillsRunningProcessThatIsReportedDead) {
   const Ended ended = run_given_up("exec sleep 600", true, "worker 0 died: it lost its connection");
   EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
   EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 was killed because the job gave it up: "

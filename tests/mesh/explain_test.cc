@@ -90,7 +90,7 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   EXPECT_THAT(training.warnings, ElementsAre());
 }
 
-TEST(MeshExplain, ListsVariablesWithParts) {
+TEST(MeshExplain, ListsVariablesWithLayoutAndShardBytes) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 4}}, kPair));
   const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
   std::vector<std::string> variables;
@@ -108,7 +108,7 @@ TEST(MeshExplain, ListsVariablesWithParts) {
                                         HasSubstr("all_reduce  model  1      384 B")));
 }
 
-TEST(MeshExplain, StorageOverBatchAxisIsGathered) {
+TEST(MeshExplain, VariablesShardedOverBatchAxisAreGathered) {
   MeshStrategy strategy(fully_sharded(4));
   const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
   const std::uint64_t whole = 4 * (8 + 8 * 64 + 64 + 64 * 8);
@@ -231,7 +231,7 @@ void expect_memory_of_a_run(const LayoutMap& layout, const std::function<MeshSte
   }
 }
 
-TEST(MeshExplain, MemoryMatchesRun) {
+TEST(MeshExplain, PredictedMemoryMatchesRun) {
   const LayoutMap pairs = {{"up_./kernel$", {"", "model"}},
                            {"up_./bias$", {"model"}},
                            {"down_./kernel$", {"model", ""}}};
@@ -242,13 +242,13 @@ TEST(MeshExplain, MemoryMatchesRun) {
   expect_memory_of_a_run(pairs, build, Element({numbers({DeepMlp::kRows, DeepMlp::kFeatures}, 1)}));
 }
 
-TEST(MeshExplain, TransformerMemoryMatchesRun) {
+TEST(MeshExplain, PredictedTransformerMemoryMatchesRun) {
   const Tensor tokens = Tensor::zeros({64, 8}, DType::kInt64);
   expect_memory_of_a_run(transformer_tensor_parallel(), transformer(4, true),
                          Element({tokens, tokens}));
 }
 
-TEST(MeshExplain, MemoryOfStatefulLayersMatchesRun) {
+TEST(MeshExplain, PredictedMemoryOfStatefulLayersMatchesRun) {
   const auto trains = [](const auto& make) {
     return [make]() -> MeshStep {
       const std::shared_ptr<Sequential> model = make();
@@ -276,7 +276,7 @@ TEST(MeshExplain, MemoryOfStatefulLayersMatchesRun) {
       Element({numbers({64, 6, 32}, 1), labels}));
 }
 
-TEST(MeshExplain, ExchangesMatchRun) {
+TEST(MeshExplain, PredictedExchangesMatchRun) {
   for (const bool is_clipped : {false, true}) {
     MeshStrategy strategy(on_mesh({{"data", 1}, {"model", 2}}, kPair));
     const auto scope = strategy.scope();
@@ -337,7 +337,7 @@ TEST(MeshExplain, RefusesLayoutsThatDoNotFit) {
               AllOf(HasSubstr("variable 'up/kernel'"), HasSubstr("4 positions")));
 }
 
-TEST(MeshExplain, ReadErrorNamesLine) {
+TEST(MeshExplain, ErrorForReadNamesLine) {
   MeshStrategy strategy(on_mesh({{"data", 2}}));
   const auto message = [&](const MeshStep& step) {
     return message_of([&] { strategy.explain(step, {{{16, 8}}}); });
@@ -348,7 +348,7 @@ TEST(MeshExplain, ReadErrorNamesLine) {
   }
 }
 
-TEST(MeshExplain, WarnsOfGathersAndLayouts) {
+TEST(MeshExplain, WarnsAboutGathersUnusedAndMissingLayouts) {
   LayoutMap layout = kPair;
   layout.set("dwon/kernel", {"model", ""});
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 2}}, layout));

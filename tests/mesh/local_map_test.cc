@@ -166,7 +166,7 @@ TEST(LocalMap, CollectivesOverWorkersMatchOneDevice) {
   }
 }
 
-TEST(LocalMap, RefusesUnevenWorkerPositions) {
+TEST(LocalMap, RefusesMeshThatWorkersDivideUnevenly) {
   auto communicators = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int worker) {
     MeshStrategy(std::move(communicators[static_cast<std::size_t>(worker)]),
@@ -193,7 +193,7 @@ Tensor ring_matmul(const std::vector<Tensor>& in) {
       in, {{"ring", ""}, {"ring", ""}}, {{"ring", ""}})[0];
 }
 
-TEST(LocalMap, RingOfPartsMultipliesMatrices) {
+TEST(LocalMap, RingExchangeOfShardsMultipliesMatrices) {
   const std::vector<Tensor> inputs = {doubles({8, 12}, 1), doubles({12, 5}, 2)};
   const auto expected = value_and_gradients(
       inputs, [](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); });
@@ -209,7 +209,7 @@ TEST(LocalMap, RingOfPartsMultipliesMatrices) {
   mirrored.run([&] { expect_near(value_and_gradients(inputs, ring_matmul), expected); });
 }
 
-TEST(LocalMap, ResultHasItsLayout) {
+TEST(LocalMap, ResultHasDeclaredLayout) {
   MeshStrategy strategy(on_mesh({{"a", 2}, {"b", 2}}));
   strategy.run([&] {
     const Tensor y = local_map(
@@ -330,7 +330,7 @@ TEST(LocalMap, RefusesResultsOfDifferentShapes) {
               AllOf(HasSubstr("[1, 6]"), HasSubstr("[2, 6]"), HasSubstr("local_map_test.cc")));
 }
 
-TEST(LocalMap, RefusesRecordedValuesFromOutside) {
+TEST(LocalMap, RefusesCapturedValuesRecordedByTape) {
   MeshStrategy strategy(on_mesh({{"a", 2}}));
   std::optional<Variable> w;
   {

@@ -221,7 +221,7 @@ std::vector<PublicFunction> public_functions() {
   };
 }
 
-TEST(MeshPartitioner, PublicFunctionsMatchOneDeviceAndReadOnlyWhereDocumented) {
+TEST(MeshPartitioner, PublicFunctionsMatchOneDeviceAndGatherOnlyWhereDocumented) {
   const Tensor x = gradient_check::random_tensor({4, 6}, 3);
   for (const PublicFunction& function : public_functions()) {
     std::vector<double> expected;
@@ -293,7 +293,7 @@ std::vector<std::vector<double>> updated(Strategy& strategy,
   return values;
 }
 
-TEST(MeshPartitioner, VariablesOfEveryLayoutAreUpdatedByValuesOfEveryLayout) {
+TEST(MeshPartitioner, EveryVariableLayoutAcceptsUpdatesInEveryLayout) {
   OneDeviceStrategy one("cpu:0");
   const auto expected = updated(one, [](const Tensor& x) { return x; });
   for (const Layout& layout :

@@ -137,7 +137,7 @@ void expect_hash_of_workers(const std::string& expected, const MeshOptions& opti
   EXPECT_THAT(errors, ::testing::Each(""));
 }
 
-TEST(MeshTraining, StorageOverWorkersMatchesMirroredBitForBit) {
+TEST(MeshTraining, VariablesShardedOverWorkersMatchMirroredBitForBit) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
   const std::string expected = train(mirrored).hash;
   expect_hash_of_workers(expected, fully_sharded(4));
@@ -221,7 +221,7 @@ TEST(MeshTraining, MatmulPairNeedsOneAllReducePerDirection) {
   EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2u * 4 * (16 * 4 + 16 * 8));
 }
 
-TEST(MeshTraining, ClippingUsesNormsOfWholeGradients) {
+TEST(MeshTraining, ClippingUsesNormsOfUnshardedGradients) {
   const std::vector<Tensor> gradients = {numbers({8, 4}, 1), numbers({4}, 2), numbers({6}, 3)};
   for (const ClippingOptions& options :
        {ClippingOptions{.global_clipnorm = 0.5}, ClippingOptions{.clipnorm = 0.5}}) {
@@ -258,7 +258,7 @@ std::vector<Tensor> attention_and_gradients(const Layout& layout) {
   return results;
 }
 
-TEST(MeshAttention, ExchangesSequencesForHeads) {
+TEST(MeshAttention, SwitchesFromSequenceShardsToHeadShards) {
   const std::vector<Tensor> expected = attention_and_gradients({});
   MeshStrategy strategy(on_mesh({{"data", 1}, {"sequence", 2}}));
   const auto found = strategy.run([] { return attention_and_gradients({"", "", "sequence", ""}); });

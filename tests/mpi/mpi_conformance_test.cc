@@ -132,7 +132,7 @@ TEST_F(MpiConformance, SampledCasesAreCorrectAndBitIdenticalOnAllRanks) {
   }
 }
 
-TEST_F(MpiConformance, BufferListsSubgroupsAndMeansTakeOneMpiCall) {
+TEST_F(MpiConformance, BufferListsSubgroupsAndMeansEachTakeOneMpiCall) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   EXPECT_EQ(all->name(), "mpi");
   EXPECT_EQ(all->determinism(), Determinism::kRunToRun);

@@ -180,7 +180,7 @@ std::atomic<int>& calls_of_counted_sums() {
   return calls;
 }
 
-TEST(BucketReducer, CallsNamedOperationEvenIfCanonicalAndSliceable) {
+TEST(BucketReducer, CallsConfiguredOperationEvenIfCanonicalAndSliceable) {
   std::atomic<int>& calls = calls_of_counted_sums();
   const std::vector<std::byte> expected = sums_by("canonical");
   for (const char* const name : {"counted_slices", "counted_sums"}) {
@@ -362,12 +362,12 @@ TEST(BucketReducer, AggregatedVariablesOfWorkersUseConfiguredOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3 * 16, 3 * 16}));
 }
 
-TEST(BucketReducer, CallsCanonicalSliceablePlugin) {
+TEST(BucketReducer, CallsPluginWithCanonicalAndSliceableOperation) {
   const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
   EXPECT_ERROR(sums_by(name), kDeadlineExceeded, "peer 3 is silent");
 }
 
-TEST(BucketReducer, SingleWorkerCallsLoggedOperation) {
+TEST(BucketReducer, SingleWorkerCallsOperationNamedInLog) {
   static std::atomic<int> calls{0};
   register_cross_device_ops("counted_alone", [](const Group&, const CommunicationOptions&) {
     return std::make_unique<CountedSums>(false, calls);

@@ -182,7 +182,7 @@ TEST(StrategyCheckpoint, RestoresUnderEveryOtherStrategy) {
   }
 }
 
-TEST(StrategyCheckpoint, ShardedAndWholeSavesHaveEqualValues) {
+TEST(StrategyCheckpoint, ShardedAndUnshardedSavesHaveEqualValues) {
   const std::string folder = empty_folder();
   const std::string expected = train_and_save(alone([] { return mirrored(3); }), folder + "/a");
   EXPECT_EQ(train_and_save(workers({1, 2}), folder + "/b"), expected);
@@ -219,7 +219,7 @@ TEST(StrategyCheckpoint, SingleProcessSaveDoesNotGatherShards) {
   EXPECT_THAT(w.value().to_doubles(), Each(2.0));
 }
 
-TEST(StrategyCheckpoint, UnsharedFoldersMakeWorker0WriteAllOrThrow) {
+TEST(StrategyCheckpoint, WithoutSharedFolderWorker0WritesEverythingOrThrows) {
   const std::string folder = empty_folder();
   const auto save = [&](std::optional<bool> sharded) {
     return run_sharded({1, 1, 1}, 3, [&](FullyShardedStrategy& strategy) {

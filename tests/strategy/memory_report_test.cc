@@ -84,7 +84,7 @@ TEST(MemoryReport, ReplicasOnOneDeviceShareVariables) {
             expected);
 }
 
-TEST(MemoryReport, TableListsEachDevicePerPolicy) {
+TEST(MemoryReport, TableListsEveryDeviceUnderEveryPolicy) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
   const std::vector<VariableGroup> groups = {

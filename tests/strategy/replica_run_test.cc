@@ -126,7 +126,7 @@ TEST_P(RunOnEveryStrategy, ErrorNamesReplicaAndStep) {
   EXPECT_EQ(strategy_->last_failure().messages.size(), static_cast<std::size_t>(replicas()));
 }
 
-TEST_P(RunOnEveryStrategy, StateCountsOutermostSuccessfulSteps) {
+TEST_P(RunOnEveryStrategy, SavedStepCountsOnlySuccessfulOutermostRuns) {
   EXPECT_EQ(strategy_->save_state().at("step").as_int(), 0);
   strategy_->run([] {
     ReplicaContext::current().merge_call(
@@ -144,7 +144,7 @@ TEST_P(RunOnEveryStrategy, StateCountsOutermostSuccessfulSteps) {
             static_cast<std::uint32_t>(replicas() - 1));
 }
 
-TEST_P(RunOnEveryStrategy, RandomStepCountsOnlyDrawingOrTrainingRuns) {
+TEST_P(RunOnEveryStrategy, RandomStepCountsOnlyRunsThatDrawOrTrain) {
   const auto random_step = [&] { return strategy_->save_state().at("random_step").as_int(); };
   strategy_->run([] { return 1.0; });
   EXPECT_EQ(random_step(), 0) << "evaluation draws nothing";

@@ -29,7 +29,7 @@ std::unique_ptr<Strategy> mirrored_with(int devices, int replicas, ReplicaExecut
   return std::make_unique<MirroredStrategy>(options);
 }
 
-TEST(SameBits, SingleReplicaMatchesUnderEveryStrategy) {
+TEST(SameBits, SingleReplicaGivesSameBitsUnderEveryStrategy) {
   expect_same({{"one_device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
                {"one_device cpu:3", [] { return std::make_unique<OneDeviceStrategy>("cpu:3"); }},
                {"mirrored", [] { return mirrored(1); }},
@@ -39,7 +39,7 @@ TEST(SameBits, SingleReplicaMatchesUnderEveryStrategy) {
                 [] { return mirrored_with(1, 1, ReplicaExecution::kSequential, "canonical"); }}});
 }
 
-TEST(SameBits, DefaultStrategyMatchesSingleReplica) {
+TEST(SameBits, DefaultStrategyGivesBitsOfSingleReplica) {
   const auto strategy = mirrored(1);
   EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
 }

@@ -20,10 +20,10 @@ struct ChaosPlan {
   std::uint64_t cut_every = 0;         // both ends see a reset
   std::uint64_t half_close_every = 0;  // one direction ends, the other continues
   std::uint64_t flip_every = 0;        // one bit is changed
-  int most_events = 0;  // maximum number of faults; afterwards the proxy only forwards
-  std::uint64_t spares = 4096;         // initial bytes without faults, for handshakes
-  std::size_t trickle = 0;             // maximum number of bytes forwarded at once; 0: unlimited
-  Duration delay = Duration::zero();   // time before each chunk
+  int most_events = 0;          // maximum number of faults; afterwards the proxy only forwards
+  std::uint64_t spares = 4096;  // initial bytes without faults, for handshakes
+  std::size_t trickle = 0;      // maximum number of bytes forwarded at once; 0: unlimited
+  Duration delay = Duration::zero();  // time before each chunk
 };
 
 /// Proxy that listens on a loopback port and forwards each connection to `target`, on a separate

@@ -12,8 +12,8 @@ def flat(suite):
 
 
 def main(apart=()):
-    """Same as unittest.main(), but classes named in `apart`, which cannot run everywhere, run
-    only if the command line names them: they have ctests of their own."""
+    """Same as unittest.main(), but classes named in `apart` run only if the command line names
+    them. They cannot run everywhere, so each has a separate ctest."""
     loader = unittest.defaultTestLoader
     module = sys.modules["__main__"]
     names = [word for word in sys.argv[1:] if not word.startswith("-")]

@@ -1,11 +1,11 @@
 // Ends or fails the n-th call that changes files below a folder, like a crash or a failing disk.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library intercepts libc's functions. A test program is linked with it and calls
-// arm(); any other program is started with LD_PRELOAD=libtutti_file_faults.so and
+// This library intercepts libc's functions. A test program links with it and calls arm(). Start
+// any other program with LD_PRELOAD=libtutti_file_faults.so and
 //   TUTTI_FAULTS_UNDER=/the/folder TUTTI_FAULTS_DO=kill|power_cut|enospc|eio|erofs
 //   TUTTI_FAULTS_FIRST=12 [TUTTI_FAULTS_LAST=12]
-// Calls are counted from 1. Those that only read are not: nothing changes between them.
+// Calls are counted from 1; calls that only read are not counted, because they change nothing.
 #pragma once
 
 #include <string>

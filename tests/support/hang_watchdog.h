@@ -8,9 +8,9 @@
 
 namespace tutti::testing {
 
-/// Watches the time from a thread of its own for its lifetime. After `limit` it prints the stacks
-/// of all threads of the process to standard error and ends the process with exit code 1. Builds
-/// with sanitizers get six times the limit.
+/// Watchdog whose thread measures this object's lifetime. After `limit` it prints the stacks of all
+/// threads of the process to standard error and ends the process with exit code 1. In builds with
+/// sanitizers the limit is six times as long.
 ///
 ///     HangWatchdog watchdog("merge_call with a dead replica");
 class HangWatchdog {

@@ -19,7 +19,7 @@
 namespace tutti::testing {
 namespace {
 
-constexpr int kPollMilliseconds = 2;                 // time between checks for exited processes
+constexpr int kPollMilliseconds = 2;  // time between checks for exited processes
 /// Time that other processes may run after the chief failed; same as in tf.
 constexpr std::chrono::seconds kAloneAfterChief{3};
 

@@ -10,7 +10,7 @@ ENVIRONMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / ".venv"
 
 
 class PackageEnvironment:
-    """Virtual environment `.venv/NAME` with the packages that pip is given. If it exists, it is complete."""
+    """Virtual environment `.venv/NAME` with the given packages from pip. It exists only if it is complete."""
 
     def __init__(self, name, requirements):
         self.folder = ENVIRONMENTS / name

@@ -1,4 +1,4 @@
-// Functions of a test program that run in their own processes, and their view of the cluster.
+// Functions of a test program that run in separate processes, and what these know of the cluster.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     TUTTI_PROCESS_FUNCTION(add_index) {  // const Json& arguments -> Json
@@ -7,8 +7,8 @@
 //       return Json(arguments.at("start").as_int() + testing::this_process().index);
 //     }
 //
-// At the scope of a namespace, under a name that is unique in the test program;
-// multi_process_runner.h starts it. Json() stands for no result; the runner reports an exception.
+// Define the function at namespace scope, under a name that is unique in the test program, and
+// start it with multi_process_runner.h. Json() means "no result"; the runner reports exceptions.
 #pragma once
 
 #include <optional>

@@ -63,7 +63,7 @@ def run_checks(checks, only=""):
 
 
 def parse(documentation, *words, **flags):
-    """Parses the command line: positional words ("word?": optional), and flags with their defaults; False: a switch."""
+    """Parses the command line: positional words ("word?" is optional), and flags with their defaults (False: a switch)."""
     parser = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
     for word in words:
         parser.add_argument(word.rstrip("?"), nargs="?" if word.endswith("?") else None)
@@ -74,7 +74,7 @@ def parse(documentation, *words, **flags):
 
 
 def later_than(entries, since):
-    """Returns the entries after a moment, oldest first."""
+    """Returns the entries that are later than a given time, oldest first."""
     first = len(entries)
     while first > 0 and entries[first - 1].time > since:
         first -= 1
@@ -82,7 +82,7 @@ def later_than(entries, since):
 
 
 def children(parent, program=None):
-    """Returns the children of a process that have a task, only those that run `program` if given: {(job, index): pid}."""
+    """Returns the children of a process that have a task, as {(job, index): pid}; with `program`, only those that run it."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -106,7 +106,7 @@ def children(parent, program=None):
 
 
 class Job:
-    """Process, often a launcher, whose output is read as it arrives. Does not outlive the test."""
+    """Process, often a launcher, whose output is read as it arrives. It is killed when the test ends."""
 
     def __init__(self, command, environment=None, log_copy=None):
         self.command, self.lines, self.changed = command, [], threading.Condition()
@@ -136,7 +136,7 @@ class Job:
         raise Failure(f"{what}\n" + "\n".join(f"{line.time:.3f} {line.text}" for line in self.lines[-80:]))
 
     def wait_for(self, find, what, seconds=LONGEST):
-        """Returns the result of `find` as soon as it is true; calls it again whenever there are new lines."""
+        """Calls `find` whenever there are new lines, and returns its result as soon as that is true."""
         deadline = time.monotonic() + seconds
         while True:
             has_ended = not self.reader.is_alive()
@@ -151,7 +151,7 @@ class Job:
                 self.changed.wait(0.02)
 
     def find_line(self, pattern, since=0.0):
-        """Returns the first line after a moment that matches the pattern, with its match."""
+        """Returns the first line after a given time that matches the pattern, and its match."""
         for line in later_than(self.lines, since):
             match = re.search(pattern, line.text)
             if match:
@@ -168,7 +168,7 @@ class Job:
         return self.wait_for(lambda: self.pids(program).get((job, index)), f"a process of {job} {index}")
 
     def send(self, number, task=None):
-        """Sends a signal, to a task of a launcher if given; returns the moment before."""
+        """Sends a signal to the process, or to a task of a launcher if given. Returns the time just before."""
         pid = self.pid_of(*task) if task else self.process.pid
         moment = time.monotonic()
         try:
@@ -184,7 +184,7 @@ class Job:
         self.reader.join(10)
 
     def finish(self, seconds=LONGEST):
-        """Waits for the end and returns the exit code; all lines are read then."""
+        """Waits for the end and returns the exit code. All lines have been read by then."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -194,7 +194,7 @@ class Job:
         return code
 
     def succeed(self, *expected):
-        """Waits until it has ended with 0, having written these texts; returns the whole output."""
+        """Waits for the end, requires exit code 0 and these texts in the output, and returns the output."""
         code = self.finish()
         for what in expected:
             require(what in self.text(), f"expected '{what}'", self.text())
@@ -243,7 +243,7 @@ class Tasks:
             time.sleep(0.01)
 
     def finish(self, expected=0):
-        """Waits for all processes and requires their exit code: one number, or one per job."""
+        """Waits for all processes and requires this exit code (one number, or one per job)."""
         for job in self.jobs.values():
             job.finish()
         codes = {task: job.process.returncode for task, job in self.jobs.items()}
@@ -263,7 +263,7 @@ PATIENCE = 1200
 
 
 def output_of(*command, timeout=PATIENCE, environment=None):
-    """Returns the output of a program that must end with 0."""
+    """Returns the output of a program, which must exit with code 0."""
     result = subprocess.run(command, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=timeout, env={**os.environ, **(environment or {})})
     require(result.returncode == 0, f"({result.returncode}) {' '.join(command)}", result.stdout)
@@ -299,7 +299,7 @@ def run_for_metrics(command, folder, timeout=PATIENCE, environment=None):
 
 
 def run_mirrored(program, replicas, flags, folder, timeout=PATIENCE):
-    """Returns the metrics of one process: the reference for all other runs."""
+    """Returns the metrics of a run in one process, which is the reference for all other runs."""
     return run_for_metrics([program, "--strategy", "mirrored", "--devices", "cpu:0", "--replicas", str(replicas), *flags], folder, timeout)
 
 
@@ -320,7 +320,7 @@ def run_workers(program, devices, flags, folder, strategy="multi_worker_mirrored
 
 
 def differing(reference, got, strategy=None, replicas=None):
-    """Returns the differences of two runs; `got` must have `replicas` replicas and `strategy`, if given."""
+    """Returns the differences between two runs; `got` must have `replicas` replicas and `strategy`, if given."""
     found = [key for key in COMPARED if reference[key] != got.get(key)]
     if strategy and (got["num_replicas"], got["strategy"]) != (replicas, strategy):
         found.append(f"{got['num_replicas']} replicas of {got['strategy']}")

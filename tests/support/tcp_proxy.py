@@ -1,4 +1,4 @@
-# TCP proxy in user space that delays, stalls and resets connections, flips bits and drops packets on request.
+# TCP proxy in user space that, on request, delays, stalls or resets connections, flips bits, or drops packets.
 # SPDX-License-Identifier: Apache-2.0
 """One thread serves any number of routes: each listens on its own port and forwards connections to a target."""
 import collections
@@ -21,7 +21,7 @@ SO_ATTACH_FILTER = 26
 class Wire:
     """Effect of a bad network on TCP. A piece arrives `delay` +- `jitter` seconds after it was
     sent, in order within a connection. With probability `loss` it is lost and sent again after
-    0.2 s, if lost again after another 0.4 s, and so on."""
+    0.2 s; if it is lost again, after another 0.4 s, and so on."""
 
     def __init__(self, delay, jitter, loss=0.0, seed=1):
         self.delay, self.jitter, self.loss, self.chance = delay, jitter, loss, random.Random(seed)
@@ -35,9 +35,9 @@ class Wire:
 
 
 class Damage:
-    """Reset or flipped bit after so many more bytes of one connection, both directions together.
-    Or "orphan": the sender sees a reset; the other end gets the data in flight, late, and then
-    the end."""
+    """Reset or flipped bit after `after_bytes` more bytes of one connection, counted over both
+    directions. Or "orphan": the sender sees a reset; the other end gets the data in flight late,
+    and then the end of the stream."""
 
     def __init__(self, kind, after_bytes, bit=0):
         assert kind in ("reset", "flip", "orphan")
@@ -57,7 +57,7 @@ class Connection:
         self.is_swallowed = False  # nothing passes, and neither end is notified
         self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece)
         self.num_held = {client: 0, server: 0}
-        self.orphan = None  # the remaining end of a connection that the other one has lost
+        self.orphan = None  # remaining end of a connection whose other end is lost
 
     def other(self, end):
         return self.server if end is self.client else self.client
@@ -71,8 +71,8 @@ def local_socket_path(host, port):
 
 class Route:
     """Route to `target()`, a (host, port) that is evaluated for each connection. A local route
-    uses UNIX-domain sockets: it listens on that of its own loopback address, and connects to that
-    of the target."""
+    uses UNIX-domain sockets: it listens at the socket of its own loopback address, and connects to
+    the socket of the target's address."""
 
     def __init__(self, name, target, is_local=False):
         self.name, self.target, self.is_local = name, target, is_local
@@ -156,7 +156,7 @@ class Proxy:
 
     @staticmethod
     def go_deaf(connection):
-        """Drops incoming packets before this system acknowledges them, by a filter that accepts no byte."""
+        """Drops incoming packets before this system acknowledges them, with a filter that accepts no byte."""
         if connection.route.is_local:
             return
         instruction = (ctypes.c_uint64 * 1)(6)  # BPF_RET | BPF_K, 0 bytes
@@ -172,7 +172,7 @@ class Proxy:
                 self.swallow(route.connections)
 
     def heal(self):
-        """Lets new connections pass. Swallowed data is lost with its connections, which are reset now."""
+        """Lets new connections pass, and resets swallowed connections, whose data is lost."""
         with self.lock:
             for route in self.routes:
                 route.swallows = False
@@ -180,13 +180,13 @@ class Proxy:
                     self.close(connection, with_reset=True)
 
     def set_wire(self, routes, wire):
-        """Sets the wire of the routes; None: a perfect one. Data in flight then arrives as it would have."""
+        """Sets the wire of the routes; None: a perfect wire. Data that is already in flight is not affected."""
         with self.lock:
             for route in routes:
                 route.wire = wire
 
     def stall(self, routes, seconds):
-        """Delays all data of current and new connections for `seconds`; then all of it arrives."""
+        """Delays all data of current and new connections for `seconds`, after which all of it arrives."""
         with self.lock:
             for route in routes:
                 route.stalled_until = time.monotonic() + seconds
@@ -348,14 +348,14 @@ class Proxy:
         self.write(connection, other)
 
     def orphan(self, connection, end):
-        """Handles the loss of this end; the other one still receives the data in flight."""
+        """Handles the loss of this end; the other end still receives the data in flight."""
         connection.orphan = connection.other(end)
         connection.held[end].clear()
         connection.waiting[end] = b""
         self.selector.unregister(end)
 
     def forget(self, end):
-        """Discards data of a swallowed connection; its other end is not notified of a close."""
+        """Discards data of a swallowed connection; if one end closes, the other end is not notified."""
         try:
             if end.recv(PIECE):
                 return
@@ -395,7 +395,7 @@ class Proxy:
 
     @staticmethod
     def drain(connection, end):
-        """Forwards the last bytes, if the other side accepts them now."""
+        """Forwards the last bytes, if the other end accepts them immediately."""
         try:
             end.send(connection.waiting[end])
         except OSError:

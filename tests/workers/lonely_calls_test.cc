@@ -204,7 +204,7 @@ TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
 }
 
 // The plugin refuses calls whose number of buffers differs from its number of replicas.
-TEST(CustomOperation, PluginReceivesItsReplicaCountInEverySum) {
+TEST(CustomOperation, PluginReceivesOneBufferPerReplicaInEverySum) {
   const std::vector<Json> lines = results_of("reduce_by_plugin", 2);
   ASSERT_EQ(lines.size(), 2u);
   for (const Json& of_worker : lines) {

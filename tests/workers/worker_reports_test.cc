@@ -321,7 +321,7 @@ TUTTI_PROCESS_FUNCTION(workers_of_which_one_is_stopped) {
   return Json(total.value().item_double());
 }
 
-TEST(WorkerFailures, WorkerContinuedTooLateIsReplaced) {
+TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
   MultiProcessRunner runner("workers_of_which_one_is_stopped",
                             {.num_workers = 2, .auto_restart = true});
   runner.start();

@@ -51,7 +51,7 @@ TEST(AppliedTable, RejectsGapsBetweenChanges) {
   EXPECT_EQ(table.num_applied_before(changes(closure(17), 9, 0)), 0u);
 }
 
-TEST(AppliedTable, DiscardsAndRejectsFinishedClosures) {
+TEST(AppliedTable, ForgetsFinishedClosuresAndRejectsTheirChanges) {
   AppliedTable table;
   for (std::uint64_t id = 0; id < 10; ++id) {
     table.note_applied(changes(closure(id, 0), 0, 1));

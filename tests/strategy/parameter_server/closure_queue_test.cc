@@ -419,7 +419,7 @@ TEST(ClosureQueue, ContinueFromStartsNextGeneration) {
   EXPECT_EQ(get(queue, 0)->id, closure_id(4, 4));
 }
 
-TEST(ClosureContextTest, IsThreadLocalAndSeedsByClosureNumber) {
+TEST(ClosureContextTest, IsThreadLocalAndSeededByClosureNumber) {
   EXPECT_EQ(ClosureContext::current(), nullptr);
   const auto watermark = std::make_shared<ClosureWatermark>();
   const auto token = std::make_shared<CancellationToken>();

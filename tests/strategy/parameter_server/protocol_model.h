@@ -1,18 +1,17 @@
-// The coordinator's protocol as states and steps, made of the classes that the library runs.
+// Model of the coordinator's protocol: states and steps, built from the library's own classes.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Actors: a coordinator (ClosureLedger, and the steps of JobCheckpoint); interchangeable workers,
 // each represented by its task; servers (AppliedTable, and counts of each closure). Every closure
-// changes each server once. A closure's *content* is the call of schedule() that made it: servers
-// count contents, their tables know ids.
+// changes each server once. A closure's *content* is the call of schedule() that created it.
+// Servers count contents; their tables contain ids.
 //
-// The network: a task delivers a push that its server has not confirmed at any time, or never, so
-// that no step is needed for a push that is lost and repeated. A *stray* is a push for which no
-// task waits: a copy, or one of an attempt that was given up. A dead worker and a live one that is
-// believed dead differ only in their strays, and a stray may never arrive, so both are one fault.
-// Orders arrive at each server in sequence. An unanswered order is repeated, also for the process
-// that replaces a dead one, and a copy may be executed after the first one was answered
-// (RpcClient).
+// Network: a task may deliver an unconfirmed push at any time, or never. A lost and repeated push
+// therefore needs no step of its own. A *stray* is a push for which no task waits: a copy, or a
+// push of an attempt that was given up. A dead worker and a live worker that is believed dead
+// differ only in their strays, and a stray may never arrive, so both are the same fault. Orders
+// arrive at each server in sequence. As in RpcClient, an unanswered order is repeated, even for the
+// process that replaces a dead one, and a copy may be executed after the original was answered.
 #pragma once
 
 #include <array>

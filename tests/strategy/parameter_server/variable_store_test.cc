@@ -37,7 +37,7 @@ Tensor noise(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{7, kUserPurpose, number});
 }
 
-TEST_F(VariableStore, ShardsHoldRowsOfWholeInitialValue) {
+TEST_F(VariableStore, EachShardHoldsItsRowsOfInitialValue) {
   const Shape shape{10, 3};
   const Tensor expected = normal(shape).rows(0, 10);
   std::int64_t first = 0;
