@@ -336,7 +336,7 @@ TEST(TcpProcesses, TwoRanksMayStartInEitherOrder) {
   }
 }
 
-// What a rank does when its peer dies, and the expected error.
+// Behaviour of a rank when its peer dies, and the expected error.
 struct Death {
   const char* name;
   std::vector<std::string> more;

@@ -41,7 +41,7 @@ TEST(MpiResolver, ReadsPmiAndPmix) {
   EXPECT_TRUE(hydra.is_one_host());
   const MpiResolver pmix({}, Environment({{"PMIX_RANK", "2"}, {"SLURM_STEP_NUM_TASKS", "3"}}));
   EXPECT_EQ(pmix.task(), (Task{"worker", 2}));
-  EXPECT_FALSE(pmix.is_one_host());  // the environment does not say
+  EXPECT_FALSE(pmix.is_one_host());  // the environment has no such information
   EXPECT_EQ(pmix.local_rank(), std::nullopt);
 }
 

@@ -8,7 +8,7 @@
 //   stream   repeatedly sends 8 MiB to PEER and receives 8 MiB from it
 //   reduce N repeatedly all-reduces N numbers in private memory
 //   shared N repeatedly all-reduces N numbers in memory that the ranks share
-// At the end it writes the error that ended this.
+// At the end it writes the error that ended its calls.
 #include <cstdlib>
 #include <iostream>
 #include <string>

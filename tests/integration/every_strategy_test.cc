@@ -261,13 +261,13 @@ TEST(TrainingSemantics, FitEstimatorAndCustomLoopAgreeUnderEveryStrategy) {
 
 constexpr std::int64_t kEpochs = 3;
 constexpr std::int64_t kPoints = 30;
-constexpr std::int64_t kGlobalBatch = 12;  // the last one has 6 rows
+constexpr std::int64_t kGlobalBatch = 12;  // the last batch has 6 rows
 
 /// Results of one run of the custom loop.
 struct Trained {
   std::vector<double> weights;
-  std::vector<double> losses;      // per epoch
-  std::vector<double> accuracies;  // per epoch
+  std::vector<double> losses;      // one per epoch
+  std::vector<double> accuracies;  // one per epoch
 };
 
 enum class Normalization { kNone, kOfTheGlobalBatch, kInInference };

@@ -94,7 +94,7 @@ TEST_F(MpiProcesses, CancellationPreservesOrderOfOtherMessages) {
     {
       const Bytes given_up = pattern_of(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);
-      for (int i = 0; i < round; ++i) send->test();  // a later abandonment in each round
+      for (int i = 0; i < round; ++i) send->test();  // abandoned later in each round
     }
     const Bytes body = pattern_of(2'000'000, seed_of(rank(), next, round));
     const auto send = group_->send(next, 3, {}, body);

@@ -1,4 +1,4 @@
-// Tests that sum gradients over replicas in buckets.
+// Tests the summation of gradients over replicas, in buckets.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/bucket_plan.h"
 
@@ -292,7 +292,7 @@ TEST(BucketReducer, WorkersUseRegisteredOperationWithItsOptions) {
                 sums_of_workers(workers, replicas, "canonical", ""));
       EXPECT_GE(made, static_cast<int>(workers));
       EXPECT_GE(seen.names.size(), 2u);
-      EXPECT_EQ(seen.ids.size(), 2 * workers * seen.names.size());  // two models
+      EXPECT_EQ(seen.ids.size(), 2 * workers * seen.names.size());  // factor 2: two models
       // Each worker sends the gradients of two models once, and counters with each bucket.
       const std::uint64_t gradients = 2 * workers * kBytesOfVariables;
       EXPECT_GE(seen.num_bytes, gradients);
@@ -543,12 +543,12 @@ TEST(BucketPlan, BucketSizesFollowBytesPerPackOptions) {
     for (const auto& bucket :
          internal::BucketPlan::make(variables, bytes_per_pack, first_bytes_per_pack).buckets) {
       result.push_back(bucket.items.size());
-      for (const auto& item : bucket.items) EXPECT_EQ(item.variable, --next);  // reverse order
+      for (const auto& item : bucket.items) EXPECT_EQ(item.variable, --next);  // in reverse order
     }
     return result;
   };
   using Sizes = std::vector<std::size_t>;
-  EXPECT_EQ(items(0, 0), (Sizes{4, 16, 16, 4}));  // 1 MiB, then 4 MiB
+  EXPECT_EQ(items(0, 0), (Sizes{4, 16, 16, 4}));  // buckets of 1 MiB, then of 4 MiB
   EXPECT_EQ(items(512 << 10, 0), Sizes(20, 2));
   EXPECT_EQ(items(2 << 20, 0), (Sizes{4, 8, 8, 8, 8, 4}));
   EXPECT_EQ(items(2 << 20, 256 << 10), (Sizes{1, 8, 8, 8, 8, 7}));

@@ -114,7 +114,7 @@ TEST(FullySharded, VariablesAndSlotsAreShardedEvenly) {
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(Tensor::zeros({100, 10}), {.name = "w"})};
   const Adam optimizer(variables);
-  const auto even = ElementsAre("cpu:0:1344", "cpu:1:1344", "cpu:2:1312");  // of 4,000 bytes
+  const auto even = ElementsAre("cpu:0:1344", "cpu:1:1344", "cpu:2:1312");  // 4,000 bytes in total
   EXPECT_THAT(components_of(variables[0]), even);
   for (const Variable& state : optimizer.state_variables()) {
     if (state.shape().rank() == 0) continue;

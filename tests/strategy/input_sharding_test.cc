@@ -211,7 +211,7 @@ TEST(InputSharding, EveryShardingPolicyReadsEachExampleOnce) {
   }
 }
 
-// Returns the steps under tf's low-level API, in which replicas get undivided batches of a sharded
+// Returns the steps under the low-level API, in which replicas get undivided batches of a sharded
 // dataset.
 std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                                  AutoShardPolicy policy) {

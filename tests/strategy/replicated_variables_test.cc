@@ -324,8 +324,8 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
   }
 }
 
-// tf.Variable (2.21, too) behaves the same: ON_READ only changes the default of `trainable` to
-// False.
+// tf.Variable behaves the same, also in version 2.21: ON_READ only changes the default of
+// `trainable` to False.
 TEST_F(SyncOnRead, TrainableComponentsGetSumOfGradients) {
   const auto scope = strategy_->scope();
   const Variable v(num(0.0), {.name = "v",

@@ -140,7 +140,7 @@ TEST(ShardedVariable, LookupReadsEachShardOnceWithoutConcatenation) {
     EXPECT_THAT(numbers(embedding_lookup(variable, ids({0, 3, 4}))),
                 ElementsAre(1, 2, 7, 8, 9, 10));
     for (const Variable& part : variable.variables()) EXPECT_EQ(gathers.of(part), 1);
-    EXPECT_EQ(gathers.most_rows(), 3);  // the table has five
+    EXPECT_EQ(gathers.most_rows(), 3);  // the table has five rows
   }
   const Gathers gathers;
   EXPECT_THAT(numbers(embedding_lookup(variable, ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));

@@ -186,7 +186,7 @@ TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
 TEST_F(Stragglers, ReportedShareExcludesWaitOfStraggler) {
   const auto [step, found] = first_report({1.0, 9.0, 9.0, 8.0}, 30);
   ASSERT_TRUE(found);
-  EXPECT_EQ(step, 16);  // the first step has no start time
+  EXPECT_EQ(step, 16);  // the first step has no start time, so it does not count
   EXPECT_EQ(found->worker, 0);
   EXPECT_NEAR(found->share, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 10.0, 1e-9);
   EXPECT_NEAR(found->seconds_per_step, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 1e3, 1e-9);

@@ -1,4 +1,5 @@
-# Runs a file's tests and reports skipped ones to ctest by the exit code; 0 means that all ran.
+# Runs a file's tests and reports skipped tests to ctest with the exit code; 0 means that all tests
+# ran.
 # SPDX-License-Identifier: Apache-2.0
 import sys
 import unittest

@@ -1,8 +1,8 @@
 // GPUs made of host memory that the host cannot access, for tests of code that calls a backend.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels are the CPU's. The devices' memory is accessible only while the backend itself works,
-// so a host access ends the test program.
+// The kernels are those of the CPU. The devices' memory is accessible only while the backend itself
+// works, so a host access ends the test program.
 #pragma once
 
 #include <sys/mman.h>

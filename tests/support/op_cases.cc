@@ -735,8 +735,7 @@ std::vector<OpCase> shape_cases() {
 std::vector<OpCase> indexing_cases() {
   Cases cases;
   for (const DType index : kIndices) {
-    // Some classes are invalid.
-    const Tensor classes = tensor_of({2, 4}, {0, 3, -1, 4, 2, 7, 1, 0}, index);
+    const Tensor classes = tensor_of({2, 4}, {0, 3, -1, 4, 2, 7, 1, 0}, index);  // some invalid
     const Tensor indices = random_values({50}, index, 0, 20);
     for (const DType dtype : kAllDTypes) {
       cases.add(OpId::kOneHot, {classes}, {{{2, 4, 4}, dtype}}, OneHotAttributes{5, 2});

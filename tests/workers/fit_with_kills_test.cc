@@ -187,7 +187,7 @@ TEST(FitFaultTolerance, RestartedWorkerReceivesStateFromPeer) {
 
 constexpr int kWorkers = 3;
 constexpr std::int64_t kStepsPerEpoch = 20;
-constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps before SIGTERM may be sent
+constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // number of steps before SIGTERM is sent
 constexpr int kRestartCode = 75;
 
 /// Trains; v grows by 1 per replica and step. Returns the session's observations, or exits with the
