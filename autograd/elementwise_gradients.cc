@@ -29,7 +29,7 @@ Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const T
 
 namespace {
 
-/// dy goes to the first input where `first_wins`, else to the second.
+/// Passes dy to the first input where `first_wins` is true, else to the second.
 Gradients choice_gradient(const GradientContext& c, const Tensor& first_wins) {
   Gradients result(2);
   if (c.needs(0)) result[0] = unbroadcast(c, 0, where(first_wins, c.dy(), 0.0));
@@ -77,7 +77,7 @@ Gradients divide_gradient(const GradientContext& c) {
   return result;
 }
 
-/// The quotient in a - floor_divide(a, b) * b is piecewise constant.
+/// Treats floor_divide(a, b) in a - floor_divide(a, b) * b as piecewise constant.
 Gradients floor_mod_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = unbroadcast(c, 0, c.dy());
@@ -181,7 +181,8 @@ Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = gelu_tanh_grad(g, x);
   if (c.needs(1)) {
-    // With t = tanh(u), u = scale (x + cubic x^3): (1 - t^2) (u' + x / 2 (u'' - 2 t u'^2)).
+    // With t = tanh(u), u = scale (x + cubic x^3): gelu'' = (1 - t^2) (u' + x / 2 (u'' - 2 t
+    // u'^2)).
     const double scale = std::sqrt(2.0 / std::numbers::pi), cubic = 0.044715;
     const Tensor square_x = square(x);
     const Tensor t = tanh((x + cubic * (square_x * x)) * scale);
@@ -192,7 +193,7 @@ Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-using C = const GradientContext&;  // in rows of the table
+using C = const GradientContext&;  // short name for the table's rows
 
 constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kNegate, [](C c) { return single(-c.dy()); }, kNoTensor},

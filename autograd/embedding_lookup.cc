@@ -74,7 +74,7 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
 Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   if (!params.storage().reads_rows()) {
     const Tensor all = params.value();
-    std::optional<DeviceScope> task;  // the variable's task: only the rows are transferred
+    std::optional<DeviceScope> task;  // runs on the variable's task: only rows are transferred
     if (const auto device = remote_device_of(all)) task.emplace(*device);
     return gather(all, indices);
   }
@@ -147,7 +147,7 @@ Tensor divisor(const Tensor& weights, const SparseIds& ids, Combiner combiner) {
   return sqrt(sum_per_example(square(weights), ids));
 }
 
-/// Returns the ids at these positions.
+/// Returns the ids at `positions`.
 SparseIds picked(const SparseIds& ids, const Tensor& positions) {
   const GradientTape::StopRecording stop;
   return {gather(ids.ids, positions), gather(ids.examples, positions), ids.num_examples};
@@ -167,7 +167,7 @@ std::vector<std::int64_t> valid_positions(const SparseIds& ids,
   return positions;
 }
 
-/// 1 where an example has no id, else 0: [num_examples].
+/// Returns a tensor [num_examples] that is 1 for each example without ids, else 0.
 Tensor without_ids(const SparseIds& ids, DType dtype) {
   std::vector<float> missing(static_cast<std::size_t>(ids.num_examples), 1.0F);
   for (const double example : ids.examples.to_doubles()) {
@@ -206,7 +206,7 @@ Tensor safe_embedding_lookup_sparse(const Variable& params, const SparseIds& ids
   const SparseIds valid = picked(ids, chosen);
   const std::optional<Tensor> factors =
       weights ? std::optional<Tensor>(gather(*weights, chosen)) : std::nullopt;
-  // Examples without ids divide 0 by 1.
+  // The divisor of an example without ids is 1, so that its result is 0.
   return combined(params, valid, factors, combiner, without_ids(valid, params.dtype()));
 }
 

@@ -177,7 +177,7 @@ void check_gradients(const Node& node, std::span<const Gradient> gradients) {
   }
 }
 
-/// One backward pass; used once. A node is *active* if it depends on a source and the target
+/// One backward pass, used once. A node is *active* if it depends on a source and the target
 /// depends on it. Only active nodes run their gradient functions.
 class BackwardPass {
  public:
@@ -237,7 +237,7 @@ class BackwardPass {
   }
 
   void mark_active(std::span<const int> target_slots) {
-    std::vector<char> leads(depends_.size());  // by slot: leads to a target
+    std::vector<char> leads(depends_.size());  // by slot: nonzero if a target depends on it
     for (const int slot : target_slots) {
       if (slot != kNoSlot) leads[index_of(slot)] = 1;
     }
@@ -278,7 +278,7 @@ class BackwardPass {
     if (!any) return;
     if (node.recomputation) return process_again(node, gradients);
     if (!node.backward && node.call.op == OpId::kSlice) {
-      // Padding each slice of a value to the whole would take time quadratic in their number.
+      // Padding each slice to the full shape would take time quadratic in the number of slices.
       accumulate(node.input_slots[0],
                  slice_block({node.call, node.input_specs, node.outputs, gradients, {}}));
       return;
@@ -290,14 +290,14 @@ class BackwardPass {
     }
   }
 
-  /// Continues the backward pass in a recording of the function that is run again. Adds to the
-  /// existing sums, so that the order of additions is the same as without recomputation.
+  /// Runs the node's function again and continues the backward pass through the new recording. Adds
+  /// to the existing sums, so that the order of additions is the same as without recomputation.
   void process_again(const Node& node, std::span<const Tensor> gradients) {
     const Recomputation& again = *node.recomputation;
     std::optional<SeparateTapes> alone;  // no tape may record this pass
     if (recording_stopped()) alone.emplace();
     Recording recording({.watch_accessed_variables = false});
-    std::vector<int> sources, own_slots;  // in the new recording, and in this one
+    std::vector<int> sources, own_slots;  // slots in the new recording and in this one
     const auto add_source = [&](std::size_t input, const auto& value) {
       const int slot = node.input_slots[input];
       if (!depends(slot)) return;
@@ -335,14 +335,15 @@ class BackwardPass {
       if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
-    pass.num_reported_ = pass.report_order_.size();  // the caller needs sums, not gradients
+    pass.num_reported_ = pass.report_order_.size();  // reports none: the caller needs sums
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
     }
   }
 
-  /// Runs on the operation's task, regardless of the device of the gradients.
+  /// Runs the node's gradient function on the operation's task, whatever device the gradients are
+  /// on.
   std::vector<Gradient> gradients_where_it_was(const Node& node,
                                                std::span<const Tensor> gradients) {
     std::optional<DeviceScope> task;
@@ -390,7 +391,7 @@ class BackwardPass {
       if (results_[source].is_none()) {
         missing_.push_back(source);
       } else if (on_ready) {
-        sums_[index_of(slot)].clear();  // the receiver determines how long it lives
+        sums_[index_of(slot)].clear();  // so that the receiver decides how long it lives
         on_ready(source, std::exchange(results_[source], Gradient()));
       }
     }
@@ -414,7 +415,7 @@ class BackwardPass {
   std::vector<char> depends_;  // by slot: nonzero if it depends on a source
   std::vector<char> active_;   // by node
   std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses it
-  std::vector<std::size_t> report_order_;  // of sources
+  std::vector<std::size_t> report_order_;  // source indices, final ones first
   std::size_t num_reported_ = 0;
   std::vector<GradientSum> sums_;     // by slot
   std::vector<Gradient> results_;     // by source

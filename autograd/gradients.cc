@@ -28,7 +28,8 @@ namespace {
 
 using Table = std::array<OpGradient, static_cast<std::size_t>(OpId::kCount)>;
 
-/// Operations whose results are piecewise constant or not floating: no gradient passes.
+/// Operations whose results are piecewise constant or not floating-point: no gradient flows through
+/// them.
 constexpr OpId kConstantOps[] = {
     OpId::kSign,        OpId::kFloor,      OpId::kCeil,      OpId::kRound,
     OpId::kFloorDivide, OpId::kLogicalNot, OpId::kEqual,     OpId::kNotEqual,
@@ -76,8 +77,8 @@ namespace {
 
 constexpr int kSeveral = -1;
 
-/// Returns the only axis along which the block is shorter than the whole; kSeveral if there are
-/// several.
+/// Returns the only axis along which the block is shorter than the tensor; kSeveral if there are
+/// several such axes.
 int axis_of(const GradientBlock& block) {
   int found = 0;
   int count = 0;
@@ -89,7 +90,7 @@ int axis_of(const GradientBlock& block) {
   return count > 1 || block.whole.rank() == 0 ? kSeveral : found;
 }
 
-/// Consecutive blocks along an axis, with zeros between them.
+/// Blocks in order along an axis, without overlaps; zeros fill the gaps between them.
 struct Row {
   std::vector<Tensor> parts;
   std::int64_t end = 0;

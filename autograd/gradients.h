@@ -31,9 +31,9 @@ Tensor padded(const GradientBlock& block);
 /// record the sum.
 Tensor joined(const std::vector<GradientBlock>& blocks);
 
-/// Adds gradients in the order of the calls. Sparse gradients are concatenated in that order; in a
-/// sum with a dense one they become dense. Blocks are joined and added to dense ones. Uses
-/// operations, so that outer tapes record the sums.
+/// Sum of gradients, which are added in the order of the calls. Sparse gradients are concatenated
+/// in that order; they become dense when a dense gradient is added. Blocks are joined and added to
+/// the dense gradients. Uses operations, so that outer tapes record the sums.
 class GradientSum {
  public:
   void add(const Gradient& gradient);
@@ -55,20 +55,21 @@ class GradientSum {
 
 // Gradients of operations, and the values that a tape keeps for them.
 
-/// Arguments of a gradient function: a recorded call. A tape keeps only the values in used_inputs()
-/// and used_outputs() (other tensors are undefined), and all shapes and types.
+/// Arguments of a gradient function: a recorded call. A tape keeps all shapes and types, but only
+/// the values in used_inputs() and used_outputs(); other tensors are undefined.
 struct GradientContext {
   const OpCall& call;
   std::span<const TensorSpec> input_specs;
   std::span<const Tensor> outputs;
-  /// Undefined where no gradient flows into an output; at least one is defined.
+  /// Gradients of the outputs; undefined for an output that no gradient reaches. At least one is
+  /// defined.
   std::span<const Tensor> output_gradients;
-  /// Nonzero if a source depends on input i; other gradients need not be computed.
+  /// By input: nonzero if the input depends on a source, so that its gradient must be computed.
   std::span<const std::uint8_t> needed_inputs;
 
   const Tensor& in(std::size_t i) const;
   const Tensor& out(std::size_t i = 0) const;
-  /// The gradient of the only output.
+  /// Returns the gradient of the only output.
   const Tensor& dy() const { return output_gradients[0]; }
   const Shape& shape(std::size_t i) const { return input_specs[i].shape; }
   DType dtype(std::size_t i) const { return input_specs[i].dtype; }
@@ -84,7 +85,7 @@ struct GradientContext {
 /// so that outer tapes can differentiate again.
 using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
 
-/// Sets of values whose elements a gradient function reads: bit i is input (output) i.
+/// Sets of values whose elements a gradient function reads: bit i stands for input (or output) i.
 inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
 inline constexpr std::uint32_t kEveryTensor = ~0u;
 
@@ -97,7 +98,7 @@ struct OpGradient {
   bool is_constant = false;
 };
 
-// The rows by topic: <topic>_gradients.cc.
+// The rows of the table by topic, each group in <topic>_gradients.cc.
 std::span<const OpGradient> elementwise_gradients();
 std::span<const OpGradient> linear_gradients();
 std::span<const OpGradient> normalization_gradients();
@@ -108,7 +109,8 @@ std::span<const OpGradient> shape_gradients();
 /// distinguishes constants (comparisons, argmax, one-hot, ...) from missing gradients.
 GradientFunction find_gradient(OpId op);
 
-/// Returns true if the result is piecewise constant or not floating, so that no gradient passes.
+/// Returns true if the result is piecewise constant or not floating-point, so that no gradient
+/// flows through the operation.
 bool is_constant_for_gradients(OpId op);
 
 /// Returns the values of this call that a tape must keep, as bits.
@@ -120,14 +122,15 @@ using Gradients = std::vector<Gradient>;
 /// Returns the gradients of an operation with one input.
 inline Gradients single(Tensor gradient) { return Gradients{Gradient(std::move(gradient))}; }
 
-/// Sums `gradient` of a broadcast value to the shape of input i.
+/// Sums `gradient`, which has the shape of the broadcast value, to the shape of input i.
 Tensor unbroadcast(const GradientContext& context, std::size_t i, const Tensor& gradient);
 
-/// Returns dy before `activation`, whose result is `y` (unused for kNone).
+/// Returns the gradient with respect to the argument of `activation`, whose result `y` has gradient
+/// `dy`. `y` is not used for kNone.
 Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const Tensor* y);
 
-/// Returns the gradient of a slice before padding, so that many slices of one value are joined at
-/// once.
+/// Returns the gradient of a slice before padding, so that the gradients of many slices of one
+/// value can be joined at once.
 GradientBlock slice_block(const GradientContext& context);
 
 }  // namespace tutti::internal

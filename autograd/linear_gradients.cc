@@ -115,7 +115,7 @@ Gradients average_pool_grad_gradient(const GradientContext& c) {
   return single(dispatch_one(std::move(call)));
 }
 
-using C = const GradientContext&;  // in rows of the table
+using C = const GradientContext&;  // short name for the table's rows
 
 constexpr OpGradient kLinearGradients[] = {
     {OpId::kMatMul, matmul_gradient, kFirstTensor | kSecondTensor, kFirstTensor},

@@ -122,7 +122,7 @@ Gradients sparse_softmax_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (labels, logits, dy): (s - one_hot(labels)) dy[row].
+/// sparse_softmax_cross_entropy_grad(labels, logits, dy) = (s - one_hot(labels)) dy[row].
 Gradients sparse_softmax_cross_entropy_grad_gradient(const GradientContext& c) {
   const Tensor& logits = c.in(1);
   const Tensor& dy = c.in(2);
@@ -145,8 +145,9 @@ Gradients sigmoid_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (query, key, value), outputs (result, sums); only the result is visible to callers. If a
-/// tape records this computation, it may need its gradients, so differentiable operations are used.
+/// Inputs (query, key, value), outputs (result, sums); only the result is visible to callers. A
+/// tape that records this computation may need its gradients, so only differentiable operations are
+/// used.
 Gradients attention_gradient(const GradientContext& c) {
   const auto& a = c.attributes_as<AttentionAttributes>();
   const Tensor &query = c.in(0), &key = c.in(1), &value = c.in(2);
@@ -168,7 +169,7 @@ Gradients attention_gradient(const GradientContext& c) {
 }
 
 constexpr std::uint32_t kStatistics = 0b110;  // mean and variance among the outputs
-using C = const GradientContext&;             // in rows of the table
+using C = const GradientContext&;             // short name for the table's rows
 
 constexpr OpGradient kNormalizationGradients[] = {
     {OpId::kBatchNormTraining, batch_norm_training_gradient, kFirstTensor | kSecondTensor,

@@ -17,7 +17,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Returns the tensors whose bit is set, others undefined; empty if no bit is set.
+/// Returns the tensors whose bit is set, and undefined tensors for the others; empty if no bit is
+/// set.
 std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits) {
   if (bits == 0) return {};
   std::vector<Tensor> result(tensors.size());
@@ -89,8 +90,8 @@ int Recording::track(const Variable& variable) {
   return slot;
 }
 
-/// Returns the slot of the variable, which is created if the variable is to be watched; else
-/// kNoSlot.
+/// Returns the slot of the variable, creating it if the tape should watch the variable; kNoSlot if
+/// the tape does not watch it.
 int Recording::slot_for_read(const Variable& variable) {
   const int slot = slot_of(variable);
   const bool is_watched = slot != kNoSlot || (watch_accessed_variables_ && variable.trainable() &&
@@ -185,7 +186,7 @@ const Node* Recording::node_that_makes(int slot) const {
 }
 
 std::optional<MeanOfRows> Recording::mean_of_rows(int slot) const {
-  constexpr std::size_t kMostTerms = 32;  // a loss has few
+  constexpr std::size_t kMostTerms = 32;  // enough: a loss is a sum of few terms
   std::vector<int> terms = {slot};
   for (std::size_t i = 0; i < terms.size() && i < kMostTerms; ++i) {
     const Node* const node = terms[i] == kNoSlot ? nullptr : node_that_makes(terms[i]);
@@ -276,7 +277,7 @@ void Recording::add(Node node, std::span<const Tensor> inputs, std::span<const T
 
 namespace {
 
-/// The innermost attached recording; Recording::outer links the others.
+/// Returns the innermost recording attached to this thread; Recording::outer links the outer ones.
 Recording*& innermost() {
   thread_local Recording* recording = nullptr;
   return recording;

@@ -44,14 +44,15 @@ struct Node {
       read_again;  // by index of an input that is not kept
   std::vector<TensorSpec> input_specs;
   std::vector<Tensor> outputs;   // only those that the gradient uses
-  std::vector<int> input_slots;  // kNoSlot: not tracked
+  std::vector<int> input_slots;  // kNoSlot for an input that is not tracked
   std::vector<int> output_slots;
   BackwardFunction backward;
   std::shared_ptr<const Recomputation> recomputation;
-  std::shared_ptr<const DeviceSpec> remote_device;  // of the outputs; null: this process
+  std::shared_ptr<const DeviceSpec> remote_device;  // of the outputs; null for this process
 };
 
-/// Records while attached. Only operations with a tracked input become nodes.
+/// Graph of the operations that run while it is attached. Only operations with a tracked input
+/// become nodes.
 class Recording final : public OpObserver {
  public:
   explicit Recording(const TapeOptions& options);
@@ -79,8 +80,8 @@ class Recording final : public OpObserver {
   /// Returns the variable's slot if `slot` is a read of it, else kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
-  /// Returns the mean over the first axis in `slot`, alone or as a term of a sum. Requires: no
-  /// backward pass has released the nodes.
+  /// Returns the mean over the first axis that produced `slot`, directly or as a term of a sum.
+  /// Requires: no backward pass has released the nodes.
   std::optional<MeanOfRows> mean_of_rows(int slot) const;
 
   std::size_t num_slots() const { return variable_slot_.size(); }
@@ -89,8 +90,8 @@ class Recording final : public OpObserver {
   Node& node(std::size_t index) { return nodes_[index]; }
   const std::vector<Variable>& variables() const { return variables_; }
 
-  Recording* outer = nullptr;  // the next recording of the thread's stack
-  /// For TapeBoundary. An empty `who` opens the boundary.
+  Recording* outer = nullptr;  // next outer recording of this thread
+  /// Used by TapeBoundary. close() with an empty `who` opens the boundary again.
   void mark() { first_inner_slot_ = num_slots(); }
   void close(std::string_view who) { closed_by_ = who; }
 
@@ -107,13 +108,13 @@ class Recording final : public OpObserver {
   /// Returns the slots of `inputs`; empty if none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
   void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
-  /// Returns null for a source or a read of a variable.
+  /// Returns the node whose output is `slot`; null for a source or a read of a variable.
   const Node* node_that_makes(int slot) const;
 
   bool watch_accessed_variables_;
   bool attached_ = false;
-  std::string_view closed_by_;        // of the TapeBoundary; empty: there is none
-  std::size_t first_inner_slot_ = 0;  // that it does not refuse
+  std::string_view closed_by_;        // `who` of a closed TapeBoundary, or empty
+  std::size_t first_inner_slot_ = 0;  // first slot that a boundary accepts
   std::optional<ObserverScope> observer_;
   std::deque<Node> nodes_;
   std::vector<int> variable_slot_;                         // by slot
@@ -132,11 +133,11 @@ void tapes_see_read(const Variable& variable, const Tensor& value);
 /// `rows` to one of the whole variable.
 void tapes_see_rows(const Variable& variable, const Tensor& rows, const BackwardFunction& backward);
 
-/// True while a GradientTape::StopRecording lives.
+/// Returns the flag that is true while this thread has a GradientTape::StopRecording.
 bool& recording_stopped();
 
-/// Scope in which this thread has no tapes, like a new thread. Recordings that are attached
-/// meanwhile must be detached before its end.
+/// Scope in which this thread has no tapes, like a new thread. Recordings that are attached within
+/// the scope must be detached before its end.
 class SeparateTapes {
  public:
   SeparateTapes();
@@ -150,15 +151,16 @@ class SeparateTapes {
   bool stopped_;
 };
 
-/// From close() until destroyed, operations that the tapes of this thread record may use no
-/// variables and no values that were recorded before its construction; they throw kInvalidArgument
-/// beginning with `who`. Does not nest.
+/// Scope that makes recorded operations independent of earlier values. From close() until
+/// destruction, an operation that a tape of this thread records must not use a variable, or a value
+/// that was recorded before construction: it throws kInvalidArgument beginning with `who`. Does not
+/// nest.
 class TapeBoundary {
  public:
   TapeBoundary();
   ~TapeBoundary() { close({}); }
   TapeBoundary& operator=(TapeBoundary&&) = delete;
-  /// `who` must outlive it.
+  /// `who` must outlive this object.
   void close(std::string_view who);
 };
 

@@ -42,8 +42,8 @@ Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
   return pad(slice(x, {0, count}, {rows, columns - count}), {0, 0}, {0, count}, 1.0);
 }
 
-/// Returns [rows, columns] with the product of all elements before (after) each element of its row,
-/// by doubling.
+/// Returns [rows, columns], each element the product of all elements before (after) it in its row.
+/// Doubles the distance in each step, so that few steps are needed.
 Tensor exclusive_product(const Tensor& x, Side side) {
   Tensor product = shifted(x, 1, side);
   for (std::int64_t step = 1; step < x.shape().dim(1); step *= 2) {
@@ -66,8 +66,8 @@ Gradients reduce_extreme_gradient(const GradientContext& c) {
   return single(mask * (reshape(c.dy(), reduction.kept) / reduction.sum(mask)));
 }
 
-/// Multiplies all other elements instead of dividing: correct for elements that are 0, and
-/// differentiable again.
+/// Multiplies all other elements instead of dividing by the element, so that the result is correct
+/// for zeros and can be differentiated again.
 Gradients reduce_product_gradient(const GradientContext& c) {
   const Tensor& x = c.in(0);
   if (x.num_elements() == 0) return single(Tensor::zeros(x.shape(), x.dtype(), x.device()));
@@ -92,7 +92,7 @@ Gradients reduce_product_gradient(const GradientContext& c) {
   return single(x.rank() < 2 ? gradient : transpose(gradient, inverse));
 }
 
-using C = const GradientContext&;  // in rows of the table
+using C = const GradientContext&;  // short name for the table's rows
 
 constexpr OpGradient kReductionGradients[] = {
     {OpId::kReduceSum,

@@ -17,7 +17,7 @@ struct Shard {
   std::int64_t count = 0;
 };
 
-/// Base class of a VariableStorage in which each replica owns a shard; read() gathers them.
+/// Base class of a VariableStorage in which each replica owns a shard; read() gathers the shards.
 class ReplicaShards {
  public:
   virtual ~ReplicaShards() = default;
@@ -34,7 +34,7 @@ class ReplicaShards {
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  protected:
-  /// The storage owns the memory of the spans and of the reference.
+  /// The derived storage owns the memory to which the spans and the reference refer.
   ReplicaShards(std::span<const Shard> ranges, std::span<const std::size_t> counts_of_workers,
                 const std::atomic<std::uint64_t>& version, bool sums_shards, bool is_read_again)
       : ranges_(ranges),

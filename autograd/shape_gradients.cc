@@ -50,7 +50,7 @@ Gradients concat_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (params, indices). Only rows that were read have a gradient.
+/// Inputs (params, indices). Only the rows of `params` that were read have a gradient.
 Gradients gather_gradient(const GradientContext& c) {
   const Shape& params = c.shape(0);
   Gradients result(2);
@@ -104,7 +104,7 @@ Gradients scatter_rows_gradient(const GradientContext& c) {
   return result;
 }
 
-using C = const GradientContext&;  // in rows of the table
+using C = const GradientContext&;  // short name for the table's rows
 
 constexpr OpGradient kShapeGradients[] = {
     {OpId::kReshape, [](C c) { return single(reshape(c.dy(), c.shape(0))); }, kNoTensor},

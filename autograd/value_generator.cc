@@ -1,4 +1,4 @@
-// Generates the elements of some rows.
+// Implements ValueGenerator, which generates the elements of a range of rows of a variable.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/value_generator.h"
 
@@ -30,8 +30,8 @@ Tensor identity_rows(const ValueGenerator& generator, std::int64_t first, std::i
   return Tensor::from({count, columns}, values);
 }
 
-/// Returns elements [first, ...) of the whole variable, generated as float32 like every
-/// Initializer.
+/// Returns elements of the whole variable from `first` on, generated as float32, as every
+/// Initializer generates them.
 Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape) {
   switch (g.kind) {
     case Kind::kConstant:
@@ -60,10 +60,11 @@ void check_rows(const ValueGenerator& generator, std::int64_t first, std::int64_
 Tensor GeneratedInitializer::operator()(const InitializerContext& context) const {
   ValueGenerator whole = generator;
   whole.key = context.key;
-  if (whole.kind == Kind::kConstant) {  // generated on its device: no copy to a GPU
+  if (whole.kind == Kind::kConstant) {  // filled on the device: no copy to a GPU
     return cast(Tensor::full(whole.shape, whole.a, DType::kFloat32, context.device), whole.dtype);
   }
-  // Generates on the CPU first, so that no other device needs memory for it.
+  // Generates on the CPU and then copies, so that no other device needs memory for temporary
+  // values.
   const bool on_cpu = context.device.type == DeviceType::kCpu;
   const DeviceScope scope(on_cpu ? context.device : Device{});
   return whole.rows(0, whole.shape.rank() == 0 ? 1 : whole.shape[0]).to(context.device);

@@ -95,7 +95,7 @@ void Variable::write(AssignOp op, const Tensor& value) {
 
 void Variable::write(AssignOp op, double value) {
   if (internal::RepeatScope::active()) return;
-  // Filled on the device of a component: no copy to a GPU.
+  // Fills the value on a component's device, so that nothing is copied to a GPU.
   storage().assign(op, Tensor::full(shape(), value, dtype(), storage().devices().front()),
                    ValueOrigin::kPlain);
 }
@@ -191,8 +191,8 @@ namespace tutti::internal {
 namespace {
 
 /// Returns the address from which kernels read the rule's constants in each replay of a captured
-/// step; null otherwise. Updates with equal constants share the address, so that they share a
-/// launch.
+/// step; null if no step is being captured. Updates with equal constants share the address, so that
+/// they share a launch.
 const double* numbers_of_each_step(Device device, const UpdateRule& rule,
                                    const UpdateScalars& scalars) {
   StepRecorder* const recorder = StepRecorder::current();
@@ -213,8 +213,8 @@ const double* numbers_of_each_step(Device device, const UpdateRule& rule,
 
 // These functions do not wait for the GPU. Tensors are on the variable's device.
 
-/// Computes value += operand (kAdd) or value -= operand with an operation of their device, which no
-/// tape records.
+/// Computes value += operand (kAdd) or value -= operand with an operation on the variable's device.
+/// No tape records the operation.
 void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& operand) {
   Tensor result;
   {
@@ -278,8 +278,8 @@ bool is_of_step(const Tensor& value) {
   return (tracer && tracer->holds(value)) || remote_device_of(value);
 }
 
-/// Copies a part of a larger value of a traced step or another task with an operation, because the
-/// host does not have the elements.
+/// Copies a value that is part of a larger buffer, if it belongs to a traced step or another task.
+/// Uses an operation, because the host does not have the elements.
 Tensor with_own_buffer(const Tensor& value) {
   if (value.buffer()->size() == value.num_bytes() || !is_of_step(value)) return value;
   OpCall call;

@@ -1,4 +1,4 @@
-// Shared parts of all placements of variables: options, identity, validation; local storage.
+// Options, identity and validation of variables, which all placements share; local storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable_storage.h"
 
@@ -91,7 +91,7 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
                     ": the shape does not fit; expected ", shape_, ", got ", value.shape());
   if (value.dtype() == dtype_) return value;
   const GradientTape::StopRecording stop;  // the stored value is a constant for every tape
-  const NoDeviceScope where_it_is;         // possibly another device than the variable's
+  const NoDeviceScope where_it_is;         // the value may be on any device
   return cast(value, dtype_);
 }
 
@@ -167,8 +167,8 @@ class LocalStorage final : public VariableStorage {
   }
 
  private:
-  /// Rejects writes by several replicas of one process, since no strategy keeps the value equal for
-  /// them.
+  /// Rejects writes by several replicas of one process, because no strategy keeps the value equal
+  /// for them.
   void require_one_writer(std::string_view method) const {
     const ReplicaGroup* const group = ReplicaGroup::find_current();
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;

@@ -25,7 +25,7 @@ using TensorProviders = std::map<std::string, TensorProvider>;
 // Restoring variables: all of them or none.
 
 constexpr std::string_view kComponent = "/replica_";
-/// Suffix of a variable's name: how often each replica has updated its component.
+/// Suffix of the tensor that stores how often each replica has updated its component of a variable.
 constexpr std::string_view kUpdates = "/replica_updates";
 
 /// Returns "x" for "x/replica_12" and "x/replica_updates", nullopt for other names.
@@ -39,7 +39,7 @@ std::optional<std::string> variable_of_component(const std::string& name) {
   return name.substr(0, at);
 }
 
-/// Type and shape of a tensor of a checkpoint, whole or in parts.
+/// Type and shape of a tensor of a checkpoint, stored whole or in parts.
 struct TensorKind {
   DType dtype;
   Shape shape;
@@ -105,7 +105,8 @@ CheckpointFile saved(const std::vector<Variable>& variables, internal::SavedAs f
   return file;
 }
 
-/// Returns one line for each variable that is missing in `tensors` or has another shape or dtype.
+/// Returns one line for each variable that is missing in `tensors` or has a different shape or
+/// dtype there.
 std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
                                       const TensorKinds& tensors) {
   const auto by_variable = tensors_by_variable(variables, tensors);
@@ -139,8 +140,8 @@ std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
   return unknown;
 }
 
-/// Returns the numbers of parts of weights that layers split over devices: {"dense/kernel", 2} for
-/// "dense/kernel/part_0" and "dense/kernel/part_1".
+/// Returns the number of parts of each weight that a layer splits over devices: {"dense/kernel", 2}
+/// for "dense/kernel/part_0" and "dense/kernel/part_1".
 std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names) {
   static constexpr std::string_view kPart = "part_";
   std::map<std::string, int> counts;
@@ -163,7 +164,8 @@ std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names
   return counts;
 }
 
-/// Returns one line for each weight that the file splits into another number of parts.
+/// Returns one line for each weight that the file splits into a different number of parts than the
+/// model.
 std::vector<std::string> find_other_parts(const std::vector<Variable>& variables,
                                           const TensorKinds& tensors) {
   std::vector<std::string> here, there;
@@ -265,7 +267,7 @@ void set_all(const CheckpointFile& file, const std::vector<Variable>& variables,
   for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
 }
 
-/// Sets all values or, if that fails, none.
+/// Sets all values or, if setting one fails, none.
 void take_over(const CheckpointFile& file, const std::vector<Variable>& variables,
                const StateMap& states, const TensorProviders& providers) {
   const CheckpointFile before =
@@ -289,7 +291,8 @@ bool is_provided(const TensorProviders& providers, const std::string& name) {
                      [&](const auto& each) { return name.starts_with(each.first + "/"); });
 }
 
-/// Returns the contents of the file besides these; nullptr if there are none.
+/// Returns the contents of the file that belong to none of the arguments; nullptr if there are
+/// none.
 std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
                                               const std::vector<Variable>& variables,
                                               const StateMap& states,

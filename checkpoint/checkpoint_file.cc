@@ -1,4 +1,4 @@
-// Form of a checkpoint in a safetensors file.
+// Conversion between checkpoints and safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_file.h"
 
@@ -67,7 +67,7 @@ void read_metadata(const std::string& path, const std::string& key, const std::s
   }
 }
 
-/// Returns a checksum of all but elements, whose checksums are in the metadata.
+/// Returns a checksum of everything except elements, whose checksums are in the metadata.
 std::string checksum_of(const Metadata& metadata, const std::map<std::string, Tensor>& tensors) {
   Hasher hasher;
   const auto add = [&](std::string_view text) {
@@ -115,7 +115,7 @@ bool is_ours(const Metadata& metadata) {
          (checksum != metadata.end() && checksum->first.starts_with(kTensorChecksumPrefix));
 }
 
-/// Returns the contents of a file: tensors on the host, all the rest in the metadata.
+/// Returns the contents of a file: tensors on the host, and everything else in the metadata.
 SafetensorsFile to_safetensors(const CheckpointFile& file) {
   SafetensorsFile out;
   out.metadata = {{std::string(kFormatKey), concat(kFormatVersion)},
@@ -179,8 +179,8 @@ CheckpointFile read_checkpoint(const std::string& path) {
   return file;
 }
 
-// Reading in one process for all, with two texts: first the outcome (path and sequence, an error,
-// or nothing), then the values in the form of a file, whose checksums are compared again.
+// One process reads for all. It sends two texts: first the outcome (path and sequence, an error, or
+// nothing), then the values in the form of a file, whose checksums each receiver compares again.
 
 Json json_of(const Error& error) {
   return Json::Object{{"code", static_cast<int>(error.code())}, {"message", error.message()}};

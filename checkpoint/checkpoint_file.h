@@ -18,17 +18,17 @@
 namespace tutti::internal {
 
 /// Values of a checkpoint. In a file, state is stored in the metadata under "state/<name>", as JSON
-/// text, next to step and versions; "xxh3/<tensor>" is a checksum of each tensor, "xxh3" one of all
-/// the rest.
+/// text, next to step and versions; "xxh3/<tensor>" is a checksum of that tensor, and "xxh3" is a
+/// checksum of everything else.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
-  /// This process's parts of tensors that are not in `tensors`. Only in versions.
+  /// This process's parts of tensors that are not in `tensors`. Only versions have parts.
   std::map<std::string, TensorPart> parts;
   std::map<std::string, Json> states;
   CheckpointInfo info;
 };
 
-/// Returns the bytes of a file: tensors, and all the rest in the metadata.
+/// Returns the bytes of a file: tensors, and everything else in the metadata.
 std::string format_checkpoint_file(const CheckpointFile& file);
 
 /// Parses the bytes of a file. Throws as parse_safetensors(); kDataLoss for unreadable metadata and
@@ -38,28 +38,28 @@ CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& 
 /// Reads a file, or a version (version.h) if `path` is a folder.
 CheckpointFile read_checkpoint(const std::string& path);
 
-/// Returns the error that `body` threw, or nullopt. Exceptions of other types become kInternal,
-/// std::bad_alloc kResourceExhausted.
+/// Returns the error that `body` threw, or nullopt. std::bad_alloc becomes kResourceExhausted, and
+/// exceptions of other types become kInternal.
 std::optional<Error> error_of(const std::function<void()>& body);
 
 /// Convert an error to JSON, for other processes, and back.
 Json json_of(const Error& error);
 Error error_in(const Json& json);
 
-/// Calls `read` in the writing process (options.writes) and returns its result, or throws its
-/// error, in all processes, through options.from_writer. Collective: every process must call it.
+/// Calls `read` in the writing process (options.writes). Returns its result, or throws its error,
+/// in all processes; options.from_writer transfers it. Collective: every process must call it.
 std::optional<CheckpointFile> read_by_writer(
     const std::function<std::optional<CheckpointFile>()>& read, const CheckpointOptions& options);
 
-// A snapshot in pieces, transferred from one process's memory to another's without a copy of the
-// whole.
+// Transfer of a snapshot in pieces from one process's memory to another's, without a copy of the
+// whole snapshot.
 
 /// Returns the pieces of Checkpoint::to_bytes(): the head of the file, and the tensors in the order
 /// of their elements, on the host. They share the snapshot's memory if it is on the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
-/// Receiver of a snapshot in pieces. As for files, sizes are checked before memory is allocated,
-/// and checksums of head and tensors before values are returned. Not thread-safe.
+/// Receiver of a snapshot in pieces. As for files, checks sizes before it allocates memory, and
+/// checks the checksums of head and tensors before it returns values. Not thread-safe.
 class ArrivingSnapshot {
  public:
   /// `num_bytes` is the size of the whole file. `source` names it in errors. Throws kDataLoss for a
@@ -67,7 +67,8 @@ class ArrivingSnapshot {
   ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source);
   /// Returns the tensors into which to write the elements, in the order of the pieces.
   std::span<const MutableTensor> tensors() const { return tensors_; }
-  /// Returns the snapshot once all elements are there. Throws kDataLoss naming a damaged tensor.
+  /// Returns the snapshot after all elements were written. Throws kDataLoss naming a damaged
+  /// tensor.
   CheckpointSnapshot finish();
 
  private:

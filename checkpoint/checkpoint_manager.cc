@@ -1,4 +1,4 @@
-// Folders of checkpoints.
+// Implements CheckpointManager, which saves versions to a folder and restores them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint_manager.h"
 
@@ -15,7 +15,8 @@
 namespace tutti {
 namespace internal {
 
-/// Save on a thread of its own, which the constructor starts and the destructor waits for.
+/// Save that runs on its own thread. The constructor starts the thread, and the destructor waits
+/// for it.
 class BackgroundSave {
  public:
   explicit BackgroundSave(std::function<void()> save) {
@@ -43,7 +44,7 @@ namespace {
 
 using internal::FoundVersion;
 
-// Limit of scans while another process saves and deletes versions.
+// Maximum number of scans if another process saves and deletes versions during each scan.
 constexpr int kMaxScans = 20;
 
 std::vector<FoundVersion> versions_in(const std::string& directory) {
@@ -66,7 +67,8 @@ struct Found {
   std::vector<std::string> damaged;  // names of damaged versions
 };
 
-/// Reads the newest whole version. Throws errors that are not damage (permissions, memory, ...).
+/// Reads the newest undamaged version. Throws errors that are not damage (permissions, memory,
+/// ...).
 Found read_newest(const std::vector<FoundVersion>& versions, const internal::ReadPath& read) {
   Found found;
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {

@@ -51,7 +51,7 @@ const char* advice_for(int error) {
        advice_for(error));
 }
 
-// Returns true for errors that the disk, not a person, has caused.
+// Returns true for errors that indicate damage, as opposed to missing permissions, for example.
 bool is_damage(int error) {
   return error == ENOENT || error == EIO || error == ELOOP || error == ENXIO || error == EISDIR ||
          error == ENODEV || error == EUCLEAN;
@@ -106,7 +106,7 @@ FileWriter::~FileWriter() {
   ::unlinkat(folder_, name_.c_str(), 0);
 }
 
-// A disk that is too full fails here, before time is spent on writing.
+// Fails on a disk that is too full before time is spent on writing.
 void FileWriter::reserve() {
   if (num_bytes_ == 0) return;
   const FileSizeLimitScope error_instead_of_signal;
@@ -266,7 +266,7 @@ bool Folder::remove_folder(const std::string& name) const noexcept {
   return ::unlinkat(folder_.get(), name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
 
-// File systems that cannot do this for folders return EINVAL.
+// File systems that cannot sync folders return EINVAL.
 void Folder::sync() const {
   if (!sync_descriptor(folder_.get()) && errno != EINVAL && errno != EROFS) {
     fail_to_write(path_, errno);

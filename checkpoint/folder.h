@@ -1,4 +1,5 @@
-// Folder, by its descriptor, and the files in it. Names cannot lead elsewhere; errors give advice.
+// Folder, opened by a descriptor, and the files in it. No file name leads outside the folder.
+// Errors give advice.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,12 +18,12 @@
 
 namespace tutti::internal {
 
-/// Returns true if `name` can be a file of a checkpoint: at most 255 letters, digits, '.', '_' and
-/// '-', the first not a dot. Paths are not plain names.
+/// Returns true if `name` can be the name of a checkpoint's file: at most 255 letters, digits, '.',
+/// '_' and '-', the first not a dot. Paths are not plain names.
 bool is_plain_name(std::string_view name);
 
-/// Returns the result of `body`, but throws its kInvalidArgument errors as kDataLoss errors of
-/// source(), which is called only for an error.
+/// Returns the result of `body`. Converts its kInvalidArgument errors to kDataLoss errors that
+/// begin with source(), which is called only for an error.
 template <class Source, class Body>
 auto damage_if_refused(const Source& source, const Body& body) {
   try {
@@ -33,8 +34,8 @@ auto damage_if_refused(const Source& source, const Body& body) {
   }
 }
 
-/// File that is read. Throws kDataLoss naming path and offset if the disk reports an error or the
-/// file ends, kUnavailable for other reasons.
+/// File that is open for reading. Throws kDataLoss naming path and offset if the disk reports an
+/// error or the file ends, and kUnavailable for other reasons.
 class FileReader {
  public:
   FileReader(FileDescriptor file, std::string path, std::uint64_t size)
@@ -50,7 +51,7 @@ class FileReader {
   std::uint64_t size_;
 };
 
-/// New file that is written. The destructor deletes it unless finish() was called.
+/// New file that is open for writing. The destructor deletes it unless finish() was called.
 class FileWriter {
  public:
   FileWriter(int folder, FileDescriptor file, std::string name, std::string path,
@@ -80,7 +81,7 @@ class FileWriter {
   bool finished_ = false;
 };
 
-/// File that grows.
+/// File that is open for appending.
 class FileAppender {
  public:
   FileAppender(int folder, FileDescriptor file, std::string path)
@@ -96,12 +97,12 @@ class FileAppender {
   std::string path_;
 };
 
-/// Open folder. Errors of writing: kResourceExhausted for a full disk or quota, else kUnavailable;
-/// each names path, reason, the bytes needed and free, and advice. Requires: names are
-/// is_plain_name(). Symbolic links are not followed.
+/// Open folder. Functions that write throw kResourceExhausted for a full disk or quota, else
+/// kUnavailable; each error names path, reason, the bytes needed and free, and advice. Requires:
+/// names are is_plain_name(). Symbolic links are not followed.
 class Folder {
  public:
-  /// Opens the folder, following links, since the user named it. Throws kNotFound, kUnavailable.
+  /// Opens the folder, following links, because the user named it. Throws kNotFound, kUnavailable.
   static Folder open(const std::string& path);
   /// Same as open(), but returns nullopt if there is no folder.
   static std::optional<Folder> open_if_there(const std::string& path);
@@ -116,23 +117,23 @@ class Folder {
   /// Returns nullopt if `name` is not a folder (or is a link).
   std::optional<Folder> find_folder(const std::string& name) const;
   Folder make_folder(const std::string& name) const;
-  /// Returns true if there is anything of that name. Throws as size_of() does.
+  /// Returns true if the folder has an entry of that name. Throws as size_of() does.
   bool exists(const std::string& name) const;
   /// Returns the size; nullopt if `name` does not exist or is not a regular file. Throws
   /// kUnavailable, or kDataLoss for damage, if the system cannot determine it.
   std::optional<std::uint64_t> size_of(const std::string& name) const;
   /// Returns true if `name` is a symbolic link, which no other function follows.
   bool is_link(const std::string& name) const;
-  /// Throws kDataLoss if `name` does not exist, is not a regular file or is unreadable by damage;
-  /// kUnavailable if the system refuses for other reasons.
+  /// Throws kDataLoss if `name` does not exist, is not a regular file or cannot be read because of
+  /// damage; kUnavailable if the system refuses for other reasons.
   FileReader open_file(const std::string& name) const;
-  /// Creates a file that will have `num_bytes`, replacing an earlier one. This object must outlive
-  /// the writer.
+  /// Creates a file that will have `num_bytes`, replacing any file of that name. This object must
+  /// outlive the writer.
   FileWriter create_file(const std::string& name, std::uint64_t num_bytes) const;
   /// Opens an existing regular file. This object must outlive the appender.
   FileAppender append_to(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;
-  /// Delete a file or an empty folder; return true if nothing of that name is left.
+  /// Delete a file or an empty folder; return true if no entry of that name remains.
   bool remove(const std::string& name) const noexcept;
   bool remove_folder(const std::string& name) const noexcept;
   /// Makes names that were added, renamed or removed survive a power cut.
@@ -144,7 +145,8 @@ class Folder {
  private:
   Folder(FileDescriptor folder, std::string path)
       : folder_(std::move(folder)), path_(std::move(path)) {}
-  /// Returns the status, for a link that of the link itself; nullopt if `name` does not exist.
+  /// Returns the status of an entry, which for a link is that of the link itself; nullopt if `name`
+  /// does not exist.
   std::optional<struct stat> status_of(const std::string& name) const;
 
   FileDescriptor folder_;

@@ -1,4 +1,4 @@
-// Loading of weights from a file of this or another program.
+// Loading of weights from a file that tutti or another program wrote.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
@@ -45,7 +45,7 @@ CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& p
   return all;
 }
 
-/// Reads the model, or the checkpoint's version, to which an index belongs.
+/// Reads the model, or the checkpoint's version, that an index describes.
 CheckpointFile read_indexed(const std::filesystem::path& path) {
   return internal::damage_if_refused(
       [&] { return path.string(); },
@@ -71,7 +71,8 @@ CheckpointFile read_weights(const std::string& path) {
   return internal::read_checkpoint(path);
 }
 
-/// Returns a tensor with outputs first in the layout of a variable of shape `wanted`.
+/// Converts a tensor whose first axis is the outputs to the layout of a variable of shape `wanted`,
+/// whose last axis is the outputs.
 Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   const Shape& shape = value.shape();
   if (shape.rank() < 2) return value;
@@ -84,7 +85,7 @@ Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   return is_depthwise ? reshape(turned, Shape{shape[2], shape[3], wanted[2], wanted[3]}) : turned;
 }
 
-/// Returns "'fc1.weight' float32 [8, 4], ...", at most 50 of them.
+/// Returns "'fc1.weight' float32 [8, 4], ...", with at most 50 entries.
 std::string listed(const std::vector<std::pair<std::string, std::string>>& entries) {
   constexpr std::size_t kMost = 50;
   std::string text;
@@ -161,7 +162,7 @@ void cast_tensors(const std::vector<Variable>& variables, const std::string& pat
              rounds ? "; values are rounded" : ""));
 }
 
-/// Returns the variables that the file has; a message lists the others.
+/// Returns the variables that the file contains; logs the names of the missing ones.
 std::vector<Variable> present(const std::vector<Variable>& variables, const CheckpointFile& file,
                               const std::string& path) {
   std::vector<Variable> found;
@@ -190,7 +191,7 @@ std::vector<Variable> present(const std::vector<Variable>& variables, const Chec
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options) {
   CheckpointFile file = read_weights(path);
-  const Checkpoint named(variables);  // each name once
+  const Checkpoint named(variables);  // requires unique names
   const std::string there_is = list_contents(file, named.variables());
   try {
     rename_tensors(options.rename, named.variables(), file);

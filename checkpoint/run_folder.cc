@@ -92,9 +92,9 @@ void inspect_file(const Folder& run, FoundVersion& version) {
           .entries.size();
 }
 
-/// Returns the sequence of a version whose index cannot be read: from its state file, or from the
-/// names of its files if it is in the earlier format. Without it the version counts as the newest,
-/// since one that cannot be read must not pass for an old one.
+/// Returns the sequence of a version whose index cannot be read, from its state file or, in the
+/// earlier format, from the names of its files. If neither contains a sequence, the version counts
+/// as the newest, because a version that cannot be read must not pass for an old one.
 std::int64_t guess_sequence(const Folder& folder) {
   std::int64_t sequence = 0;
   const auto consider = [&](std::int64_t found) {
@@ -147,7 +147,7 @@ void remove_unlisted(const Folder& folder, const std::optional<VersionIndex>& in
   }
 }
 
-/// Removes remains of interrupted saves. Leaves the folder of a damaged index to people.
+/// Removes remains of interrupted saves. Keeps a folder with a damaged index for people to inspect.
 void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions) {
   for (const std::string& name : run.names()) {
     const bool is_mark =
@@ -181,8 +181,8 @@ void delete_version(const Folder& run, const FoundVersion& version) {
   log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
 }
 
-/// Deletes all versions older than the newest max_to_keep good ones; those that cannot be read stay
-/// for people to inspect.
+/// Deletes all versions older than the newest max_to_keep good ones. Versions that cannot be read
+/// stay for people to inspect.
 void delete_old(const Folder& run, const SaveSettings& settings) {
   if (settings.max_to_keep == 0) return;
   const std::vector<FoundVersion> versions = find_versions(run);
@@ -199,19 +199,19 @@ void delete_old(const Folder& run, const SaveSettings& settings) {
   if (step_of(name_in_latest(run), kFileSuffix)) run.remove(kLatest);
 }
 
-/// A version that is being saved.
+/// Version that is being saved.
 struct BegunVersion {
   Folder run;  // locked
   Folder folder;
   std::string name;
   std::int64_t sequence = 0;
-  /// Tag in the names of its files, which must not replace those of a version of the same step;
-  /// empty if there is none.
+  /// Tag in the names of its files, so that they do not replace files of an existing version of the
+  /// same step; empty if there is no such version.
   std::string tag;
 };
 
-/// Locks out other savers, removes remains of interrupted ones, and makes the version's folder.
-/// Throws errors of Folder.
+/// Locks out other savers, removes remains of their interrupted saves, and makes the version's
+/// folder. Throws errors of Folder.
 BegunVersion begin_version(const std::string& directory, std::int64_t step) {
   Folder run = Folder::make(directory);
   run.lock();
@@ -331,7 +331,7 @@ std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json(
   return values;
 }
 
-/// Returns the numbers of the workers whose text, or flag, is not set.
+/// Returns the numbers of the workers whose text (or flag) is not set.
 template <class Values, class IsSet>
 std::string missing(const Values& values, const IsSet& is_set) {
   std::vector<std::string> numbers;
@@ -341,8 +341,8 @@ std::string missing(const Values& values, const IsSet& is_set) {
   return join(numbers);
 }
 
-/// Writes the parts of this worker. Worker 0 also writes all tensors that are not sharded, to a
-/// file of their own, because all workers read it. Empty parts are not written.
+/// Writes the parts of this worker. Worker 0 also writes all tensors that are not sharded to a
+/// separate file, because all workers read it. Empty parts are not written.
 VersionIndex write_own(const Folder& folder, const std::string& tag, const CheckpointFile& all,
                        int worker, int num_workers) {
   if (num_workers == 1) return write_tensors(folder, tensor_file_name(0, 1, tag), all);
@@ -377,8 +377,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
   return all;
 }
 
-/// Empty file by which workers recognize the folder of worker 0. Deleted with this object, or by
-/// the next save.
+/// Empty file by which workers recognize the folder of worker 0. The destructor deletes it, or else
+/// the next save does.
 struct SharedFolderMark {
   explicit SharedFolderMark(const std::string& directory)
       : folder(Folder::make(directory)),
@@ -389,15 +389,15 @@ struct SharedFolderMark {
   const FileWriter file;
 };
 
-/// Returns the checksum of a version's index as a worker sees it; empty if it sees none.
+/// Returns the checksum of a version's index as a worker sees it; empty if it sees no index.
 std::string identity_of(const std::string& path) {
   const auto folder = Folder::open_if_there(path);
   const auto index = folder ? read_index(*folder) : std::nullopt;
   return index ? hash_of(format_index(*index)) : "";
 }
 
-/// Reads this worker's parts of a version while all others read theirs. Returns nullopt if a worker
-/// sees another folder.
+/// Reads this worker's parts of a version while all other workers read theirs. Returns nullopt if a
+/// worker sees a different folder.
 std::optional<CheckpointFile> read_own(const std::string& path, const std::string& identity,
                                        const ShardedRead& reading, const CheckpointWorker& self) {
   std::optional<CheckpointFile> own;
@@ -445,7 +445,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
   std::optional<BegunVersion> begun;  // set in worker 0
   std::optional<Folder> folder;       // set in the other workers
-  VersionIndex index;                 // index of this worker's files, then of all
+  VersionIndex index;                 // of this worker's files; after join_files(), of all
   try {
     const std::vector<Json> plans = by_all(self, [&] {
       if (self.number != 0) return Json();
@@ -469,7 +469,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
       if (begun) index = join_files(begun->folder, written);
       return Json();
     });
-    folder.reset();  // from here on its file may be part of a version
+    folder.reset();  // from now on, this worker's file may be part of a version
     by_all(self, [&] {
       if (begun) finish_version(*begun, index, file, settings);
       return Json();
@@ -480,20 +480,21 @@ void save_version(const std::string& directory, const CheckpointFile& file,
     }
     if (begun) remove_failed(*begun);
     throw;
-  } catch (...) {  // the other workers may have continued: the files of this one stay
+  } catch (...) {  // the other workers may have continued, so this worker's files stay
     if (begun) remove_failed(*begun);
     throw;
   }
 }
 
-// Worker 0 sends the other workers a name to read, any number of times, and then the outcome.
+// Worker 0 sends the other workers the name of each version that they must read, and at the end the
+// outcome.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options) {
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {
-    bool reads_whole = false;  // a worker does not see the version, or it is a file
+    bool reads_whole = false;  // true if a worker cannot see the version, or it is a file
     const ReadPath read = [&](const std::string& path) {
       const std::string identity =
           reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);

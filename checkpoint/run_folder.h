@@ -1,4 +1,4 @@
-// The folder of a run: its versions; saving and reading one, alone or with other workers.
+// Folder of a run: finds its versions, and saves or reads one, alone or with other workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,8 +26,8 @@ struct FoundVersion {
 /// Returns "step_12".
 std::string version_name(std::int64_t step);
 
-/// Returns all versions, the newest last, by their indexes and the sizes of their files. Files and
-/// folders with other names are not versions.
+/// Returns all versions, the newest last, as their indexes and the sizes of their files describe
+/// them. Files and folders with other names are not versions.
 std::vector<FoundVersion> find_versions(const Folder& run);
 
 struct SaveSettings {
@@ -40,39 +40,41 @@ void delete_versions(const std::string& directory);
 
 // Several workers save and read together, each its own parts, on a shared disk.
 
-/// This worker among those that save together. If one fails, all throw its error, naming it.
+/// This worker, as a member of the workers that save together. If one worker fails, all throw its
+/// error, which names that worker.
 struct CheckpointWorker {
   int number = 0;  // 0 writes the index
   ExchangeTexts exchange;
 };
 
-/// Returns true if all workers see the folder that worker 0 sees. Collective: every worker must
-/// call it.
+/// Returns true if all workers see the same folder as worker 0. Collective: every worker must call
+/// it.
 bool is_shared(const std::string& directory, const CheckpointWorker& self);
 
-/// Writes a version, then deletes older ones. Without an exchange this process writes all of it.
-/// Otherwise each worker writes a file with its parts, and worker 0 numbers the version and commits
-/// it when all files are on the disk; if a worker fails or is lost before that, nothing is
-/// committed. Throws errors of Folder and then changes no earlier version; kFailedPrecondition
-/// naming a worker that sees another folder. Collective: every worker must call it.
+/// Writes a version, then deletes older ones. Without an exchange, this process writes all of it.
+/// Otherwise each worker writes a file with its parts; worker 0 numbers the version and commits it
+/// when all files are on the disk. If a worker fails or is lost before the commit, nothing is
+/// committed. Throws errors of Folder, and then changes no earlier version; throws
+/// kFailedPrecondition naming a worker that sees another folder. Collective: every worker must call
+/// it.
 void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings, const CheckpointWorker& workers = {});
 
-/// Parts that a worker reads, and where.
+/// Parts that a worker reads, and the path from which it reads them.
 struct ShardedRead {
   WantedParts wanted;
   /// Returns this worker's path of the version that worker 0 calls `name`.
   std::function<std::string(const std::string& name)> own_path;
-  /// If a worker sees another folder, true throws kFailedPrecondition; false logs a warning, and
-  /// all workers get the values that worker 0 reads.
+  /// Effect if a worker sees another folder. True: throws kFailedPrecondition. False: logs a
+  /// warning, and all workers get the values that worker 0 reads.
   bool must_be_shared = false;
 };
 using ReadPath = std::function<CheckpointFile(const std::string& path)>;
 
-/// Returns what `find` chooses in worker 0, where its argument `read` returns this worker's parts
-/// of a path while the other workers read theirs; an error of any worker, named, is the error of
-/// that read. Each worker gets its own parts, nullopt, or the error that `find` threw in worker 0.
-/// Collective: every worker must call it.
+/// Calls `find` in worker 0 and returns its result. Within `find`, read(path) returns worker 0's
+/// parts of that version while the other workers read theirs; it throws the error of any worker,
+/// which names the worker. Each worker gets its own parts, nullopt, or the error that `find` threw
+/// in worker 0. Collective: every worker must call it.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options);

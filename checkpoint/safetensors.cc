@@ -38,7 +38,8 @@ std::size_t rank_of(DType dtype) {
   return rank;
 }
 
-// Our JSON writer replaces invalid UTF-8: such a name would be read back as another one.
+// Our JSON writer replaces invalid UTF-8, so that an invalid name would be read back as another
+// one.
 bool is_utf8(const std::string& text) { return Json::parse(Json(text).dump()).as_string() == text; }
 
 void require_name(const std::string& name, std::set<std::string>& seen, const char* what) {
@@ -167,7 +168,7 @@ std::string format_safetensors(const SafetensorsFile& file) {
 }
 
 // Reading. The header is not trusted: every claim in it is compared with the bytes of the file
-// before elements are read by it.
+// before it is used to read elements.
 
 namespace {
 
@@ -303,8 +304,8 @@ class HeaderParser {
          "]");
   }
 
-  // Sorts the tensors by offset, and lets offsets count from the start of the file. Throws unless
-  // they fill the rest of the file without overlap or hole.
+  // Sorts the tensors by offset and makes offsets relative to the start of the file. Throws unless
+  // the tensors fill the file after the head without overlap or gap.
   void place(std::vector<SafetensorsEntry>& entries) const {
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

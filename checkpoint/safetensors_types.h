@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
               "elements are copied between files and memory as they are");
 
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
-/// Limit of the format's own reader.
+/// Limit that the format's own reader sets.
 inline constexpr std::size_t kSafetensorsMaxHeaderBytes = 100'000'000;
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
@@ -30,14 +30,15 @@ inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
     {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
     {"U8", DType::kUInt8},  {"BOOL", DType::kBool}};
 
-/// Returns the length of the JSON header, with which a file begins; missing bytes count as 0.
+/// Returns the length of the JSON header, which is stored at the start of a file; missing bytes
+/// count as 0.
 std::uint64_t safetensors_header_length(std::string_view bytes);
 
 std::string_view safetensors_name_of(DType dtype);
 /// Returns nullopt for names of types that tensors do not support.
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 
-/// Tensor of a header. Offsets count from the start of the file.
+/// Tensor that a header describes. Offsets count from the start of the file.
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -46,13 +47,13 @@ struct SafetensorsEntry {
   std::size_t end = 0;
 };
 
-/// Returns the head (length and JSON header) of a file of these tensors. Sorts `entries` as in the
-/// file and sets their offsets. Throws kInvalidArgument as format_safetensors().
+/// Returns the head (length and JSON header) of a file of these tensors. Sorts `entries` into the
+/// order of the file and sets their offsets. Throws kInvalidArgument as format_safetensors() does.
 std::string format_safetensors_head(
     const std::vector<std::pair<std::string, std::string>>& metadata,
     std::vector<SafetensorsEntry>& entries);
 
-/// File as it is written: the head (length and JSON header), then the elements of `tensors`.
+/// Layout of a file to write: the head (length and JSON header), then the elements of `tensors`.
 struct SafetensorsLayout {
   std::string head;
   std::vector<NamedTensor> tensors;  // in the order of the file, on the host
@@ -65,12 +66,12 @@ struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<SafetensorsEntry> entries;  // in file order; they fill the file after the head
 };
-/// Throws kDataLoss naming source, offset and tensor if elements of type BOOL are neither 0 nor 1;
-/// other types allow any bytes. `offset` is that of `elements` in the file.
+/// Throws kDataLoss naming source, offset and tensor if an element of type BOOL is neither 0 nor 1;
+/// other types allow any bytes. `offset` is the offset of `elements` in the file.
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
                       std::uint64_t offset, const std::string& source);
-/// Parses the head of a file of `file_size` bytes. `bytes` are the first ones, at least up to the
-/// end of the head. Throws as parse_safetensors() does.
+/// Parses the head of a file of `file_size` bytes. `bytes` is the start of the file, at least up to
+/// the end of the head. Throws as parse_safetensors() does.
 SafetensorsHeader parse_safetensors_header(std::string_view bytes, std::size_t file_size,
                                            const std::string& source);
 

@@ -1,4 +1,5 @@
-// Implements versions: writes the index last, compares every file that is read with its checksum.
+// Implements versions: writes the index last, and compares every file that it reads with its
+// checksum.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -16,9 +17,9 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kFormat = "tutti checkpoint";
-constexpr std::int64_t kIndexVersion = 3;  // 1 and 2 had a manifest.json
+constexpr std::int64_t kIndexVersion = 3;  // formats 1 and 2 had a manifest.json
 constexpr std::size_t kMaxIndexBytes = 256u << 20;
-/// Size of a block that is hashed, then written or kept, while it is in the cache.
+/// Size in bytes of a block that is hashed and, while it is in the cache, written or kept.
 constexpr std::size_t kBlockBytes = 1u << 20;
 
 template <class... Parts>
@@ -286,7 +287,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
          "; try fewer variables, or another folder");
   }
   write_text(folder, kNewIndexName, text);
-  folder.sync();  // file names, before the index refers to them
+  folder.sync();  // so that file names are on the disk before the index is
   folder.rename(kNewIndexName, kIndexName);
   folder.sync();
   return index;
@@ -296,7 +297,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
 
 namespace {
 
-/// Destination of bytes of a tensor, from byte `first` of the tensor on.
+/// Destination of the bytes of a tensor, starting at byte `first` of the tensor.
 struct Destination {
   const TensorPart* part = nullptr;  // nullptr: the whole tensor
   std::uint64_t first = 0;
@@ -321,7 +322,7 @@ class TensorFile {
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
 
-  /// Reads all bytes, and throws kDataLoss unless they have the checksum of the index.
+  /// Reads all bytes, and throws kDataLoss unless their checksum equals the one in the index.
   void read(const Destinations& destinations) const {
     Hasher hasher;
     hasher.update(head_);
@@ -348,7 +349,8 @@ class TensorFile {
   }
 
  private:
-  /// Returns the range of a tensor that is in this file; nullptr if the tensor is whole.
+  /// Returns the range of a tensor that is in this file; nullptr if the file contains the whole
+  /// tensor.
   const ElementRange* range_of(const std::string& tensor) const {
     const auto cut = index_.parts.find(tensor);
     if (cut == index_.parts.end()) return nullptr;
@@ -530,7 +532,7 @@ CheckpointFile read_version(const Folder& folder, const WantedParts& wanted) {
       sources.emplace_back(folder, index, name);
     }
   }
-  // Memory is allocated after index, headers and sizes of files agree.
+  // Memory is allocated only after the index, headers and file sizes were found to agree.
   Destinations destinations;
   for (const auto& [tensor, cut] : index.parts) {
     add_destination(destinations, wanted, tensor, cut.dtype, cut.shape);

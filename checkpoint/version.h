@@ -23,7 +23,7 @@ namespace tutti::internal {
 
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";  // uncommitted
-/// The file that committed a version in tutti's earlier format, which is refused by name.
+/// File that committed a version in tutti's earlier format; errors refuse that format by name.
 inline constexpr const char* kEarlierManifestName = "manifest.json";
 
 /// The largest sequence of a version; adding 1 to it does not overflow.
@@ -40,7 +40,7 @@ struct IndexedFile {
 /// The elements [first, second) of a tensor in row-major order.
 using ElementRange = std::pair<std::int64_t, std::int64_t>;
 
-/// Tensor that is stored as ranges of its elements, each with shape [count] in a file of its own.
+/// Tensor that is stored as ranges of its elements, each with shape [count] in a separate file.
 struct CutTensor {
   DType dtype = DType::kFloat32;
   Shape shape;                                      // shape of the whole tensor
@@ -49,7 +49,8 @@ struct CutTensor {
   bool operator==(const CutTensor&) const = default;
 };
 
-/// Names and shapes are global: they do not depend on how many processes saved the version.
+/// Contents of a version. Names and shapes are global: they do not depend on how many processes
+/// saved the version.
 struct VersionIndex {
   std::int64_t step = 0;
   std::int64_t sequence = 0;     // 1 for the first save into a folder; the largest is the newest
@@ -63,7 +64,8 @@ struct VersionIndex {
 };
 
 Json to_json(const VersionIndex& index);
-/// Inverse of to_json(), also for an incomplete index. Throws kInvalidArgument for a contradiction.
+/// Inverse of to_json(), which also accepts an incomplete index. Throws kInvalidArgument for a
+/// contradiction.
 VersionIndex index_in(const Json& json);
 
 /// Returns the text of `json`, an object, with the checksum of the text as its last member.
@@ -73,41 +75,41 @@ std::string format_index(const VersionIndex& index);
 /// damaged, truncated, contradictory or not from tutti; kUnimplemented for a later format.
 VersionIndex parse_index(std::string_view text, const std::string& source);
 
-/// Returns the name of tensor file `number` (from 0) of `count`; `tag` comes before its extension.
+/// Returns the name of tensor file `number` (from 0) of `count`; `tag` precedes the extension.
 std::string tensor_file_name(int number, int count, const std::string& tag);
 
 /// Writes and syncs the tensors and parts of `values` as file `name`. Returns an index of that file
-/// alone. Throws errors of Folder; then the file is removed.
+/// alone. On an error of Folder, removes the file and throws the error.
 VersionIndex write_tensors(const Folder& folder, const std::string& name,
                            const CheckpointFile& values);
-/// Adds the files of `more`. Throws kInvalidArgument for a tensor in both that does not fit
-/// together.
+/// Adds the files of `more`. Throws kInvalidArgument if both contain a tensor and their entries for
+/// it do not fit together.
 void add_files(VersionIndex& index, const VersionIndex& more);
 /// Writes info and states of `values` as index.state_file, then the index, whose rename commits the
 /// version, even after a power cut. Returns the index. Requires: the tensor files are synced.
-/// Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the index could
-/// not be read again, else errors of Folder.
+/// Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the index is too
+/// large to be read again, else errors of Folder.
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
-/// Returns nullopt if the folder has no index, as it was never committed. Throws kDataLoss for a
-/// damaged one or one that is not a regular file, kUnimplemented for a version in a later format or
-/// in the earlier one.
+/// Returns nullopt if the folder has no index, because it was never committed. Throws kDataLoss for
+/// an index that is damaged or not a regular file, kUnimplemented for a version in a later format
+/// or in the earlier one.
 std::optional<VersionIndex> read_index(const Folder& folder);
-/// Same as read_index(), but throws kNotFound if there is none.
+/// Same as read_index(), but throws kNotFound if there is no index.
 VersionIndex require_index(const Folder& folder);
-/// Throws kDataLoss unless every file exists and has its size.
+/// Throws kDataLoss unless every file exists and has the size in the index.
 void require_files(const Folder& folder, const VersionIndex& index);
 
-/// Elements to read of tensors that have the same shape and type in the version. The values of the
-/// parts are not used.
+/// Elements to read, by tensor. A part counts only if its shape and type equal the tensor's in the
+/// version; otherwise the whole tensor is wanted. The values of the parts are not used.
 using WantedParts = std::map<std::string, TensorPart>;
 
-/// Reads all values, but of tensors in `wanted` only the wanted elements (as one value). Files
-/// without wanted elements are not opened; of every other file all bytes are read and compared with
+/// Reads all values; of a tensor in `wanted`, returns only the wanted elements (as one value). Does
+/// not open files without wanted elements; reads every other file completely and compares it with
 /// its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
-/// Returns the problems of a version, one line per file; empty if it is whole.
+/// Returns the problems of a version, one line per file; empty if the version is undamaged.
 std::vector<std::string> find_damage(const Folder& folder, const VersionIndex& index);
 
 /// Tensor of a version, without its values.
@@ -121,7 +123,8 @@ std::map<std::string, StoredTensor> tensors_in(const Folder& folder, const Versi
 /// Reads info and states of a version: a checkpoint without tensors.
 CheckpointFile read_state(const Folder& folder, const VersionIndex& index);
 
-/// Returns the head (length and JSON header) of a safetensors file, or as much as there is.
+/// Returns the head (length and JSON header) of a safetensors file, or as much of it as the file
+/// contains.
 std::string read_safetensors_head(const FileReader& file);
 
 }  // namespace tutti::internal

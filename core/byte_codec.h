@@ -1,4 +1,4 @@
-// Little-endian numbers, raw bytes and fields of protobuf messages, on any machine.
+// Encoding of little-endian numbers, raw bytes and fields of protobuf messages, on any machine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,7 +51,7 @@ inline void put_bytes(std::string& message, std::uint32_t field, std::string_vie
   message += bytes;
 }
 
-/// Appends numbers and bytes to a vector.
+/// Writer that appends numbers and bytes to a vector.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>
@@ -68,7 +68,7 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads from a span and checks every length. A read past the end returns zeros or nothing, and so
+/// Reader of a span that checks every length. A read past the end returns zeros or nothing, and so
 /// do all later reads.
 class ByteReader {
  public:

@@ -1,4 +1,4 @@
-// Names of error codes, and how errors are made.
+// Names of error codes, and construction of errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/error.h"
 

@@ -104,7 +104,7 @@ AsleepScope::~AsleepScope() {
 int num_hardware_threads() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  // Affinity of the process, since the calling thread may be pinned to one core.
+  // Uses the affinity of the process, because the calling thread may be pinned to one core.
   if (sched_getaffinity(getpid(), sizeof(allowed), &allowed) == 0) {
     if (const int count = CPU_COUNT(&allowed); count > 0) return count;
   }

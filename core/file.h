@@ -51,7 +51,7 @@ class FileSizeLimitScope {
 
 namespace internal {
 
-/// Owns a file descriptor.
+/// Owner of a file descriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -90,8 +90,9 @@ FileDescriptor make_wake_event();
 /// system lacks pidfds or the process does not exist.
 FileDescriptor watch_process(int pid);
 
-/// Waits until a descriptor is ready or the deadline, but at most one hour; returns how many are
-/// ready, or -1 with errno. Releases the run token and counts as asleep while it waits.
+/// Waits until a descriptor is ready or the deadline passes, but at most one hour. Returns the
+/// number of ready descriptors, or -1 with errno. While it waits, it releases the run token and
+/// counts as asleep.
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
 
 }  // namespace internal

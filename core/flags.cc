@@ -20,7 +20,7 @@ Number parse_number(const std::string& name, const std::string& text, const char
   throw CLI::ValidationError(concat(name, ": expected ", expected, ", got '", text, "'"));
 }
 
-/// Returns the names of flags or of commands, with the one nearest to `given`.
+/// Returns the names of flags or of commands, with a suggestion of the one nearest to `given`.
 template <class Part>
 std::string choices_of(const std::vector<Part*>& parts, std::string_view given = "") {
   return internal::choices(internal::names_of(parts, [](const Part* p) { return p->get_name(); }),
@@ -30,7 +30,7 @@ std::string choices_of(const std::vector<Part*>& parts, std::string_view given =
 }  // namespace
 
 struct Flags::Impl {
-  /// Adds a flag with one value; its last occurrence on the line counts.
+  /// Adds a flag with one value; its last occurrence on the command line counts.
   void add_value(const std::string& name, const std::string& default_text, const std::string& help,
                  const char* type, std::function<void(const std::string&)> assign) {
     CLI::Option* option = app->add_option_function<std::string>(name, std::move(assign), help);
@@ -38,7 +38,7 @@ struct Flags::Impl {
     if (!default_text.empty()) option->default_str(default_text);
   }
 
-  /// Returns the deepest subcommand that the line named, which errors are about.
+  /// Returns the deepest subcommand that the command line named; errors are about that one.
   const Impl& active() const {
     for (const auto& command : commands) {
       if (command->app->parsed()) return command->active();
@@ -81,7 +81,7 @@ struct Flags::Impl {
     for (const auto& command : commands) command->allow_extras();
   }
 
-  std::unique_ptr<CLI::App> owned;  // the program's App; that of a subcommand belongs to its parent
+  std::unique_ptr<CLI::App> owned;  // the program's App; a subcommand's App belongs to its parent
   CLI::App* app = nullptr;
   std::function<int()> body;  // set for a subcommand
   std::vector<std::unique_ptr<Impl>> commands;
@@ -154,7 +154,7 @@ void Flags::add_command(const std::string& name, const std::string& help,
   auto impl = std::make_unique<Impl>();
   impl->app = impl_->app->add_subcommand(name, help);
   impl->body = std::move(body);
-  // The App of the subcommand owns these declarations, and our App owns that one.
+  // The App of the subcommand owns these declarations, and our App owns the App of the subcommand.
   Flags flags(std::move(impl));
   declare(flags);
   impl_->commands.push_back(std::move(flags.impl_));

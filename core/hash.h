@@ -30,7 +30,7 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-/// Returns Hasher's digest of one sequence of bytes.
+/// Returns the digest that Hasher computes for one sequence of bytes.
 std::string hash_of(std::span<const std::byte> bytes);
 std::string hash_of(std::string_view text);
 

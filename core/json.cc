@@ -193,14 +193,14 @@ std::string reason_of(std::string_view message) {
   return reason;
 }
 
-/// Returns a member's name as part of one short line.
+/// Returns a member's name in a form that fits into one short line.
 std::string readable(std::string_view name) {
   constexpr std::size_t kMaxLength = 60;
   std::string text = Json(name).dump();
   text = text.substr(1, text.size() - 2);
   if (text.size() <= kMaxLength) return text;
   std::size_t end = kMaxLength;
-  // Cut between two UTF-8 characters.
+  // Cuts the text between two UTF-8 characters.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end) + "...";
 }
@@ -239,7 +239,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     fail_at(offset > 0 ? offset - 1 : 0, reason_of(error.what()));
   }
 
-  /// nlohmann's lexer takes a zero byte between values for the end, and ignores the rest.
+  /// nlohmann's lexer treats a zero byte between values as the end and ignores everything after it.
   void refuse_zero_bytes() const {
     const std::size_t zero = text_.find('\0');
     if (zero != std::string_view::npos) fail_at(zero, "a zero byte");
@@ -338,7 +338,7 @@ double double_of_json(const Json& json) {
   if (text == "\"inf\"") return kInfinity;
   if (text == "\"-inf\"") return -kInfinity;
   if (text == "\"nan\"") return std::numeric_limits<double>::quiet_NaN();
-  return json.as_double();  // throws with the kind that was found
+  return json.as_double();  // throws, naming the kind that was found
 }
 
 std::int64_t whole_number(const Json& json, std::int64_t least, std::int64_t most) {

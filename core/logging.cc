@@ -1,4 +1,4 @@
-// The log: level filter, replaceable sink, and spdlog behind the default one.
+// The log: level filter, replaceable sink, and a default sink that uses spdlog.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/logging.h"
 
@@ -63,7 +63,8 @@ LogState& log_state() {
   return state;
 }
 
-/// True within the sink. A sink that logs would wait for itself, so it logs to standard error.
+/// True while this thread runs the sink. A sink that logs would wait for itself, so its messages
+/// are written to standard error.
 thread_local bool inside_sink = false;
 
 struct InsideSink {

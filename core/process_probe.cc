@@ -36,7 +36,8 @@ struct StatLine {
   std::uint64_t start_time = 0;
 };
 
-/// Parses "812 (name) S 1 ...". Names may hold anything: fields are counted from the last bracket.
+/// Parses "812 (name) S 1 ...". A name may contain any character, so fields are counted from the
+/// last closing bracket.
 std::optional<StatLine> read_stat(const std::string& path) {
   const std::string line = read_file_if_any(path);
   const std::size_t bracket = line.rfind(')');
@@ -50,8 +51,8 @@ std::optional<StatLine> read_stat(const std::string& path) {
   return found;
 }
 
-/// Returns the letter of a thread that runs or waits for a processor (R), or waits in the system
-/// (D), or that of the process if all threads sleep.
+/// Returns the state letter of a thread that runs or waits for a processor (R), or waits in the
+/// system (D); if all threads sleep, that of the process.
 char busiest_letter(std::int64_t pid, char of_process) {
   const auto is_busy = [](char letter) { return letter == 'R' || letter == 'D'; };
   if (is_busy(of_process)) return of_process;
@@ -198,8 +199,8 @@ namespace {
 
 constexpr int kMostFrames = 64;
 
-/// Destination of the signal handler. The handler claims the request by its thread number, so that
-/// a late answer cannot overwrite the next thread's.
+/// Destination of the signal handler's result. The handler claims the request by its thread number,
+/// so that a late answer cannot overwrite that of the next thread.
 struct Answer {
   std::atomic<int> asked_thread{0};
   std::array<void*, kMostFrames> frames;
@@ -223,7 +224,7 @@ void record_frames(int) {
 int stack_signal() { return SIGRTMIN + 3; }
 
 void install_handler() {
-  // The first backtrace loads a library, which a signal handler must not do.
+  // The first backtrace() loads a library, which a signal handler must not do.
   void* frame[1];
   backtrace(frame, 1);
   struct sigaction action = {};
@@ -244,7 +245,7 @@ std::string frames_as_text() {
 
 std::string stack_of(int thread) {
   const std::string name = read_file_if_any(concat("/proc/self/task/", thread, "/comm"));
-  if (name.empty()) return "";  // has ended in the meantime
+  if (name.empty()) return "";  // the thread has ended in the meantime
   std::string text = concat("  thread ", thread, " ", name);
   answer.answered_thread.store(0);
   answer.asked_thread.store(thread);

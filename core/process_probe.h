@@ -10,15 +10,15 @@
 
 namespace tutti::internal {
 
-/// Identity of a process. PIDs are comparable if `machine` is equal. Cores and devices are the same
-/// if `boot_id` is equal and not empty (empty: the system reports none).
+/// Identity of a process. Two PIDs are comparable if `machine` is equal. Cores and devices are the
+/// same if `boot_id` is equal and not empty (empty: the system reports none).
 struct ProcessIdentity {
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  // in clock ticks since the machine booted
   std::string boot_id;
   std::string machine;
   std::string host;
-  std::string unique;  // differs from every other process anywhere
+  std::string unique;  // unique among all processes on all machines
 };
 const ProcessIdentity& this_process();
 
@@ -27,8 +27,8 @@ struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"
 };
-/// Returns the number of processes that the variables of mpirun, srun, Slurm and torchrun name; {1,
-/// ""} without such a variable. `find` looks a variable up.
+/// Returns the number of processes according to the variables of mpirun, srun, Slurm and torchrun;
+/// {1, ""} without such a variable. `find` looks up a variable.
 LaunchedCopies launched_copies(
     const std::function<std::optional<std::string>(const char* name)>& find);
 
@@ -44,7 +44,7 @@ struct ProcessState {
   /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }
 };
-/// Returns the state of a process; kIsGone also if its number now belongs to another process.
+/// Returns the state of a process; kIsGone even if its number now belongs to another process.
 ProcessState inspect_process(std::int64_t pid, std::uint64_t start_time);
 
 /// Returns the process's number and command: "pid 812 (./train)".
@@ -61,9 +61,9 @@ namespace tutti {
 
 /// Returns the name and stack of each thread of this process, including the calling one, with a
 /// line per frame: "program(function+0x1f) [0x...]". Functions of programs linked without -rdynamic
-/// have no names. Sends each thread a signal in turn (SIGRTMIN + 3), whose handler stays installed;
-/// a thread that does not answer within a second is listed without a stack. Thread-safe: calls run
-/// one at a time.
+/// have no names. Sends a signal (SIGRTMIN + 3) to one thread after the other; its handler stays
+/// installed. A thread that does not answer within a second is listed without a stack. Thread-safe:
+/// calls run one at a time.
 std::string stacks_of_all_threads();
 
 }  // namespace tutti

@@ -51,7 +51,7 @@ std::uint64_t hash_key(const RandomKey& key, std::uint64_t start) {
 float to_uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 double to_uniform64(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
-/// Blocks computed in parallel, so that the compiler can vectorize each step of a round.
+/// Number of blocks computed in parallel, so that the compiler can vectorize each step of a round.
 constexpr std::size_t kLanes = 16;
 using Lanes = std::uint32_t[kLanes];
 
@@ -170,7 +170,7 @@ thread_local std::uint64_t num_draws = 0;
 
 using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
-/// Counters of a thread outside every scope; set_random_seed() resets them.
+/// Returns the counters that this thread uses outside every scope; set_random_seed() resets them.
 Ordinals& outside_ordinals() {
   thread_local Ordinals ordinals;
   thread_local std::uint64_t seen_changes = 0;

@@ -24,8 +24,8 @@ class RunToken {
   unsigned long serving_ = 0;
 };
 
-/// Holds `token` on this thread until destroyed; does nothing if it is null or already held by this
-/// thread. A thread never holds two different tokens (TUTTI_CHECK).
+/// Scope in which this thread holds `token`. Does nothing if the token is null or this thread
+/// already holds it. A thread never holds two different tokens (TUTTI_CHECK).
 class RunTokenHolder {
  public:
   explicit RunTokenHolder(RunToken* token);
@@ -36,16 +36,16 @@ class RunTokenHolder {
   RunToken* previous_;
 };
 
-/// Releases this thread's token while the thread waits for others, and acquires it again when
-/// destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join use it. Does nothing on a
-/// thread without a token. The destructor waits for the token: hold no mutex then.
+/// Scope in which this thread waits for other threads. Releases the thread's token, and acquires it
+/// again when destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join use it. Does
+/// nothing on a thread without a token. The destructor waits for the token: hold no mutex then.
 class BlockedScope {
  public:
   BlockedScope();
   ~BlockedScope();
   BlockedScope& operator=(BlockedScope&&) = delete;
 
-  /// Returns true if a BlockedScope made now would release a token.
+  /// Returns true if constructing a BlockedScope would release a token.
   static bool current_thread_holds_token();
 
  private:
@@ -58,9 +58,10 @@ class BlockedScope {
 /// user started counts unless it sleeps. Thread-safe.
 bool cores_to_spare();
 
-/// Decides from earlier attempts when spinning is worthwhile. An attempt fails if the condition
-/// took longer, or if other programs wanted the core. The next waits then sleep at once, more of
-/// them after each failure. One per waiting site. Not thread-safe.
+/// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if
+/// the condition took longer, or if other programs wanted the core. After a failure, the next waits
+/// sleep at once; each further failure increases their number. Use one per waiting site. Not
+/// thread-safe.
 class SpinPredictor {
  public:
   bool should_spin();

@@ -85,7 +85,7 @@ bool sleep_without_token(std::condition_variable& condition, MutexHold& hold, Ti
 bool CondVar::wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
     TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis) {
   if (ready()) return true;
-  // The lock is borrowed from the caller and stays locked when this function returns.
+  // Borrows the lock from the caller, which stays locked when this function returns.
   struct Borrowed {
     explicit Borrowed(std::mutex& mutex) : hold(mutex, std::adopt_lock) {}
     ~Borrowed() { hold.release(); }
@@ -134,7 +134,8 @@ void RunToken::release() {
     std::lock_guard lock(mutex_);
     ++serving_;
   }
-  // All waiting threads check their tickets, which is cheap: a handful of replicas share a device.
+  // Wakes all waiting threads to check their tickets, which is cheap: only a few replicas share a
+  // device.
   condition_.notify_all();
 }
 

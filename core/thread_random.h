@@ -9,12 +9,13 @@ namespace tutti::internal {
 /// Returns how often this thread has called current_random_context() or next_call_ordinal(), which
 /// supply random keys, or note_random_step().
 std::uint64_t num_random_draws();
-/// Counts as a draw. Called at the end of a training step, as the next has other random numbers.
+/// Counts as a draw. Called at the end of a training step, because the next step uses other random
+/// numbers.
 void note_random_step();
 
 /// Scope in which this thread's next_layer_number() and next_variable_number() count from 0. A
-/// function that makes layers then makes the same ones each time, whatever other threads make. Not
-/// nestable.
+/// function that makes layers then makes the same ones each time, whatever other threads make. Does
+/// not nest.
 class NumbersFromZero {
  public:
   NumbersFromZero();

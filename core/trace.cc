@@ -59,7 +59,7 @@ Json json_of(const TraceEvent& event, int process) {
   return json.set("args", std::move(arguments));
 }
 
-/// The one trace of the process. Its destructor writes a trace that is still being recorded.
+/// The only trace of the process. Its destructor writes a trace that is still being recorded.
 class Recorder {
  public:
   // The log must outlive this object.

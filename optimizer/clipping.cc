@@ -18,7 +18,7 @@ namespace {
 
 Gradient clipped_by_value(const Gradient& gradient, double limit) {
   if (gradient.is_none()) return gradient;
-  // Duplicate rows are limited by their sum.
+  // The limit applies to the sum of duplicate rows.
   return clip(gradient.to_dense(), -limit, limit);
 }
 
@@ -53,7 +53,7 @@ double sum_of_squares(const Gradient& gradient) {
 
 namespace {
 
-/// Returns true if the host would wait for the gradient, or positions of a mesh would gather it.
+/// Returns true if reading the gradient would make the host wait, or positions of a mesh gather it.
 bool is_out_of_reach(const Gradient& gradient) {
   if (gradient.is_none()) return false;
   const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
@@ -64,11 +64,11 @@ bool is_out_of_reach(const Gradient& gradient) {
 struct OnDevice {
   Device device;
   std::vector<std::size_t> indices;  // in the list of gradients
-  std::vector<Tensor> values;        // dense
+  std::vector<Tensor> values;        // of the gradients, as dense tensors
   Tensor squares;                    // [indices] float64
 };
 
-/// Materializes one whole gradient at a time.
+/// Materializes only one whole gradient at a time.
 Tensor squares_of_wholes(const OnDevice& on_device, GradientReducer& reducer) {
   std::vector<Tensor> squares;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
@@ -84,7 +84,7 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
     const Tensor values = gradients[i].to_dense();
-    // Positions of a mesh make the same calls, wherever their parts and wholes are.
+    // With a mesh, a single group: all positions make the same calls, wherever their parts are.
     auto found = std::ranges::find_if(all, [&](const OnDevice& each) {
       return each.device == values.device() || OpPartitioner::current();
     });
@@ -111,8 +111,7 @@ Gradient scaled(const Gradient& gradient, const Tensor& factor) {
                        slices.dense_shape};
 }
 
-/// Multiplies each gradient of the device by its element of `factors` [n], or by a common factor
-/// [].
+/// Multiplies each gradient of the device by its element of `factors` [n], or all by one factor [].
 void scale_all(std::vector<Gradient>& gradients, const OnDevice& on_device, const Tensor& factors) {
   std::map<DType, Tensor> by_type;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
@@ -168,7 +167,7 @@ std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options, reducer);
   }
-  std::vector<double> squares;  // one whole gradient at a time is in memory
+  std::vector<double> squares;  // so that only one whole gradient at a time is in memory
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     squares.push_back(sum_of_squares(reducer ? reducer->whole(i, gradients[i]) : gradients[i]));
   }

@@ -13,14 +13,15 @@
 namespace tutti {
 namespace {
 
-/// Returns the decrease of the average toward `value`.
+/// Returns the amount to subtract from the average, which moves it toward `value`.
 Tensor change_of(const Variable& average, const Tensor& value, double decay) {
   return multiply(subtract(average.value(), value), 1.0 - decay);
 }
 
 bool is_in_replica() { return GradientReducer::current() != nullptr; }
 
-/// In a replica, requires that all replicas have read the average and make the same call.
+/// Subtracts `change`. In a replica, requires that all replicas have read the average and make the
+/// same call.
 void change_by(Variable average, const Tensor& change) {
   if (!is_in_replica()) return average.assign_sub(change);
   average.storage().assign_replicated(AssignOp::kSubtract, change);
@@ -77,7 +78,7 @@ void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
   const auto own_change = [decay](const Pair& pair) {
     return change_of(pair.average, pair.variable.value(), decay);
   };
-  if (!is_in_replica()) {  // one change at a time is in memory
+  if (!is_in_replica()) {  // so that only one change at a time is in memory
     for (const Pair& pair : pairs_) change_by(pair.average, own_change(pair));
     return;
   }

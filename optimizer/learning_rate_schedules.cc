@@ -20,7 +20,7 @@ double share_of(std::int64_t iteration, std::int64_t steps) {
   return static_cast<double>(iteration) / static_cast<double>(steps);
 }
 
-/// Falls from 1 to 0 as `share` increases from 0 to 1.
+/// Returns a value that falls from 1 to 0 as `share` increases from 0 to 1.
 double half_cosine(double share) { return 0.5 * (1.0 + std::cos(std::numbers::pi * share)); }
 
 void check(const ExponentialDecayOptions& options) {
@@ -93,7 +93,7 @@ void check(const CosineDecayRestartsOptions& options) {
 }
 
 double rate_at(const CosineDecayRestartsOptions& options, std::int64_t iteration) {
-  // A loop instead of logarithms, whose rounding misses the first step of a period.
+  // Uses a loop, because the rounding of logarithms would miss the first step of a period.
   double length = static_cast<double>(options.first_decay_steps);
   double rest = static_cast<double>(iteration), factor = 1.0;
   if (options.t_mul == 1.0) {
@@ -110,7 +110,7 @@ double rate_at(const CosineDecayRestartsOptions& options, std::int64_t iteration
          ((1.0 - options.alpha) * factor * half_cosine(rest / length) + options.alpha);
 }
 
-/// Falls from 1 to 0 as x increases from 0 to 1.
+/// Returns a value that falls from 1 to 0 as x increases from 0 to 1.
 double fall(DecayShape shape, double x) {
   switch (shape) {
     case DecayShape::kLinear:
@@ -164,7 +164,7 @@ std::string schedule_type() {
   return name.erase(name.rfind("Options"));
 }
 
-/// Sets the options of a schedule, numbers and flags, by name.
+/// Returns options whose numbers and flags are set by name.
 template <class Options>
 Options options_of(const std::string& name, const std::map<std::string, double>& numbers) {
   const std::string who = "learning-rate schedule '" + name + "'";
@@ -222,7 +222,7 @@ NamedSchedule named() {
                  })}};
 }
 
-/// In alphabetical order.
+/// Returns the schedules that have a name, in alphabetical order.
 const std::vector<NamedSchedule>& named_schedules() {
   static const std::vector<NamedSchedule> schedules = {
       {"constant",
@@ -300,7 +300,7 @@ LearningRate LearningRate::from_json(const Json& json) {
     for (const NamedSchedule& schedule : named_schedules()) {
       if (schedule.reader) readers.push_back(*schedule.reader);
     }
-    // Its arguments are lists, so make_learning_rate() cannot make one.
+    // Not a named schedule: its arguments are lists, which make_learning_rate() does not accept.
     readers.emplace_back(
         "PiecewiseConstantDecay",
         internal::reads_call<std::vector<std::int64_t>, std::vector<double>>([](auto... arguments) {

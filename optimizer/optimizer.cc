@@ -30,7 +30,8 @@ void check_variables(const std::string& name, std::span<const Variable> variable
   }
 }
 
-/// Requires one strategy scope for all: `state`, created here, shows the current one.
+/// Throws unless all variables have the strategy scope of `state`, which was made in the current
+/// one.
 void check_same_scope(const std::string& name, std::span<const Variable> variables,
                       const Variable& state) {
   for (const Variable& variable : variables) {

@@ -59,8 +59,8 @@ Gradient GradientAccumulator::total(std::size_t index, const Gradient& gradient)
   const GradientTape::StopRecording stop;
   const Tensor held = sums_[index].value();
   if (!gradient.is_none()) return add(gradient.to_dense(), held);
-  // Missing gradients of held steps are not recorded. A sum of zeros counts as missing, and would
-  // change nothing.
+  // Missing gradients of held steps are not recorded. A sum of zeros counts as missing, because it
+  // would change nothing.
   return is_zero(held) ? Gradient() : Gradient(held);
 }
 
@@ -76,7 +76,7 @@ namespace {
 
 constexpr double kLargest = std::numeric_limits<float>::max();
 
-// Counts instead of leaving early, so that the loop is vectorized.
+// Counts instead of returning early, so that the loop is vectorized.
 template <class T>
 bool all_finite(std::span<const T> values) {
   std::size_t num_finite = 0;
@@ -104,7 +104,7 @@ bool all_finite(const Gradient& gradient) {
 
 bool all_finite(std::span<const Gradient> gradients) {
   const GradientTape::StopRecording stop;
-  std::map<Device, std::vector<Tensor>> flaws;  // one number is read from each GPU
+  std::map<Device, std::vector<Tensor>> flaws;  // so that only one number is read from each GPU
   for (const Gradient& gradient : gradients) {
     if (gradient.is_none()) continue;
     const Tensor& values = values_of(gradient);

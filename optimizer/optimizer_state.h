@@ -12,8 +12,8 @@
 
 namespace tutti::internal {
 
-/// w -= w * weight_decay * lr, followed by the wrapped rule. Works in blocks, so that weights are
-/// read from memory once.
+/// Rule that computes w -= w * weight_decay * lr and then applies the wrapped rule. Works in
+/// blocks, so that weights are read from memory once.
 class DecoupledWeightDecayRule final : public UpdateRule {
  public:
   /// `rule` must outlive this one and use no norms.
@@ -29,9 +29,9 @@ class DecoupledWeightDecayRule final : public UpdateRule {
   const UpdateRule& rule_;
 };
 
-/// After an update: average = momentum * average + (1 - momentum) * w; in the first iteration, w.
-/// In every overwrite_frequency-th iteration, w becomes the average. Ignores the gradient. Slot
-/// "average".
+/// Rule that follows an update: average = momentum * average + (1 - momentum) * w; in the first
+/// iteration, average = w. In every overwrite_frequency-th iteration, w becomes the average.
+/// Ignores the gradient. Slot "average".
 class MovingAverageRule final : public FormulaRule {
  public:
   /// Throws kInvalidArgument, naming `optimizer`, if the momentum is outside [0, 1] or the
@@ -46,8 +46,8 @@ class MovingAverageRule final : public FormulaRule {
   EmaOptions options_;
 };
 
-/// A number in the optimizer's state. Equal in all replicas: written with assign_replicated() while
-/// no replica reads it.
+/// Makes a variable for a number in the optimizer's state. Equal in all replicas: written with
+/// assign_replicated() while no replica reads it.
 inline Variable state_variable(const Tensor& value, std::string name) {
   return Variable(value, {.name = std::move(name),
                           .trainable = false,
@@ -55,8 +55,8 @@ inline Variable state_variable(const Tensor& value, std::string name) {
                           .on_host = true});
 }
 
-/// Sums of the gradients that each replica has held back, and their number of steps. Sums are
-/// ON_READ variables, so a checkpoint contains each replica's.
+/// Sums of the gradients that each replica has held back, and the number of held steps. The sums
+/// are ON_READ variables, so a checkpoint contains those of each replica.
 class GradientAccumulator {
  public:
   /// Throws kInvalidArgument if `steps` is below 1.
@@ -70,7 +70,7 @@ class GradientAccumulator {
   /// Adds the gradients of one more step, the `num_held`-th from 0. Collective; no replica may read
   /// num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
-  /// Returns the sum of `gradient` and the held sum of variable `index`; none if both are.
+  /// Returns the sum of `gradient` and the held sum of variable `index`; none if both are missing.
   Gradient total(std::size_t index, const Gradient& gradient) const;
   /// Drops all held gradients. Collective; no replica may read num_held() concurrently.
   void clear();
@@ -88,7 +88,7 @@ class GradientAccumulator {
 
 namespace tutti {
 
-/// Returns true if every element is finite; none counts as finite.
+/// Returns true if every element is finite; a missing gradient counts as finite.
 bool all_finite(const Gradient& gradient);
 bool all_finite(std::span<const Gradient> gradients);
 

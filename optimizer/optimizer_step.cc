@@ -176,8 +176,8 @@ bool Optimizer::holds_back(const Step& step) const {
 }
 
 void Optimizer::hold_back(std::span<const Gradient> gradients, const Step& step) {
-  // Replicas synchronize although nothing is summed: a step that fails on one replica then changes
-  // nothing on any.
+  // Replicas synchronize although nothing is summed, so that a step that fails on one replica
+  // changes nothing on any replica.
   internal::with_exclusive_access([&] { accumulator_->hold(gradients, step.num_held); });
 }
 
@@ -218,7 +218,7 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
   if (!finite) return;
   UpdateScalars scalars = step.scalars;
   if (clipping_.any()) {
-    // Limits apply to gradients without the scale.
+    // The limits apply to unscaled gradients.
     GradientReducer* const reducer = GradientReducer::current();
     GradientReducer* const sums_from = reducer && reducer->gives_shards() ? reducer : nullptr;
     const double scale = std::exchange(scalars.gradient_scale, 1.0);
@@ -231,7 +231,7 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
     scalars.live = note_replays(*recorder, scalars);
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
-  const StepRecorderScope not_recorded(nullptr);  // note_replays() has registered it
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() registered this addition
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
 }
 

@@ -128,7 +128,7 @@ Formula formula_of(const NadamHyperparameters&) { return {"nadam", DeviceRuleId:
 void check(const NadamHyperparameters& hyper) { check_moments("nadam", hyper); }
 Slots slots_of(const NadamHyperparameters&) { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
-/// Begins with the factors of the mean, the gradient and the mean square.
+/// Returns the factors of the mean, the gradient and the mean square, and then the hyperparameters.
 Numbers numbers_of(const NadamHyperparameters& hyper, const UpdateScalars& scalars) {
   const std::int64_t step = scalars.iteration + 1;
   const double t = static_cast<double>(step);
@@ -277,7 +277,7 @@ std::optional<DeviceRule> RuleWith<Hyper>::device_rule(const UpdateScalars& scal
 template <class Hyper>
 bool RuleWith<Hyper>::skips_zero_gradient() const {
   if constexpr (std::is_same_v<Hyper, AdagradHyperparameters>) {
-    return hyper_.epsilon > 0.0 || hyper_.initial_accumulator_value > 0.0;  // else 0 / 0
+    return hyper_.epsilon > 0.0 || hyper_.initial_accumulator_value > 0.0;  // otherwise 0 / 0
   }
   return false;
 }
