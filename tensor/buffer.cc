@@ -91,7 +91,7 @@ std::unique_ptr<Buffer> BufferAllocator::make_buffer(const SizeClass& wanted) {
     statistics_.in_use -= wanted.bytes;
     fail_memory(wanted.bytes);
   }
-  MutexLock lock(mutex_);  // here, so that failed requests do not count
+  MutexLock lock(mutex_);  // after allocation, so that failed requests do not count
   statistics_.peak_in_use = std::max(statistics_.peak_in_use, statistics_.in_use);
   return buffer;
 }
@@ -229,7 +229,7 @@ constexpr std::size_t kHostAlignment = 64;
 
 std::byte* allocate_on_host(std::size_t size) {
   // Without huge pages, passes over large values spend much of their time on looking up pages.
-  // Systems that have none ignore the advice.
+  // Systems without huge pages ignore the advice.
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const bool is_large = size >= kHugePage;
   void* data = nullptr;

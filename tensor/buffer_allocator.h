@@ -17,7 +17,7 @@ namespace tutti {
 
 /// Source of an allocator's memory. Both functions must be thread-safe.
 struct MemorySource {
-  std::function<std::byte*(std::size_t size)> allocate;  // returns nullptr if there is none left
+  std::function<std::byte*(std::size_t size)> allocate;  // returns nullptr if no memory is left
   std::function<void(std::byte* data)> release;          // must not throw
 };
 
@@ -27,14 +27,15 @@ struct BufferAllocatorOptions {
   std::string advice = "try a smaller batch";
   /// Unit of the size classes in bytes, a power of two. The source itself aligns the memory.
   std::size_t granularity = 64;
-  std::size_t max_cached = kUnlimited;  // bytes in the cache
-  std::size_t limit = kUnlimited;       // bytes in use and in the cache
-  /// Called when memory is short: makes others free memory of this allocator that they do not need.
+  std::size_t max_cached = kUnlimited;  // maximum bytes in the cache
+  std::size_t limit = kUnlimited;       // maximum bytes in use and in the cache
+  /// Called when memory is short: makes other components free memory of this allocator that they do
+  /// not need.
   std::function<void()> on_shortage = {};
   /// Called for each freed buffer. Must not allocate.
   std::function<void(std::byte*)> on_recycle = {};
-  /// Called on the thread that frees a buffer. Takes the buffer and returns true while the thread
-  /// captures work that may use it, because it must not be reused then.
+  /// Called on the thread that frees a buffer. If that thread captures work that may use the
+  /// buffer, takes the buffer and returns true, because it must not be reused.
   std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 
@@ -53,7 +54,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   /// Resets the peak to the current use.
   void reset_peak();
   std::size_t limit() const { return limit_.load(std::memory_order_relaxed); }
-  /// Replaces BufferAllocatorOptions::limit. Memory in use beyond it stays.
+  /// Replaces BufferAllocatorOptions::limit. Memory in use is kept even if it exceeds the limit.
   void set_limit(std::size_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   /// Returns cached memory to its source.
   void trim();
@@ -76,7 +77,8 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::unique_ptr<Buffer> take_cached(const SizeClass& wanted);
   std::unique_ptr<Buffer> make_buffer(const SizeClass& wanted);
   void stay_within_limit(std::size_t wanted);
-  /// Frees cached memory as far as needed. Returns true if the rest is within the limit.
+  /// Frees cached memory until the total is within the limit. Returns false if the memory in use
+  /// alone exceeds it.
   bool fits_limit();
   [[noreturn]] void fail_memory(std::size_t wanted) const TUTTI_REQUIRES(mutex_);
   void recycle(Buffer* handed_out);
@@ -91,7 +93,8 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
-/// Returns memory of another allocator, which must outlive it and counts it as in use.
+/// Returns a source that allocates from another allocator, which must outlive the source and counts
+/// the memory as in use.
 MemorySource memory_of(BufferAllocator& allocator);
 /// Returns the source of host memory.
 MemorySource host_memory();

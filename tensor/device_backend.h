@@ -33,7 +33,7 @@ struct DeviceTensor {
   DType dtype = DType::kFloat32;
 };
 
-/// Memory that a kernel needs besides its outputs; reused once the kernel has run.
+/// Memory that a kernel needs besides its outputs; reused after the kernel has run.
 class Workspace {
  public:
   virtual ~Workspace() = default;
@@ -42,7 +42,8 @@ class Workspace {
 };
 
 /// One call of an operation. `step_values`: device memory in which a captured call finds the values
-/// that change from step to step (DropoutAttributes: the RandomKey); nullptr: use `attributes`.
+/// that change from step to step (DropoutAttributes: the RandomKey). If it is nullptr, the call
+/// uses `attributes`.
 struct DeviceCall {
   OpId op = OpId::kCount;
   std::span<const DeviceTensor> inputs, outputs;
@@ -126,7 +127,8 @@ class DeviceEvent {
   virtual bool is_done() const = 0;
   /// Waits until everything before it is done. Throws kInternal naming the device if that failed.
   virtual void synchronize() const = 0;
-  /// Returns the time since `earlier`. Requires: both are done and of record_timed() of one device.
+  /// Returns the time since `earlier`. Requires: both are done and were returned by record_timed()
+  /// of the same device.
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 
@@ -161,7 +163,7 @@ class DeviceContext {
   virtual void release(void* data) noexcept = 0;
 
   /// Copies between host and device, or within the device. Pinned host memory must not change until
-  /// the copy is done; other host memory may change once the call has returned.
+  /// the copy is done; other host memory may change after the call returns.
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, StreamId stream) = 0;
   /// Copies from the memory of GPU `from_ordinal`, which may be this one.
@@ -186,7 +188,8 @@ class DeviceContext {
   virtual void wait_foreign(void* stream, const DeviceEvent& event) = 0;
 
   /// Captures the work that is put into the streams, instead of running it, until end_capture().
-  /// Other streams join by waiting for an event of kCompute, which must wait for them at the end.
+  /// Other streams join by waiting for an event of kCompute; at the end, kCompute must wait for
+  /// these streams.
   virtual void begin_capture() = 0;
   /// Returns a function that launches the captured work on the compute stream, any number of times.
   /// Throws kFailedPrecondition if the work cannot be captured (a synchronisation, say).
@@ -204,11 +207,11 @@ class DeviceBackend {
   virtual bool can_access_peer(int from, int to) const = 0;
   /// Returns the GPU that has the memory at this address; -1 for host memory, pinned or not.
   virtual int gpu_of(const void* data) const = 0;
-  /// Returns a guard that restores the GPU that the calling thread has selected (cudaSetDevice):
+  /// Returns a guard that restores the calling thread's selected GPU (cudaSetDevice), because
   /// contexts select their own. Must be destroyed by the same thread.
   virtual std::shared_ptr<void> keep_selection() const = 0;
   virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
-  /// Allocates pinned host memory, which copies need not stage. Throws kInternal or
+  /// Allocates pinned host memory, so that copies need no staging. Throws kInternal or
   /// kResourceExhausted.
   virtual void* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* data) noexcept = 0;
@@ -218,7 +221,7 @@ class DeviceBackend {
 const char* backend_build_id();
 
 /// Type of "tutti_open_backend", which the module exports. Returns the backend, which lives as long
-/// as the process, or nullptr with a one-line reason in `reason` (`size` bytes).
+/// as the process, or writes a one-line reason to `reason` (`size` bytes) and returns nullptr.
 using OpenBackend = DeviceBackend* (*)(const char* build_id, char* reason, std::size_t size);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Virtual CPU devices with a memory of their own.
+// Virtual CPU devices that have their own memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device_memory.h"
 
@@ -18,11 +18,11 @@
 namespace tutti {
 namespace {
 
-/// One allocator per device that ever had a memory of its own. They live as long as the process,
+/// Allocators, one for each device that ever had its own memory. They live as long as the process,
 /// because tensors in static storage may.
 class CpuMemories {
  public:
-  /// Returns nullptr if the device shares the host's memory with others.
+  /// Returns nullptr if the device shares the host's memory with other devices.
   BufferAllocator* own(Device device) const {
     return active_[index(device)].load(std::memory_order_acquire);
   }

@@ -61,7 +61,7 @@ void move_inputs_to_device(OpCall& call) {
   check_devices(call);
 }
 
-/// Returns the rows that a slice of whole rows takes, as a view; nullopt for other slices.
+/// Returns the rows that a slice of whole rows selects, as a view; nullopt for other slices.
 std::optional<Tensor> sliced_rows(const OpCall& call) {
   const Shape& from = call.inputs[0].shape();
   const Shape& to = call.outputs[0].shape;
@@ -112,7 +112,7 @@ ObserverScope::~ObserverScope() {
 }
 
 namespace internal {
-/// Same as compute(), but for calls that the partitioner has left.
+/// Same as compute(), but without the partitioner, which has already declined the call.
 std::vector<Tensor> compute_here(const OpCall& call);
 }  // namespace internal
 

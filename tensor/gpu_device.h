@@ -30,11 +30,12 @@ struct LogicalGpu;
 class PeerWork {
  public:
   virtual ~PeerWork() = default;
-  /// Returns true if some of it may not be done yet, or was abandoned.
+  /// Returns true if some of the work may not be done yet, or was abandoned.
   virtual bool is_pending() = 0;
-  /// Throws the reason if some was abandoned. Abandons it if it has failed or takes too long.
+  /// Throws the reason if some of the work was abandoned. Abandons work that has failed or takes
+  /// too long.
   virtual void check() = 0;
-  /// Called before the launch of a graph that may contain peer work. Throws if it cannot run.
+  /// Called before the launch of a graph that may contain peer work. Throws if the work cannot run.
   virtual void check_graph() = 0;
   /// Called after the launch of the graph, which runs from `began` to `ended`.
   virtual void note_graph(std::shared_ptr<DeviceEvent> began,
@@ -46,7 +47,7 @@ class PeerWatch {
  public:
   using List = std::vector<std::shared_ptr<PeerWork>>;
 
-  /// Makes waits check `work` from now on, as long as it lives.
+  /// Makes waits check `work` from now on, for as long as `work` lives.
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the work that is still alive.
   List list() const;
@@ -60,9 +61,9 @@ class PeerWatch {
   mutable std::vector<std::weak_ptr<PeerWork>> works_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// One logical GPU. Calls put work into its streams in their order; only copies to host memory,
-/// synchronize() and functions with such a comment wait for the GPU. Lives as long as the process.
-/// Thread-safe: a mutex lets one thread at a time use the context.
+/// One logical GPU. Calls put work into its streams in the order of the calls. Only copies to host
+/// memory, synchronize() and functions whose comments say so wait for the GPU. Lives as long as the
+/// process. Thread-safe: a mutex lets one thread at a time use the context.
 class GpuDevice {
  public:
   static constexpr std::size_t kAlignment = 256;  // of device memory, in bytes
@@ -77,7 +78,7 @@ class GpuDevice {
   /// Returns the device if it is open; nullptr otherwise. Takes no lock.
   static GpuDevice* opened(Device device);
 
-  /// Requires tutti/tensor/gpu/gpus.h for its members.
+  /// Callers that access members of the result must include tutti/tensor/gpu/gpus.h.
   const LogicalGpu& description() const { return description_; }
   Device device() const { return device_; }
   DeviceBackend& backend() const { return backend_; }
@@ -90,7 +91,8 @@ class GpuDevice {
   /// Returns cached memory to the device.
   void trim();
 
-  /// Calls `use(context)` with the context locked, after the pending updates (update_later()).
+  /// Calls `use(context)` with the context locked, after launching the pending updates
+  /// (update_later()).
   template <class Use>
   decltype(auto) with_context(const Use& use) {
     MutexLock lock(mutex_);
@@ -108,31 +110,34 @@ class GpuDevice {
   void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
   /// Writes the sum of squares of the floating tensor i to sums[i], [n] float64 on this device.
   void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
-  /// Waits only for room in pinned memory. The host memory may change once this has returned.
+  /// Copies from host memory. Waits only for room in pinned memory. The host memory may change
+  /// after this returns.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
   /// Copies host memory for work that is queued from now on, concurrently with the work that is
-  /// queued already. The host memory may change once this has returned.
+  /// queued already. The host memory may change after this returns.
   BufferRef upload(const void* from, std::size_t bytes);
   /// Waits for the preceding work and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
-  /// Copies from the memory of `from`, which may be this device: after the work that `from` has
-  /// been given, and before its later work. Without peer access it goes through the host and waits.
+  /// Copies from the memory of `from`, which may be this device. The copy runs after the work that
+  /// is already queued on `from`, and before later work there. Without peer access, the copy passes
+  /// through the host and waits.
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
   /// Waits for all work in its streams. Throws the error of that work.
   void synchronize();
-  /// Makes every wait for this device check `work` from now on, as long as it lives.
+  /// Makes every wait for this device check `work` from now on, for as long as `work` lives.
   void watch(const std::shared_ptr<PeerWork>& work);
   const PeerWatch& peers() const { return peers_; }
 
-  /// Delays one variable's update until other work comes, so that many become one launch. `buffers`
-  /// stay alive until then. Those of weights and slots need not be among them, because the next
-  /// owner of their memory queues its work behind the launch. `step_values`: as in DeviceUpdate.
+  /// Delays one variable's update until other work is queued, so that many updates become one
+  /// launch. `buffers` stay alive until then. They need not include the buffers of weights and
+  /// slots, because the next owner of that memory queues its work behind the launch. `step_values`:
+  /// as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);
 
   AllocatorStatistics statistics() const { return allocator_->statistics(); }
 
-  /// Both must outlive this.
+  /// Both must outlive this object.
   GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
   ~GpuDevice();
 

@@ -46,7 +46,7 @@ class KernelTableOf {
   void set(OpId op, std::span<const DType> dtypes, Function kernel) {
     for (const DType dtype : dtypes) set(op, dtype, kernel);
   }
-  /// Returns nullptr if there is none.
+  /// Returns the kernel; nullptr if there is none.
   Function find(OpId op, DType dtype) const {
     return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
   }
@@ -56,15 +56,15 @@ class KernelTableOf {
   std::array<std::array<Function, kNumDTypes>, static_cast<std::size_t>(OpId::kCount)> kernels_{};
 };
 
-/// Operations on 16-bit floating types that have no kernel of their own run on the float32 kernel,
-/// between conversions.
+/// Table of CPU kernels. Operations on 16-bit floating types without their own kernel run on the
+/// float32 kernel, between conversions.
 using KernelTable = KernelTableOf<Kernel>;
 
 /// Returns the slow, obvious loops for every operation: the oracle of the tests, and the fallback
-/// where there is no faster kernel.
+/// if there is no faster kernel.
 const KernelTable& reference_kernels();
-/// Returns the kernels of CPU devices: the fastest of this build over the reference kernels;
-/// reference_kernels() if the environment has TUTTI_KERNELS=reference.
+/// Returns the kernels of CPU devices: for each operation the fastest of this build, or else the
+/// reference kernel; reference_kernels() if the environment has TUTTI_KERNELS=reference.
 const KernelTable& cpu_kernels();
 
 /// Runs one call without observers: on the StepTracer or RemoteRecorder of this thread

@@ -14,7 +14,8 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns true for files of the library, and of the standard library, which calls on its behalf.
+/// Returns true for files of the library, and for those of the standard library, through which the
+/// library calls itself.
 bool is_of_library(std::string_view file) {
   constexpr std::string_view kThis = __FILE__;
   constexpr std::string_view kRoot =

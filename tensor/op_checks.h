@@ -14,15 +14,15 @@ namespace tutti::internal {
 
 // Checks that public operations share, and beginnings of their errors.
 
-/// Returns `where`; if that is a line of the library itself, the line of the user's program for
-/// which it works (CallSite), or no line if none is known.
+/// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
+/// program for which the library works (CallSite), or no line if that is not known.
 SourceLocation callers_line(const SourceLocation& where);
 /// Returns the beginning of an operation's errors: "add at train.cc:41", or "add" without a known
 /// line.
 std::string who(std::string_view operation, const SourceLocation& where);
 std::string who(OpId op, const SourceLocation& where);
 
-/// Throws kInvalidArgument: who(op, where), ": ", the parts.
+/// Throws kInvalidArgument with the text of who(op, where), ": " and the parts.
 template <class... Parts>
 [[noreturn]] void fail_op(OpId op, const SourceLocation& where, const Parts&... parts) {
   fail(ErrorCode::kInvalidArgument, who(op, where), ": ", parts...);

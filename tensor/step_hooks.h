@@ -45,8 +45,9 @@ class StepRecorder {
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,
                               const Identity& identity = {}) = 0;
-  /// Records the host's effects in each replay: `prepare` of every replica, before any `write`, and
-  /// `commit` of replica 0 (where the function would have updated counters) once work is queued.
+  /// Records effects of the host that each replay repeats: `prepare` of every replica, before any
+  /// `write`; and `commit` of replica 0, which updates counters as the function would have, after
+  /// the work is queued.
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
   /// Records that a variable is read or written: its elements must be in the same memory in each
   /// replay.
@@ -87,12 +88,14 @@ class StepTracer {
                                          const SourceLocation& where) = 0;
   /// Concatenates the values of all replicas, which have equal shapes, along `axis`.
   virtual Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) = 0;
-  /// Notes that a variable is read, whichever view of its elements operations use later.
+  /// Notes that a variable is read, so that it becomes an argument whichever view of its elements
+  /// operations use later.
   virtual void note_variable(const Tensor& whole) = 0;
-  /// Returns true if this step made the value or its device has it, so that work on it is traced.
+  /// Returns true if this step made the value or the step's device has it, so that work on it is
+  /// traced.
   virtual bool holds(const Tensor& value) const = 0;
-  /// Returns what the step has in place of a new tensor that the host fills, or of a copy of
-  /// `value`; nullopt, which is the default, for one with memory.
+  /// Returns the value that the step uses in place of a new tensor that the host fills, or of a
+  /// copy of `value`. The default, nullopt, makes the caller create a tensor with memory.
   virtual std::optional<Tensor> create(const TensorSpec&, Device, const Tensor* /*value*/) {
     return std::nullopt;
   }
@@ -103,16 +106,17 @@ class StepTracer {
   static StepTracer* exchange_current(StepTracer* tracer);
 };
 
-/// Recorder of the operations that belong to other tasks: those in a DeviceScope of another task,
-/// and those on values that are there. compute() calls it before it looks for a kernel. Recorded
-/// operations return lazy tensors of Device{}; their views bypass it, as with a StepTracer.
+/// Recorder of the operations that belong to other tasks: operations in a DeviceScope of another
+/// task, and operations on values of another task. compute() calls it before it looks for a kernel.
+/// Recorded operations return lazy tensors of Device{}; their views bypass the recorder, as with a
+/// StepTracer.
 class RemoteRecorder {
  public:
   virtual ~RemoteRecorder() = default;
   /// Returns the recorder of this thread; nullptr if there is none.
   static RemoteRecorder* current();
 
-  /// Returns the outputs of an operation of another task; nothing if this process computes it.
+  /// Returns the outputs of an operation of another task; nullopt if this process computes it.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
   /// Returns the device of another task that has or will have the value; nullptr if it is a value
   /// of this process.
@@ -124,16 +128,17 @@ class RemoteRecorder {
   static RemoteRecorder* exchange_current(RemoteRecorder* recorder);
 };
 
-/// Carries out operations on tensors that are sharded over a mesh. Such a tensor is lazy and has
-/// the global shape; each position of the mesh has its part of the elements. dispatch() and
-/// compute() call the partitioner before anything else, so inputs may be on any device.
+/// Partitioner that carries out operations on tensors that are sharded over a mesh. Such a tensor
+/// is lazy and has the global shape; each position of the mesh has its part of the elements.
+/// dispatch() and compute() call the partitioner before anything else, so inputs may be on any
+/// device.
 class OpPartitioner {
  public:
   virtual ~OpPartitioner() = default;
   /// Returns the partitioner of this thread; nullptr if there is none.
   static OpPartitioner* current();
 
-  /// Returns the outputs of an operation with a sharded input; nothing if all inputs are whole.
+  /// Returns the outputs of an operation with a sharded input; nullopt if no input is sharded.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
 
  private:
@@ -142,7 +147,8 @@ class OpPartitioner {
   static OpPartitioner* exchange_current(OpPartitioner* partitioner);
 };
 
-/// Makes `hook` current on this thread until destroyed; nullptr: the thread has none meanwhile.
+/// Scope in which `hook` is current on this thread. If `hook` is nullptr, the thread has no hook of
+/// this type.
 template <class Hook>
 class StepHookScope {
  public:
@@ -159,11 +165,11 @@ using StepTracerScope = StepHookScope<StepTracer>;
 using RemoteRecorderScope = StepHookScope<RemoteRecorder>;
 using OpPartitionerScope = StepHookScope<OpPartitioner>;
 
-/// Returns the device of another task that has the value; nullptr if it is one of this process.
+/// Returns the device of another task that has the value; nullptr if this process has it.
 std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);
 
-/// Returns true if the host may read the elements without waiting: not those of a GPU or of another
-/// task, and none within a traced step, which computes nothing before it has ended.
+/// Returns true if the host may read the elements without waiting. Returns false for elements on a
+/// GPU or in another task, and within a traced step, which computes nothing before it ends.
 bool host_reads_at_once(const Tensor& value);
 
 /// Elements of a lazy tensor: not computed yet, or on a device without kernels of this process.
@@ -172,13 +178,13 @@ class LazyValue {
  public:
   virtual ~LazyValue() = default;
   /// Writes the elements to host memory at the first call; later calls do nothing. Throws
-  /// kFailedPrecondition if there are none.
+  /// kFailedPrecondition if there are no elements.
   virtual void materialize(std::byte* to) = 0;
 };
 
 namespace internal {
 
-/// Makes a tensor on the CPU device `device` with memory of its own, which is filled when the host
+/// Makes a tensor on the CPU device `device` with its own memory, which is filled when the host
 /// first reads it.
 Tensor lazy_tensor(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
 /// Same as lazy_tensor(), but on any device and without memory: `value` has no elements, and
@@ -194,7 +200,7 @@ std::size_t offset_in_buffer(const Tensor& tensor);
 
 /// Fills a lazy buffer before the host reads it. Costs one load if there are no lazy tensors.
 void materialize(const BufferRef& buffer);
-/// Detaches the buffer from its lazy value: before the host writes all of it, or once it has been
+/// Detaches the buffer from its lazy value: before the host writes all of it, or after it was
 /// materialized.
 void forget_lazy_value(const BufferRef& buffer);
 

@@ -16,8 +16,8 @@ namespace tutti {
 double sum_of_squares(DType dtype, const void* data, std::size_t count);
 
 /// Returns the sum of squares of each tensor: [n] float64 on the device that all `tensors`
-/// (floating, at least one) share. CPUs add in the order above, GPUs in another one that also
-/// depends only on the size. Does not wait for GPUs.
+/// (floating, at least one) share. CPUs add in the order of sum_of_squares(), GPUs in another order
+/// that also depends only on the size. Does not wait for GPUs.
 Tensor sums_of_squares(std::span<const Tensor> tensors);
 
 /// Adds neighbours, then neighbours of the sums, until one is left; 0 for none.

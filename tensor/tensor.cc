@@ -51,7 +51,7 @@ To single_element(const Tensor& tensor, const char* who) {
 std::uint64_t Tensor::Impl::next_id() {
   constexpr std::uint64_t kAtOnce = 1024;
   static std::atomic<std::uint64_t> taken{0};
-  thread_local std::uint64_t last = 0;  // 0 and multiples of kAtOnce: none left
+  thread_local std::uint64_t last = 0;  // at 0 and multiples of kAtOnce, none is left
   if (last % kAtOnce == 0) last = taken.fetch_add(kAtOnce, std::memory_order_relaxed);
   return ++last;
 }
@@ -423,7 +423,8 @@ void MutableTensor::assign(const Tensor& value) {
     buffer_ = source.buffer;
     return;
   }
-  // A part of a larger buffer: sharing it would keep the whole alive, and writes assume offset 0.
+  // A part of a larger buffer is copied: sharing it would keep the whole buffer alive, and writes
+  // assume offset 0.
   if (!on_gpu && buffer_ && buffer_.unique()) {
     internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
     internal::forget_lazy_value(buffer_);

@@ -9,7 +9,7 @@ namespace tutti {
 /// Dense, row-major part of a buffer. Never changes.
 struct Tensor::Impl {
   BufferRef buffer;
-  std::size_t offset = 0;  // bytes
+  std::size_t offset = 0;  // in bytes
   Shape shape;
   DType dtype = DType::kFloat32;
   Device device;
@@ -29,7 +29,7 @@ Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype
 
 /// Makes a tensor of elements that are already in host memory (received ones, say), from byte
 /// `offset` of `buffer` on. Shares the buffer, whose bytes must not change any more. A writer that
-/// takes over the tensor copies it first while the buffer is shared. Throws kInvalidArgument unless
+/// takes over the tensor copies it first if the buffer is shared. Throws kInvalidArgument unless
 /// `offset` is a multiple of 64 and the elements fit into the buffer. Thread-safe.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype);

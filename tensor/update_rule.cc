@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// Assigned on first use: servers make a rule for each update and never need its number.
+/// Assigns the number on first use, because servers make a rule for each update and never need its
+/// number.
 std::uint64_t UpdateRule::number() const {
   static std::atomic<std::uint64_t> last{0};
   std::uint64_t number = number_.load();

@@ -48,13 +48,14 @@ void VariableMemory::assign(const Tensor& value) {
   note_use();
   if (num_pins_ == 0) return value_.assign(value);
   if (is_alone_in_place()) return value_.write(value);
-  // A copy: another variable's fixed address may be written before this value is moved to ours.
+  // Copies, because another variable's fixed address may be written before this value is moved to
+  // ours.
   value_.assign(value.to(device()).copy());
 }
 
 void VariableMemory::pin() {
   if (num_pins_++ > 0) return settle();
-  value_.make_unique();  // tensors that were read before must not change in replays
+  value_.make_unique();  // tensors that were read earlier must not change in replays
   pinned_ = value_;
 }
 

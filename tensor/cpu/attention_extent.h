@@ -9,7 +9,7 @@
 namespace tutti::internal {
 
 /// Sizes and offsets of one call of attention. Heads are numbered over the whole batch; each is a
-/// contiguous matrix. GPU kernels use this, too.
+/// contiguous matrix. GPU kernels also use this.
 struct AttentionExtent {
   AttentionExtent(const Shape& query, const Shape& key, const Shape& value,
                   const AttentionAttributes& attributes_of_call)

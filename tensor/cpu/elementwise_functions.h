@@ -3,7 +3,7 @@
 //
 // They are constexpr because GPU kernels (tensor/cuda/) call them, and templates because XLA
 // programs are written by calling them with Hlo (tensor/xla/hlo.h), which has the same operators
-// and functions. A choice between two values is choose(), since Hlo cannot overload ?:.
+// and functions. A choice between two values is choose(), because Hlo cannot overload ?:.
 #pragma once
 
 #include <cmath>
@@ -32,7 +32,7 @@ constexpr T choose(bool condition, T a, const B& b) {
   return condition ? a : b();
 }
 
-/// The larger of two numbers, and the smaller one. NaN stays.
+/// Return the larger or the smaller of two numbers; NaN if either is NaN.
 template <class T>
 constexpr T larger(T a, T b) {
   return ((b > a) | (b != b)) ? b : a;
@@ -42,7 +42,7 @@ constexpr T smaller(T a, T b) {
   return ((b < a) | (b != b)) ? b : a;
 }
 
-/// Type of a formula's own numbers: T, or double where T is Hlo.
+/// Type of the constants in a formula: T, or double where T is Hlo.
 template <class T>
 using Coefficient = std::conditional_t<std::is_floating_point_v<T>, T, double>;
 
@@ -102,7 +102,7 @@ struct FloorDivide {
     }
   }
 };
-/// The remainder of FloorDivide, with the sign of b; for integers 0 if b is 0, as in numpy.
+/// Remainder of FloorDivide, with the sign of b. For integers it is 0 if b is 0, as in numpy.
 struct FloorMod {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -117,7 +117,7 @@ struct FloorMod {
     return choose((rest != T{0}) & ((rest < T{0}) != (b < T{0})), Add{}(rest, b), rest);
   }
 };
-/// Integers: negative exponents give 1 / a^-b, truncated: 0 unless a is 1 or -1.
+/// For integers, a negative exponent gives 1 / a^-b, truncated, which is 0 unless a is 1 or -1.
 struct Power {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -207,7 +207,7 @@ struct Abs {
       return x < T{0} ? Negate{}(x) : x;
   }
 };
-/// NaN stays; -0 becomes 0.
+/// NaN stays NaN, and -0 becomes 0.
 struct Sign {
   template <class T>
   constexpr T operator()(T x) const {
@@ -229,7 +229,7 @@ struct Floor {
 struct Ceil {
   constexpr auto operator()(auto x) const { return ceil(x); }
 };
-/// In the default rounding mode: halves to even.
+/// Rounds halves to even, which is the default rounding mode.
 struct Round {
   constexpr auto operator()(auto x) const { return nearbyint(x); }
 };
@@ -257,7 +257,7 @@ struct Relu {
     return choose(x <= T{0}, T{0}, x);
   }  // NaN stays
 };
-/// Two inputs. Sums of 16-bit numbers need not be rounded first, because rounding keeps signs.
+/// Has two inputs. Sums of 16-bit numbers need not be rounded first, because rounding keeps signs.
 struct AddRelu {
   constexpr auto operator()(auto a, auto b) const { return Relu{}(Add{}(a, b)); }
 };
@@ -304,7 +304,7 @@ struct GeluTanh {
   }
 };
 
-// Gradients, from (dy, y); those of Gelu and GeluTanh from (dy, x).
+// Gradients, computed from (dy, y); those of Gelu and GeluTanh from (dy, x).
 struct ReluGrad {
   template <class T>
   constexpr T operator()(T dy, T y) const {
@@ -349,7 +349,7 @@ struct GeluTanhGrad {
   }
 };
 
-/// From labels z and logits x, without overflow for any x.
+/// Computes the loss from labels z and logits x, without overflow for any x.
 struct SigmoidCrossEntropy {
   template <class T>
   constexpr T operator()(T z, T x) const {

@@ -1,4 +1,4 @@
-// Elementwise kernels for the vectorizer, including casts and dropout.
+// Elementwise kernels that the compiler vectorizes, including casts and dropout.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -14,8 +14,9 @@ namespace tutti::internal {
 
 // Elementwise operations on floats, in long runs that the compiler turns into vector instructions.
 //
-// Broadcasting is reduced to runs in which each input either advances by one element or stays; each
-// of the three combinations has a loop. Formulas and bits are those of the reference kernels.
+// Broadcasting is reduced to runs in which each input either advances by one element or repeats one
+// element; each of the three combinations has a loop. Formulas and bits are those of the reference
+// kernels.
 
 namespace {
 
@@ -103,7 +104,7 @@ void where_typed(const KernelArgs& args) {
                             const T* first = a + offsets[1];
                             const T* second = b + offsets[2];
                             T* out = y + offsets[3];
-                            if (c_stride == 0) {  // one condition for the run
+                            if (c_stride == 0) {  // the whole run has one condition
                               const T* from = *c ? first : second;
                               const std::int64_t stride = *c ? a_stride : b_stride;
                               for (std::int64_t i = 0; i < count; ++i) out[i] = from[i * stride];
@@ -145,7 +146,7 @@ void activate(FusedActivation activation, std::span<float> values) {
   });
 }
 
-// Casts between float32 and the 16-bit types; reference kernels do the others.
+// Casts between float32 and the 16-bit types; reference kernels perform all other casts.
 
 namespace {
 

@@ -10,11 +10,11 @@
 
 namespace tutti::internal {
 
-// Pooling. oneDNN's maximum processes only about 1.5 GB/s.
+// Pooling. oneDNN's maximum pooling processes only about 1.5 GB/s.
 //
-// A *row* is the channels of one pixel. The maximum is a running one over the rows of a window,
-// kept in a vector register for 8 channels at a time. The gradient finds the number of the row that
-// holds it: a later row wins only if it is larger, so the first largest element gets the gradient.
+// A *row* is the channels of one pixel. A vector register keeps the running maximum over the rows
+// of a window, for 8 channels at a time. The gradient finds the number of the row that contains the
+// maximum: a later row wins only if it is larger, so the first largest element gets the gradient.
 
 namespace {
 
@@ -57,8 +57,8 @@ template <class Body>
   }
 }
 
-/// Prefetches what the window one output row below reads first: processors do not predict the jumps
-/// between the rows of a window.
+/// Prefetches the elements that the window one output row below reads first, because processors do
+/// not predict the jumps between the rows of a window.
 [[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
                                                const Window& window) {
   const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
@@ -146,8 +146,8 @@ void max_pool(const KernelArgs& args) {
   });
 }
 
-/// Gives each channel's dy to the row that holds its largest element. kAdds: adds it to the
-/// gradients of other windows. Otherwise windows do not overlap, and the other rows become 0.
+/// Gives each channel's dy to the row that holds its largest element. If kAdds, adds it to the
+/// gradients of other windows; otherwise windows do not overlap, and the other rows become 0.
 template <bool kAdds>
 [[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
                                         std::int64_t channels, const float* __restrict dy,
@@ -194,7 +194,7 @@ void give_all(const KernelArgs& args, const Geometry& g) {
   Rows rows(g);
   vectorized([&]() __attribute__((always_inline)) {
     const float* gradient = dy;
-    std::int64_t cleared = 0;  // each just before use, while it is in the cache
+    std::int64_t cleared = 0;  // images, each cleared just before use, while it is cached
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
           float* image = dx + n * g.image_size();
@@ -267,14 +267,14 @@ void average_pool_grad(const KernelArgs& args) {
   });
 }
 
-// Upsampling: the parts and the order of the reference kernel.
+// Upsampling: adds the same parts in the same order as the reference kernel.
 
 [[gnu::always_inline]] inline void add_weighted(float* __restrict to, const float* __restrict from,
                                                 float weight, std::int64_t channels) {
   for (std::int64_t c = 0; c < channels; ++c) to[c] += weight * from[c];
 }
 
-/// Writes a pixel once, from its one or four parts.
+/// Writes a pixel once, from the one or four pixels that contribute to it.
 template <bool kLinear>
 [[gnu::always_inline]] inline void make_pixel(float* __restrict to, const float* const* parts,
                                               const float* weights, std::int64_t channels) {

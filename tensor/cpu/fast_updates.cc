@@ -1,4 +1,5 @@
-// Updates of weights in host memory by the formulas of update_rules.h, for the vectorizer.
+// Updates of weights in host memory by the formulas of update_rules.h, in loops that the compiler
+// vectorizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/update_rules.h"
 #include "tensor/cpu/vectorized.h"
@@ -33,7 +34,8 @@ constexpr int num_slots_in() {
   return Rule::num_slots(options);
 }
 
-/// Runs one pass. kPrepare writes `direction`; kStep takes it as its gradient, and `rate`.
+/// Runs one pass. kPrepare writes `direction`. kStep expects these directions in `g`, and the
+/// learning rate in `rate`.
 template <class Rule, Pass pass, unsigned options, class T>
 [[gnu::always_inline]] inline void run_pass(const HostConstants<T, options> c, T rate,
                                             std::size_t count, T* __restrict w,
@@ -80,7 +82,7 @@ void run_vectorized(const DeviceRule& rule, const UpdateArgs& args, T rate, T* d
   });
 }
 
-/// Runs the loop of the rule's options, which are searched from `candidate` on.
+/// Runs the loop for the rule's options, which are searched from `candidate` on.
 template <class Rule, Pass pass, unsigned candidate = 0, class T>
 void run_with_options(const DeviceRule& rule, const UpdateArgs& args, T rate, T* direction) {
   const auto num_slots = static_cast<int>(args.slots_data.size());

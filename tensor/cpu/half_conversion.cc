@@ -13,7 +13,7 @@ using internal::vectorized;
 using std::bit_cast;
 
 constexpr std::uint32_t kSign = 0x80000000u;
-constexpr std::uint32_t kInfinity = 0x7f800000u;  // of float
+constexpr std::uint32_t kInfinity = 0x7f800000u;  // infinity of float
 constexpr std::uint32_t kRebias = 112u << 23;     // float's bias 127 less float16's 15
 
 [[gnu::always_inline]] inline float wide(BFloat16 half) {
@@ -29,7 +29,7 @@ constexpr std::uint32_t kRebias = 112u << 23;     // float's bias 127 less float
   return bit_cast<float>(sign | (magnitude < 0x400u ? bit_cast<std::uint32_t>(denormal) : normal));
 }
 
-/// Returns `bits` without the lower `kDropped` ones, rounded to nearest, halves to even.
+/// Returns `bits` without the lower `kDropped` bits, rounded to nearest, halves to even.
 template <int kDropped>
 [[gnu::always_inline]] inline std::uint32_t rounded(std::uint32_t bits) {
   return (bits + ((1u << (kDropped - 1)) - 1u) + (bits >> kDropped & 1u)) >> kDropped;

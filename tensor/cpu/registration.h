@@ -1,4 +1,4 @@
-// Registration of CPU kernels with builtin_kernels.cc, by one function per file, and their fused
+// Registration functions of CPU kernels, one per file, which builtin_kernels.cc calls; fused
 // activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -18,7 +18,7 @@
 //                    7 epsilon; 2 is part of the direction
 //   lars             3 momentum, 4 trust coefficient, 5 epsilon; 2 is part of the step
 //   moving average   3 share of the old, 4 share of the new, 5 overwrites the weight (0 or 1)
-//   weight decay     none of its own
+//   weight decay     no further constants
 //
 // A formula is a template of C, which has constants c[i] and options c.has(option), and of E, a
 // Weight<X>. X is float or double, or Hlo, whose arithmetic writes a program (tensor/xla/hlo.h).
@@ -43,7 +43,7 @@ struct Weight {
 /// directions, and step() changes the weight. Only one of prepare() and step() changes slots.
 template <int slots>
 struct UpdateFormula {
-  static constexpr int kSlots = slots;        // upper limit
+  static constexpr int kSlots = slots;        // maximum number of slots
   static constexpr unsigned kNumOptions = 0;  // number of bits in options()
   static constexpr bool kUsesNorms = false, kReadsGradient = true;
   /// Returns the options that follow from the constants and the number of slots, as bits.
@@ -284,8 +284,8 @@ void visit_update_formula(DeviceRuleId id, const Visitor& visitor) {
   fail(ErrorCode::kInternal, "update: no such rule: ", static_cast<int>(id));
 }
 
-/// Applies a rule to elements in host memory. A rule with norms runs its first pass if there is a
-/// `direction`, which it writes, and otherwise its second. Errors name `who`.
+/// Applies a rule to elements in host memory. If `direction` is given, a rule with norms runs its
+/// first pass, which writes `direction`; otherwise it runs its second pass. Errors name `who`.
 void update_on_host(std::string_view who, const DeviceRule& rule, const UpdateArgs& args,
                     void* direction);
 

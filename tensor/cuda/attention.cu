@@ -4,9 +4,10 @@
 // A block processes a tile of 64 queries (or keys) of one head. It iterates over the tiles of keys
 // (or queries) that belong to them, and sums 128 columns of their results in registers; wider heads
 // take more blocks, which compute the same scores. A thread has 4 x 4 scores, so that two reads of
-// 16 bytes serve 16 products, and arithmetic is the limit, by count. It is in float32 (float64) for
-// every type, as on the CPU; tensor cores would round the weights of 16-bit numbers before using
-// them. One query takes the time of 64, because a single block processes all keys of its head.
+// 16 bytes serve 16 products, and by count arithmetic is the bottleneck. Arithmetic is in float32
+// (float64) for every type, as on the CPU; tensor cores would round the weights of 16-bit numbers
+// before using them. One query takes the time of 64, because a single block processes all keys of
+// its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).
@@ -37,15 +38,17 @@ inline constexpr int kColumns = 2 * kTile;    // columns of results per block
 inline constexpr int kStride = kTile + kOwn;  // row stride in shared memory; keeps packs aligned
 static_assert(kSide * kSide == static_cast<int>(kThreads));
 
-/// Columns (or rows) of a matrix that are in shared memory at once.
+/// Number of columns (or rows) of a matrix that are in shared memory at once.
 template <class N>
 inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
-/// Blocks per multiprocessor that have enough registers: while one waits, the other computes.
+/// Number of blocks per multiprocessor for which registers suffice: while one waits, the other
+/// computes.
 template <class T>
 [[maybe_unused]] inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
 
-/// Shared memory of a block. `slices`: of two tiles, or of one that is gathered from, or a value
-/// per thread and row. `weights`: of the gathered rows, column by column.
+/// Shared memory of a block. `slices` contains slices of two tiles, or of the tile that gather()
+/// reads, or a value per thread and row. `weights` contains the weights of the gathered rows,
+/// column by column.
 template <class N>
 struct alignas(Pack<N, kOwn>) Shared {
   N slices[2 * kSlice<N> * kStride];
@@ -53,7 +56,7 @@ struct alignas(Pack<N, kOwn>) Shared {
 };
 template <class N>
 using Scores = N[kOwn][kOwn];
-/// Sums for this thread's rows: columns own_column() .. + 3 of each 64.
+/// Sums for this thread's rows: from every 64 columns, the 4 columns from own_column() on.
 template <class N>
 using Gathered = N[kOwn][kColumns / kSide];
 
@@ -68,14 +71,14 @@ __device__ __forceinline__ Pack<N, kOwn>& pack_at(N* shared) {
 /// Consecutive rows of a row-major matrix.
 template <class T>
 struct Tile {
-  /// Takes the rows of [first, first + kTile) that are before `end`.
+  /// Consists of the rows of [first, first + kTile) that precede `end`.
   __device__ __forceinline__ Tile(const T* matrix, std::int64_t first, std::int64_t end,
                                   std::int64_t row_width)
       : data(matrix + first * row_width),
         width(row_width),
         rows(static_cast<int>(end - first < kTile ? end - first : kTile)) {}
 
-  /// Returns 0 beyond the tile.
+  /// Returns an element; 0 beyond the tile.
   __device__ __forceinline__ Number<T> at(int row, std::int64_t column) const {
     return row < rows && column < width ? number(data[row * width + column]) : Number<T>{0};
   }
@@ -109,7 +112,7 @@ __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b,
   }
 }
 
-/// Adds the rows of x, columns from `column` on, times their weights for row i to sums[i].
+/// Adds the rows of x, columns from `column` on, each times its weight for row i, to sums[i].
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
                                        Gathered<N>& sums) {
@@ -133,7 +136,7 @@ __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Sh
   }
 }
 
-/// Combines the values of each row over the kSide threads that have a part of it.
+/// Combines the values of each row over the kSide threads that share the row.
 template <class N, class F>
 __device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* slices) {
   __syncthreads();
@@ -147,7 +150,7 @@ __device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* s
   }
 }
 
-/// Writes this thread's part of the rows and columns that exist.
+/// Writes this thread's part of the results, except rows and columns that do not exist.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void write(const Gathered<N>& sums, std::int64_t first, std::int64_t end,
                                       std::int64_t column, std::int64_t width, T* matrix) {
@@ -170,7 +173,8 @@ struct Work {
 };
 
 constexpr std::int64_t tiles_of(std::int64_t rows) { return (rows + kTile - 1) / kTile; }
-/// Returns at least 1, because the sums are needed even without columns.
+/// Returns the number of parts of `width` columns: at least 1, because the sums are needed even
+/// without columns.
 constexpr std::int64_t parts_of(std::int64_t width) {
   return width == 0 ? 1 : (width + kColumns - 1) / kColumns;
 }
@@ -181,7 +185,7 @@ inline unsigned grid_of(std::int64_t blocks) {
 
 // Attention: an online softmax over tiles of keys.
 
-/// State of this thread's queries after the keys so far. `sum` covers only its own keys.
+/// State of this thread's queries after the keys so far. `sum` covers only this thread's keys.
 template <class N>
 struct RunningSoftmax {
   /// Turns scores into weights, in shared memory, and rescales earlier results to the new largest
@@ -265,9 +269,10 @@ void forward(const KernelCall& call) {
 
 // Gradients of attention: scores are computed again from the logarithms of their sums.
 //
-// No two blocks add to one number: the gradients of queries, of keys and of values are a launch
-// each. This takes 8 products of tiles, where blocks that add to each other's rows, in any order,
-// need 5. In return the bits depend only on the sizes, and a block has registers for one gradient.
+// No two blocks add to the same number: the gradients of queries, keys and values each have their
+// own launch. This takes 8 products of tiles; if blocks added to each other's rows, in any order, 5
+// would suffice. In return the bits depend only on the sizes, and a block has registers for one
+// gradient.
 
 /// Writes the mean of the gradients of query i's weights, weighted by them, to means[i].
 template <class T>
@@ -294,8 +299,8 @@ struct GradientInputs {
 };
 enum class GradientOf { kQuery, kKey, kValue };
 
-/// Computes the weights of the rows of another matrix that are gathered. Scores are those of
-/// queries by keys, or of keys by queries.
+/// Computes the weights with which rows of another matrix are gathered. `scores` has a row per
+/// query and a column per key for kQuery, and vice versa for kKey and kValue.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs<T>& in,
                                       std::int64_t head, std::int64_t first_query,
@@ -305,7 +310,7 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   const N scale = static_cast<N>(extent.attributes.scale);
   first_query += of_query ? own_row() : own_column();
   first_key += of_query ? own_column() : own_row();
-  __syncthreads();  // the weights of the previous tile have been used
+  __syncthreads();  // until the weights of the previous tile have been used
   for (int q = 0; q < kOwn; ++q) {
     const std::int64_t query = first_query + q, at = head * extent.steps + query;
     const bool is_there = query < extent.steps;
@@ -324,7 +329,8 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   }
 }
 
-/// Adds the contribution of one tile of the queries of `head` and one of its keys to a gradient.
+/// Adds to a gradient the contribution of one tile of the queries of `head` and one tile of its
+/// keys.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void add_gradient(const Extent& extent, const GradientInputs<T>& in,
                                              std::int64_t head, std::int64_t first_query,

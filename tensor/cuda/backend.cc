@@ -23,7 +23,7 @@ namespace {
 
 // Logical devices.
 
-/// Captures in progress in this process; streams of other contexts may take part in each.
+/// Number of captures in progress in this process; streams of other contexts may take part in each.
 std::atomic<int> num_captures{0};
 
 /// Unused events of one GPU, because making an event takes longer than recording it. Thread-safe.
@@ -41,7 +41,8 @@ class EventPool {
   EventPool& operator=(const EventPool&) = delete;
 
   const Gpu& gpu() const { return gpu_; }
-  /// Timed events are slower to record and to wait for. Requires: the GPU is selected.
+  /// Returns an event. Timed events are slower to record and to wait for. Requires: the GPU is
+  /// selected.
   cudaEvent_t take(bool timed);
   void give_back(cudaEvent_t event, bool timed) noexcept;
 
@@ -142,10 +143,10 @@ class Graph {
     const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
     (void)cudaGraphDestroy(captured);
     check(status, "cudaGraphInstantiate");
-    // Here, so that the first launch need not do it.
+    // Uploads now, so that the first launch need not.
     check(cudaGraphUpload(executable_, stream_), "cudaGraphUpload");
   }
-  /// Launches in progress still run to their end.
+  /// Does not stop launches in progress.
   ~Graph() {
     gpu_.use_quietly([this] { (void)cudaGraphExecDestroy(executable_); });
   }
@@ -171,7 +172,7 @@ class Streams {
       check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
             "cudaDeviceGetStreamPriorityRange");
       for (cudaStream_t& stream : streams_) {
-        // Other GPUs wait for communication: it has priority where both could run.
+        // Communication has priority over computation, because other GPUs wait for it.
         const bool communication = &stream == &streams_.back();
         check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                            communication ? greatest : least),
@@ -284,8 +285,8 @@ class Context final : public DeviceContext {
     wait(static_cast<cudaStream_t>(stream), event);
   }
 
-  // Relaxed: several threads put work into the streams that take part, memory may be allocated
-  // meanwhile (cudaMalloc belongs to no stream), and any thread may end it.
+  // Relaxed mode: several threads put work into the participating streams, memory may be allocated
+  // meanwhile (cudaMalloc belongs to no stream), and any thread may end the capture.
   void begin_capture() override {
     gpu_.use([this] {
       check(cudaStreamBeginCapture(compute_stream(), cudaStreamCaptureModeRelaxed),
@@ -337,7 +338,7 @@ void Context::reach_peers() {
       check(cudaDeviceCanAccessPeer(&reachable, gpu_.ordinal(), peer), "cudaDeviceCanAccessPeer");
       if (reachable == 0) continue;
       const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-      if (status == cudaErrorPeerAccessAlreadyEnabled) {  // by another context on this GPU
+      if (status == cudaErrorPeerAccessAlreadyEnabled) {  // another context on this GPU did it
         (void)cudaGetLastError();
       } else {
         check(status, "cudaDeviceEnablePeerAccess");
@@ -453,7 +454,7 @@ class SelectionScope {
   int ordinal_ = 0;
 };
 
-/// Returns 0 if the driver does not report it.
+/// Returns the clock rate of the memory; 0 if the driver does not report it.
 double memory_clock_ghz(int ordinal) {
   int kilohertz = 0;
   if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess) {

@@ -9,7 +9,7 @@
 
 namespace tutti::cuda {
 
-/// Created once there is a GPU. Thread-safe.
+/// Backend that is created only if there is a GPU. Thread-safe.
 class Backend final : public DeviceBackend {
  public:
   explicit Backend(int num_devices) : num_devices_(num_devices) {}

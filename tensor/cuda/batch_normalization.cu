@@ -12,7 +12,7 @@
 namespace tutti::cuda {
 namespace {
 
-/// Values per channel, in the type of the computation. In the workspace.
+/// Values per channel, stored in the workspace in the type of the computation.
 template <class T>
 struct Channels {
   Channels(std::int64_t count, const KernelCall& call)
@@ -92,8 +92,8 @@ __device__ Pack<Number<T>, N> neighbours(const Number<T>* array, std::uint32_t c
   return *reinterpret_cast<const Pack<Number<T>, N>*>(array + c);
 }
 
-/// Packs of a thread. All have the same channels if a row has a power of two packs, so that the
-/// values of these channels are loaded once.
+/// Packs of a thread. If the number of packs in a row is a power of two, all packs of a thread have
+/// the same channels, so that the values of these channels are loaded once.
 struct Walk {
   std::uint32_t count, packs_per_row;
   Divisor by_packs;
@@ -204,7 +204,7 @@ unsigned blocks_of(const Walk& walk) {
   return std::min(blocks_for(walk.count), kMaxBlocks);
 }
 
-/// Calls body(first element, walk) for groups of rows whose elements 32 bits can count.
+/// Calls body(first element, walk) for groups of rows whose elements can be counted with 32 bits.
 template <int N, class Body>
 void for_each_part(const Extent& extent, const Body& body) {
   const std::int64_t packs_per_row = extent.channels / N;

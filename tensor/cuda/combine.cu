@@ -1,8 +1,8 @@
 // Combination of the values of several replicas along the canonical tree.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bits are those of reduce_along_tree() on the CPU: there is no product and sum to contract,
-// and division is rounded correctly on both.
+// The bits are those of reduce_along_tree() on the CPU: the functions contain no multiply-add that
+// a compiler could contract, and division is rounded correctly on both.
 #include <array>
 
 #include "tensor/cpu/elementwise_functions.h"

@@ -13,7 +13,8 @@ struct Shapes {
   Shape x, filter, y;
 };
 
-/// Returns true if each pixel's channels are multiplied by one matrix: a filter of one pixel.
+/// Returns true if the filter has one pixel, so that one matrix multiplies the channels of each
+/// pixel.
 bool is_product(const Shapes& s, const Conv2dAttributes& a) {
   return s.filter[0] == 1 && s.filter[1] == 1 && a.groups == 1 && a.stride_h == 1 &&
          a.stride_w == 1 && a.pad_top == 0 && a.pad_bottom == 0 && a.pad_left == 0 &&
@@ -53,7 +54,7 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   call.libraries.convolution_plans().run(problem, data, call);
 }
 
-/// Returns the rows of the filter as a matrix [height * width * in, out].
+/// Returns the number of rows of the filter as a matrix [height * width * in, out].
 std::int64_t rows_of(const Shape& filter) { return filter[0] * filter[1] * filter[2]; }
 
 /// Returns the filter in OHWI, in the workspace, or unchanged if the layouts are equal.

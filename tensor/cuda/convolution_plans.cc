@@ -152,7 +152,7 @@ ConvolutionGraph::ConvolutionGraph(const ConvolutionProblem& problem, cudnnHandl
   graph.finalize();
 }
 
-// Search for engines: cuDNN's heuristics, our rules, and measurements if wanted.
+// Search for engines: cuDNN's heuristics, our rules, and measurements if requested.
 
 namespace {
 
@@ -266,7 +266,7 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Owns a CUDA event.
+/// Owner of a CUDA event.
 class Timestamp {
  public:
   Timestamp() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
@@ -288,7 +288,7 @@ class Timestamp {
 float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& data,
                             void* workspace, const KernelCall& call) {
   constexpr int kRuns = 3;
-  execute(plan, data, workspace, call);  // loads its code
+  execute(plan, data, workspace, call);  // the first run loads its code
   Timestamp start, end;
   start.record(call.stream);
   for (int i = 0; i < kRuns; ++i) execute(plan, data, workspace, call);
@@ -296,7 +296,8 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
   return end.milliseconds_since(start) / kRuns;
 }
 
-/// Returns a workspace for all plans, without those that need too much; nullptr if one is left.
+/// Returns a workspace that is large enough for all plans. Removes plans for which there is too
+/// little memory. Returns nullptr if a single plan is left, because it need not be measured.
 void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
   while (plans.size() > 1) {
     const auto largest =
@@ -385,7 +386,8 @@ void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionD
     try {
       workspace = workspace_of(*entry.plan, call);
     } catch (const Error& error) {
-      // An engine with less workspace is slower, but runs; without one, there is too little memory.
+      // Chooses an engine with less workspace, which is slower; if there is none, memory is too
+      // scarce.
       if (error.code() != ErrorCode::kResourceExhausted || entry.plan->workspace_bytes == 0 ||
           !choose(entry, problem, data, call, entry.plan->workspace_bytes - 1, reason)) {
         throw;

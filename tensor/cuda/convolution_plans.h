@@ -20,7 +20,7 @@
 
 namespace tutti::cuda {
 
-/// Owns a descriptor of cuDNN's backend API.
+/// Owner of a descriptor of cuDNN's backend API.
 class BackendDescriptor {
  public:
   explicit BackendDescriptor(cudnnBackendDescriptorType_t type);
@@ -66,7 +66,7 @@ struct ConvolutionProblem {
 /// Ids of the tensors in the graph.
 inline constexpr std::int64_t kXId = 1, kFilterId = 2, kYId = 3;
 
-/// A finalized operation graph and its parts, which it needs.
+/// A finalized operation graph and its parts, which must live as long as the graph.
 struct ConvolutionGraph {
   /// `handle` may be nullptr if no plan is made from the graph.
   ConvolutionGraph(const ConvolutionProblem& problem, cudnnHandle_t handle);
@@ -97,7 +97,7 @@ struct ConvolutionTarget {
 };
 
 /// Returns the first `count` plans in cuDNN's order that `options` allow and that need at most
-/// `max_workspace_bytes`. If there are none, `reason` is why the last one was refused.
+/// `max_workspace_bytes`. If no plan qualifies, `reason` says why the last one was refused.
 std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DType dtype,
                                              const ConvolutionTarget& target,
                                              const MathOptions& options, std::size_t count,

@@ -39,7 +39,7 @@ struct Transposition {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     transpose_tiles(const __grid_constant__ Transposition t, const T* from, T* to) {
-  __shared__ T tile[kTile][kTile + 1];  // one more: columns are in different banks
+  __shared__ T tile[kTile][kTile + 1];  // extra column avoids bank conflicts
   const int x = static_cast<int>(threadIdx.x) % kTile;
   const int y = static_cast<int>(threadIdx.x) / kTile;
   const std::int64_t num_tiles = t.tiles_along * t.tiles_across;
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Returns the axis of `axes` along which `from` is contiguous if `to` is contiguous along another
-/// one, the innermost; -1 if tiles would not help.
+/// Returns the axis along which `from` is contiguous, if `to` is contiguous along another axis (the
+/// innermost one); -1 if tiles would not help.
 int axis_across(const StridedAxes<2>& axes) {
   if (axes.stride(1, axes.rank - 1) != 1 || axes.stride(0, axes.rank - 1) == 1) return -1;
   for (int axis = 0; axis + 1 < axes.rank; ++axis) {
@@ -163,7 +163,7 @@ namespace {
 constexpr int kItems = 128;  // of 24 bytes
 constexpr std::int64_t kBytesPerBlock = 32 * 1024;
 
-/// Copies bytes [first, end) in units of T, the last ones singly.
+/// Copies bytes [first, end) in units of T, and the last bytes one by one.
 template <class T>
 __device__ __forceinline__ void copy_bytes(const DeviceCopy& copy, std::int64_t first,
                                            std::int64_t end) {

@@ -13,7 +13,8 @@
 
 namespace tutti::cuda {
 
-// Kernel parameters with arrays are `const __grid_constant__`; else each thread copies them.
+// Kernel parameters with arrays are `const __grid_constant__`; otherwise each thread would copy
+// them.
 
 // Lists of types: floating ones, and all but bool.
 #define TUTTI_FLOATING_TYPES float, double, BFloat16, Float16
@@ -81,7 +82,7 @@ __device__ __forceinline__ bool starts_at(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
-/// Calls visitor.template operator()<T>() with a type of `bytes` (1, 2, 4, 8 or 16) bytes.
+/// Calls visitor.template operator()<T>() with a type T of `bytes` (1, 2, 4, 8 or 16) bytes.
 template <class Visitor>
 void visit_bytes(std::size_t bytes, const Visitor& visitor) {
   switch (bytes) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ std::int64_t num_threads() {
 /// Number of elements of type T in 16 bytes.
 template <class T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
-/// Smaller number, for kernels that keep sums for each element.
+/// Smaller number of elements, for kernels that keep sums for each element.
 template <class T>
 inline constexpr int kFewOf = sizeof(T) == 8 ? 2 : 4;
 

@@ -27,7 +27,7 @@ void where(const KernelCall& call) {
   });
 }
 
-// For a 16-bit type element() rounds, once, whatever the type of the number.
+// Leaves rounding to a 16-bit type to element(), so that each value is rounded only once.
 template <class To>
 struct Cast {
   template <class From>

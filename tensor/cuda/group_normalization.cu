@@ -35,7 +35,7 @@ struct Pair {
         first_channel((pair - row * extent.groups) * channels),
         first(row * extent.positions * width + first_channel) {}
 
-  /// Calls body(offset in x, channel) for this lane's share.
+  /// Calls body(offset in x, channel) for the elements of this lane.
   template <class Body>
   __device__ __forceinline__ void for_each(const Teams& teams, std::int64_t count,
                                            const Body& body) const {

@@ -88,10 +88,10 @@ void gather(const KernelCall& call) {
   });
 }
 
-/// Calls body(position) in order for the positions that name `row`, in the block of position
-/// `mine`. Returns true if `mine` is the first of them; otherwise another block handles the row, so
-/// that the bits are always the same. Comparing all pairs of positions costs less than sorting them
-/// up to some 100,000 positions. All threads of the block must call it.
+/// Calls body(position), in order, for each position whose index is `row`, if `mine` is the first
+/// of them, and returns true. Otherwise returns false: another block handles the row, so that the
+/// bits are always the same. For up to some 100,000 positions, comparing all pairs costs less than
+/// sorting. All threads of the block must call it.
 template <class Body>
 __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int64_t mine,
                                                 std::int64_t row, const Body& body) {
@@ -117,7 +117,8 @@ __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int
   return is_first;
 }
 
-/// A block for each position; the block of a row's first position adds the values of all.
+/// Uses a block for each position. The block of a row's first position adds the values of all
+/// positions of that row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(Indices indices, std::int64_t num_rows, std::int64_t size, const T* values,

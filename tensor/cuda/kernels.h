@@ -46,8 +46,8 @@ using KernelTable = KernelTableOf<Kernel>;
 /// Calls the registration function of every file.
 void register_kernels(KernelTable& table);
 
-// Own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream run in
-// order. They need only the alignment of their elements; 16 bytes are fastest.
+// Our own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream run
+// in order. They require only the alignment of the element type; 16-byte alignment is fastest.
 
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
@@ -64,22 +64,24 @@ void register_attention_kernels(KernelTable& table);
 // Functions of DeviceContext that are not operations.
 
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
-/// Updates float32 or float64: a launch per 56 variables, three for rules that use norms.
+/// Updates float32 or float64 variables in one launch per 56 variables, or in three for rules that
+/// use norms.
 void update(const DeviceUpdate& update, cudaStream_t stream);
-/// Combines 1 .. 64 inputs; also by MEAN for floating types (divides before rounding).
+/// Combines 1 to 64 inputs. Also computes MEAN for floating-point types (divides before rounding).
 void combine(const DeviceCombine& combine, cudaStream_t stream);
-/// Takes a launch per 128 copies, which must not overlap.
+/// Uses a launch per 128 copies. The copies must not overlap.
 void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
-/// Gives the bits of the CPU: values for the same row are applied in order.
+/// Gives the same bits as the CPU, because values for the same row are applied in order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
-/// Same as in DeviceContext; a launch per 96 tensors of a type.
+/// Same as in DeviceContext. Uses a launch per 96 tensors of a type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
                       cudaStream_t stream);
-/// Same as in DeviceContext; two launches per 96 tensors of a type.
+/// Same as in DeviceContext. Uses two launches per 96 tensors of a type.
 void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace& workspace,
                      cudaStream_t stream);
 
-// Kernels on cuBLAS and cuDNN, and own ones where these differ from the CPU.
+// Kernels on cuBLAS and cuDNN, and our own kernels where the results of these libraries differ from
+// the CPU.
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
                                            DType::kFloat16};
 void register_matmul_kernels(KernelTable& table);

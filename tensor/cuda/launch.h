@@ -49,7 +49,7 @@ inline void check(cudaError_t status, const char* who) {
        is_final(status) ? "; this GPU can do nothing more for this process: restart it" : "");
 }
 
-/// Threads per block in elementwise kernels.
+/// Number of threads per block in elementwise kernels.
 inline constexpr unsigned kThreads = 256;
 
 /// Returns the number of blocks for `count` elements; kernels loop with a stride of the grid.
@@ -62,8 +62,8 @@ inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
 
 // Kernels come in two kinds, because tests run them on the CPU (tests/cuda_simulation/). launch()
 // is for independent threads; launch_cooperative() is for threads that wait for one another
-// (__syncthreads, shuffles of a warp). Shared memory is `__shared__` of a fixed size. Other
-// communication is by atomicAdd and atomicMax alone.
+// (__syncthreads, shuffles of a warp). Shared memory is `__shared__` of a fixed size. All other
+// communication uses atomicAdd and atomicMax.
 #if defined(__CUDACC__)
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
@@ -104,7 +104,7 @@ class Gpu {
       throw error.with_context(label_);
     }
   }
-  /// Same as use(), but ignores failures, to release something: a later call reports them.
+  /// Same as use(), but for releasing an object: ignores failures, which a later call reports.
   template <class Body>
   void use_quietly(const Body& body) const noexcept {
     if (cudaSetDevice(ordinal_) == cudaSuccess) body();
@@ -116,8 +116,8 @@ class Gpu {
   std::string label_;
 };
 
-/// Allows this thread, until destroyed, calls that a capture of its own would forbid and that would
-/// invalidate it (cudaMalloc, cudaEventQuery).
+/// Scope in which this thread may make calls that its own capture would forbid and that would
+/// invalidate the capture (cudaMalloc, cudaEventQuery).
 class UncapturedScope {
  public:
   UncapturedScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -81,8 +81,8 @@ struct MapPlan {
   std::int64_t tail;
 };
 
-/// Returns the loop, in packs of `width` elements if every pointer allows them. `data` and `sizes`,
-/// in bytes: of the output, then of the inputs.
+/// Returns the loop, in packs of `width` elements if every pointer allows them. `data` and `sizes`
+/// (in bytes) list the output first and then the inputs.
 template <int kArity>
 MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& shapes, int width,
                          const std::array<const void*, kArity + 1>& data,

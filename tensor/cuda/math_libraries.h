@@ -32,7 +32,8 @@ class MatrixPlans;       // matrix_product.h
 struct MathOptions {
   /// Computes products of float32 on tensor cores, with 10 bits of fraction (TUTTI_TF32=1).
   bool allow_tf32 = false;
-  /// Uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0: any).
+  /// Uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0 allows
+  /// any).
   bool deterministic = true;
   /// Number of convolution plans to measure per problem, of which the fastest is kept
   /// (TUTTI_CUDNN_TUNE=1: 8); 0: uses cuDNN's first plan.
@@ -58,7 +59,7 @@ class MathLibraries {
   cudnnHandle_t dnn(cudaStream_t stream);
 
   const MathOptions& options() const { return options_; }
-  /// Sets the options and drops the plans made for others.
+  /// Sets the options and drops the plans that were made with other options.
   void set_options(const MathOptions& options);
 
   MatrixPlans& matrix_plans() { return *matrix_plans_; }

@@ -19,9 +19,9 @@ namespace tutti::cuda {
 namespace {
 
 constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
-constexpr std::int64_t kMaxBatch = 65'535;                         // per launch: the grid's z
+constexpr std::int64_t kMaxBatch = 65'535;                         // per launch: grid size in z
 
-/// Owns one of cuBLASLt's descriptors.
+/// Owner of one of cuBLASLt's descriptors.
 template <class Handle, cublasStatus_t (*destroy)(Handle)>
 class Owned {
  public:
@@ -267,7 +267,7 @@ void matmul(const KernelCall& call) {
   if (c.shape.num_elements() == 0) return;
   const FusedActivation activation = call.attributes_as<MatMulAttributes>().activation;
   const MatrixProduct product = product_of(call);
-  if (product.k == 0) {  // empty sums
+  if (product.k == 0) {  // all results are empty sums
     fill(c, 0.0, call.stream);
     add_bias_and_activate(c, product.bias, activation, call.stream);
   } else {

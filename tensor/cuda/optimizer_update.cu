@@ -21,7 +21,7 @@ namespace {
 constexpr int kItems = 56;  // of 64 bytes: 4 KB with the other parameters
 using Batched = Batch<DeviceUpdateItem, kItems>;
 
-/// Elements per block of threads: four packs per thread.
+/// Number of elements per block of threads: four packs per thread.
 template <class T>
 constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * (16 / sizeof(T)) * 4;
 constexpr auto kPerSum = static_cast<std::int64_t>(DeviceUpdateItem::kElementsPerSum);
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rules with norms.
 
-/// Returns the sums of weights and directions, block by block; add_norms() then puts those of the
-/// whole variable first.
+/// Returns the sums of weights and directions, block by block. add_norms() later overwrites the
+/// first with the sums of the whole variable.
 __device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
   return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
 }

@@ -1,9 +1,9 @@
 // Maximum and average pooling and their gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Own kernels: cuDNN's pooling pads both sides equally, does not define the gradient of equal
-// maxima (here it goes to the first one), and its gradient needs the result. Gradients gather: each
-// pixel adds up the windows that contain it, without atomics.
+// These are our own kernels, because cuDNN's pooling pads both sides equally, does not define the
+// gradient of equal maxima (here it is passed to the first one), and needs the result to compute
+// the gradient. Gradients gather: each pixel adds up the windows that contain it, without atomics.
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
@@ -167,10 +167,10 @@ __global__ void average_pool_gradient(const Pack<T, N>* dy, Pack<T, N>* dx, Geom
   }
 }
 
-/// Images whose elements 32 bits can count.
+/// Images whose elements can be counted with 32 bits.
 struct Part {
-  std::int64_t first_input, first_output;  // elements before them
-  std::int64_t inputs, outputs;            // their packs
+  std::int64_t first_input, first_output;  // number of elements before them
+  std::int64_t inputs, outputs;            // number of their packs
   std::uint32_t num_inputs() const { return static_cast<std::uint32_t>(inputs); }
   std::uint32_t num_outputs() const { return static_cast<std::uint32_t>(outputs); }
 };

@@ -1,9 +1,9 @@
 // Reductions: sums, means, products, any and all, extremes and their positions.
 // SPDX-License-Identifier: Apache-2.0
-// The order depends only on the shape; there are no atomics. *Kept* axes are those of the result,
-// *reduced* ones are folded. A *row* is the input of one element of the result. A few long rows are
-// divided into *parts*, whose results a second launch folds. A *fold* has Value (its type),
-// identity(), of(element, position in the row), combine(a, b) and result(value).
+// The order of folding depends only on the shape; there are no atomics. *Kept* axes are those of
+// the result, *reduced* ones are folded. A *row* is the input of one element of the result. A few
+// long rows are divided into *parts*, whose results a second launch folds. A *fold* has Value (its
+// type), identity(), of(element, position in the row), combine(a, b) and result(value).
 #include <limits>
 
 #include "tensor/cpu/elementwise_functions.h"
@@ -34,8 +34,8 @@ __device__ __forceinline__ void write_fold(const Fold& fold, typename Fold::Valu
   }
 }
 
-/// A team per part of a row. Each lane processes kWidth neighbours at a time, in one load if
-/// `is_wide`.
+/// Uses a team of threads per part of a row. Each lane processes kWidth neighbours at a time, in
+/// one load if `is_wide`.
 template <int kWidth, class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_rows(const __grid_constant__ Reduction r, bool is_wide, int lanes, Fold fold, const T* x,
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Neighbouring threads fold neighbouring rows, for reduced axes outside of a kept one. blockIdx.y
-/// is the part.
+/// Neighbouring threads fold neighbouring rows, for reduced axes that precede a kept axis.
+/// blockIdx.y is the number of the part.
 template <class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_columns(const __grid_constant__ Reduction r, Fold fold, const T* x,
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Folds the results of the parts of each row, with a team per row.
+/// Folds the results of the parts of each row. Uses a team of threads per row.
 template <class Fold, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_parts(std::int64_t rows, std::int64_t parts, int lanes, Fold fold,
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Returns the axes of `shape` whose bits are set in `axes`, with their strides in the whole.
+/// Returns the axes of `shape` whose bits are set in `axes`, with their strides in the full tensor.
 inline StridedAxes<1> chosen_axes(const Shape& shape, std::uint32_t axes) {
   const Strides dense = dense_strides(shape);
   Strides strides{};

@@ -10,7 +10,7 @@ namespace tutti::cuda {
 namespace {
 
 /// One axis: pixel i of the large image is (1 - weight) * [first] + weight * [second] of the small
-/// one (tensor/cpu/upsampling.h).
+/// image (tensor/cpu/upsampling.h).
 template <class N>
 struct Source {
   std::int64_t first, second;

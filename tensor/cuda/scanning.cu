@@ -19,7 +19,7 @@ struct Scan {
 template <class T>
 using ScanSum = std::conditional_t<std::is_integral_v<T>, T, double>;
 
-/// A thread per line; neighbouring threads process neighbouring lines.
+/// Uses a thread per line; neighbouring threads process neighbouring lines.
 template <class T>
 __global__ void __launch_bounds__(kThreads) scan_lines(Scan s, const T* x, T* y) {
   for (std::int64_t line = thread_number(); line < s.outer * s.inner; line += num_threads()) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) scan_lines(Scan s, const T* x, T* y)
   }
 }
 
-/// Returns the sum of this lane and all before it in its warp.
+/// Returns the sum of the values of this lane and all lanes before it in its warp.
 template <class T>
 __device__ __forceinline__ T warp_sums(T value) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -46,14 +46,14 @@ __device__ __forceinline__ T warp_sums(T value) {
   return value;
 }
 
-/// A block per contiguous row (inner == 1), kThreads elements at a time.
+/// Uses a block per contiguous row (inner == 1), and processes kThreads elements at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads) scan_rows(Scan s, const T* x, T* y) {
   using Sum = std::conditional_t<sizeof(T) == 1, std::int32_t, ScanSum<T>>;
   __shared__ Sum of_warps[kWarpsOfBlock];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (std::int64_t row = blockIdx.x; row < s.outer; row += gridDim.x) {
-    Sum before{0};  // of the chunks so far
+    Sum before{0};  // sum of the chunks so far
     for (std::int64_t chunk = 0; chunk < s.length; chunk += kThreads) {
       const std::int64_t step = chunk + threadIdx.x;
       const std::int64_t at = row * s.length + (s.reverse ? s.length - 1 - step : step);
@@ -97,7 +97,8 @@ void cumulative_sum(const KernelCall& call) {
   }
 }
 
-/// Returns true if a is larger, or equal and in front of b. NaN is larger than all numbers.
+/// Returns true if a is larger, or if both are equal and a comes first. NaN is larger than all
+/// numbers.
 template <class V>
 __device__ __forceinline__ bool comes_before(Place<V> a, Place<V> b) {
   const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
@@ -114,7 +115,7 @@ struct Front {
   }
 };
 
-/// A team per row finds the first element in descending order, then the first of the others, and so
+/// Uses a team per row, which finds the first element in descending order, then the second, and so
 /// on: k passes over a row that stays in the cache.
 template <class T>
 __global__ void __launch_bounds__(kThreads)

@@ -53,7 +53,7 @@ void slice(const KernelCall& call) {
                whole(call.outputs[0]), call.stream);
 }
 
-// Writes the inner part twice, which matters little: convolutions pad images themselves.
+// Writes the inner part twice, which is rarely noticeable: convolutions pad images themselves.
 void pad(const KernelCall& call) {
   const auto& attributes = call.attributes_as<PadAttributes>();
   fill(call.outputs[0], attributes.value, call.stream);

@@ -9,7 +9,7 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // limit of cuDNN's tensor here
+constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // limit of cuDNN's tensors
 
 /// A matrix [rows, classes] as cuDNN's tensor [rows, classes, 1, 1].
 class Matrix {

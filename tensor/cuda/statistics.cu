@@ -17,7 +17,7 @@ constexpr std::int64_t kPerBlock = 4096;  // elements
 struct Elements {
   const void* data = nullptr;
   std::int64_t count = 0;
-  std::int64_t index = 0;      // of its result
+  std::int64_t index = 0;      // of the result
   std::int64_t first_sum = 0;  // index of the first sum of its blocks
 
   constexpr std::int64_t num_blocks() const { return (count + kPerBlock - 1) / kPerBlock; }
@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(kThreads)
   if (count > 0) atomicAdd(&counts[item.index], count);
 }
 
-/// Sums the squares of 4,096 elements: each thread adds every 256th, a tree adds the threads.
+/// Sums the squares of 4,096 elements: each thread adds every 256th square, then a tree adds the
+/// sums of the threads.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_squares_of_blocks(const __grid_constant__ Batched batch, double* block_sums) {

@@ -36,7 +36,7 @@ struct AddNumbers {
     return a + b;
   }
 };
-struct LargerNumber {  // NaN stays
+struct LargerNumber {  // NaN wins
   template <class T>
   __device__ T operator()(T a, T b) const {
     return (b > a || b != b) ? b : a;
@@ -47,7 +47,7 @@ struct LargerNumber {  // NaN stays
 /// All threads of a block must make the same calls.
 class Teams {
  public:
-  /// Returns the size of teams whose threads have about one of `count` items, or more.
+  /// Returns a team size at which each thread has one of `count` items, or more.
   static int lanes_for(std::int64_t count) {
     if (count > 8 * kWarp) return static_cast<int>(kThreads);
     const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1)));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-/// Lives as long as the call, because later work in the stream may reuse the memory.
+/// Workspace that lives as long as the call, because later work in the stream may reuse the memory.
 class CallWorkspace final : public Workspace {
  public:
   explicit CallWorkspace(Device device) : device_(device) {}
@@ -52,7 +52,8 @@ const void* step_values(const OpCall& call) {
   return dropout ? dropout->step_key : nullptr;
 }
 
-/// Throws during a capture: a replay would not wait, and the host would not read the value again.
+/// Throws during a capture, because a replay would not wait, and the host would not read the value
+/// again.
 void refuse_in_capture(Device device, const char* what) {
   if (!GraphMemory::current(device)) return;
   fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
@@ -115,7 +116,7 @@ struct GpuDevice::PendingUpdates {
   std::size_t group_of(const Launch& launch) const;
 
   std::vector<Group> groups_;
-  std::unordered_map<const void*, std::size_t> last_group_;  // of each variable's weights
+  std::unordered_map<const void*, std::size_t> last_group_;  // by address of a variable's weights
   std::vector<BufferRef> buffers_;
 };
 
@@ -151,7 +152,7 @@ void GpuDevice::PendingUpdates::run(DeviceContext& context) const {
 MemorySource GpuDevice::memory(DeviceContext& context) {
   return {[&context](std::size_t size) { return static_cast<std::byte*>(context.allocate(size)); },
           [this, &context](std::byte* data) {
-            if (has_pending_.load()) {  // perhaps the memory of a destroyed variable
+            if (has_pending_.load()) {  // a pending update may use this memory
               MutexLock lock(mutex_);
               flush_updates();
             }
@@ -303,7 +304,8 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   downloads_->recycle(block);
 }
 
-/// Calls put(context) and waits for that work; other threads may use the device meanwhile.
+/// Calls put(context) and waits for the work that it queues; other threads may use the device
+/// meanwhile.
 template <class Put>
 void GpuDevice::wait_for(const Put& put) {
   const std::shared_ptr<DeviceEvent> done = with_context([&](DeviceContext& context) {
@@ -355,7 +357,7 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
-  // CUDA may wait for the device when it makes pinned memory, so this is done before that work.
+  // CUDA may wait for the device when it makes pinned memory, so this is done before the peer work.
   downloads_->recycle(downloads_->take());
   peers_.add(work);
 }
@@ -372,7 +374,7 @@ void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUp
 void GpuDevice::trim_uploads() { uploads_->allocator().trim(); }
 
 void GpuDevice::trim() {
-  trim_uploads();  // returns memory to the other one
+  trim_uploads();  // first, because it returns memory to allocator_
   allocator_->trim();
 }
 
@@ -440,7 +442,7 @@ bool PeerWatch::wait_until(const DeviceEvent& event, TimePoint deadline) const {
     if (Clock::system().now() >= deadline) return false;
     if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
   }
-  check_all(works);  // abandoned work lets events pass, too
+  check_all(works);  // abandoned work also completes events
   return true;
 }
 

@@ -238,7 +238,8 @@ std::string existing_module() {
   return "";
 }
 
-/// Opens the named module, and only then knows whether it is simulated and needs no driver.
+/// Opens the named module first, because only the module says whether its GPUs are simulated and
+/// need no driver.
 LoadedBackend load_named(const std::string& path) {
   LoadedBackend loaded;
   loaded.module = path;
@@ -330,7 +331,8 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;
-    // It stays open: some have their own C++ library, whose memory would be lost with its code.
+    // The library stays open: some libraries have their own C++ library, whose memory would be lost
+    // with its code.
     found.push_back(std::move(library));
   }
   return found;
@@ -395,8 +397,8 @@ VirtualGpus virtual_gpus_of(const std::optional<VirtualGpus>& wanted) {
 
 void log_found(const Found& found, const LoadedBackend& loaded) {
   if (found.gpus.empty()) {
-    // Only a debug line without a driver or if the user hides the GPUs. Otherwise a warning,
-    // because the user may expect the GPUs to be used.
+    // Without a driver, or if the user hides the GPUs, the reason is only a debug line. Otherwise
+    // it is a warning, because the user may expect the GPUs to be used.
     const bool surprising = !loaded.module.empty() && !environment("CUDA_VISIBLE_DEVICES");
     for (const std::string& library : loaded.missing) log_warning("GPUs: missing " + library);
     log(surprising ? LogLevel::kWarning : LogLevel::kDebug, "GPUs: none: " + found.reason);
@@ -430,7 +432,7 @@ const Found& found_gpus() {
   return *shared.found;
 }
 
-/// Returns the GPUs that a test has put in place of these.
+/// Returns the GPUs that a test uses instead of the real ones.
 const internal::GpusForTest*& replaced() {
   static const internal::GpusForTest* gpus = nullptr;
   return gpus;

@@ -35,9 +35,10 @@ std::vector<LogicalGpu> split_gpus(const DeviceBackend& backend,
 std::string describe(const PhysicalDevice& device, int ordinal);
 /// Returns one line: "Created gpu:0 -> (device: 0, ...)".
 std::string describe(const LogicalGpu& gpu);
-/// Returns which GPU can access which one's memory: a line of columns, then a line per GPU.
+/// Returns a table of which GPU can access the memory of which: a line of columns, then a line per
+/// GPU.
 std::vector<std::string> describe_peers(const DeviceBackend& backend);
-/// Returns all of these lines, in the order of the log.
+/// Returns the lines of all functions above, in the order of the log.
 std::vector<std::string> describe(const DeviceBackend& backend, std::span<const LogicalGpu> gpus);
 
 // Opening of the module that provides the GPUs.
@@ -47,7 +48,7 @@ enum class CudaMode { kOff, kAuto, kRequire };
 
 struct BackendRequest {
   CudaMode mode = CudaMode::kAuto;
-  std::string module;  // TUTTI_CUDA_MODULE; empty: the one of this build
+  std::string module;  // TUTTI_CUDA_MODULE; empty: this build's module
   /// Throws kInvalidArgument for any other value of TUTTI_CUDA.
   static BackendRequest from_environment();
 };
@@ -89,7 +90,7 @@ struct GpusForTest {
 /// in one thread; call close_gpus_for_test() before and after.
 void set_gpus_for_test(const GpusForTest* gpus);
 /// Closes the opened devices, so that the next use opens them again, for tests that replace the
-/// backend. Requires: no tensor lives on one.
+/// backend. Requires: no tensor is stored on a device.
 void close_gpus_for_test();
 }  // namespace internal
 

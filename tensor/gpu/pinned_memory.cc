@@ -61,7 +61,7 @@ void PinnedRing::wait_for_oldest() {
 }
 
 void PinnedRing::drop_done() {
-  constexpr int kMost = 2;  // more than are added, so that few remain
+  constexpr int kMost = 2;  // drops more than are added, so that few remain
   for (int i = 0; i < kMost && !pieces_.empty(); ++i) {
     if (pieces_.front().copied && !pieces_.front().copied->is_done()) return;
     pieces_.pop_front();
@@ -80,7 +80,7 @@ std::byte* PinnedRing::place(std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;
   const std::size_t begin = next_;
   next_ = (begin + bytes + kAlignment - 1) / kAlignment * kAlignment;
-  // Pieces are stored around the ring in the order of their age.
+  // The pieces are in the order of their age, both in the list and around the ring.
   while (!pieces_.empty() && begin < pieces_.front().end && pieces_.front().begin < next_) {
     wait_for_oldest();
   }
@@ -114,7 +114,7 @@ Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, cons
   MemorySource memory = memory_of(device_allocator);
   memory.release = [this, recycle = std::move(memory.release)](std::byte* buffer) {
     {
-      MutexLock lock(mutex_);  // the memory gets another owner
+      MutexLock lock(mutex_);  // the memory gets a new owner
       std::erase(freed_, buffer);
       unused_after_.erase(buffer);
     }
@@ -141,7 +141,7 @@ void Uploads::wait_until_unused(DeviceContext& context, std::byte* buffer) {
       unused_after_.erase(found);
     }
   }
-  // Work of the previous owner may still use fresh memory.
+  // Work of the previous owner may still use newly allocated memory.
   if (!unused) unused = context.record(StreamId::kCompute);
   context.wait(StreamId::kCopy, *unused);
 }

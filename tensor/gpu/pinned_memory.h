@@ -26,20 +26,20 @@ BufferRef allocate_pinned(std::size_t bytes);
 
 // Pinned host memory for copies to a device that do not block a thread.
 
-/// Ring that is filled front to back, again and again. A place is reused once the copy from it is
-/// done. Not thread-safe.
+/// Ring of memory that is filled from front to back repeatedly. A piece is reused after the copy
+/// from it is done. Not thread-safe.
 class PinnedRing {
  public:
-  /// `backend` and `peers` (those of the device to which the copies go) must outlive this.
+  /// `backend` and `peers` (those of the device to which the copies go) must outlive this object.
   PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers);
   ~PinnedRing();
   PinnedRing& operator=(PinnedRing&&) = delete;
 
   std::size_t largest_piece() const { return size_ / 4; }
-  /// Returns a place for at most largest_piece() bytes; nullptr if the system has no pinned memory.
+  /// Returns memory for at most largest_piece() bytes; nullptr if the system has no pinned memory.
   /// Waits for the oldest copies while there is no room.
   std::byte* place(std::size_t bytes);
-  /// Sets the event that follows the copy from the last place.
+  /// Sets the event that follows the copy from the most recent piece.
   void set_copied(std::shared_ptr<DeviceEvent> event);
 
  private:
@@ -60,21 +60,23 @@ class PinnedRing {
 
 // Copies of batches to a GPU, concurrently with its computations.
 //
-// Copies in the compute stream would wait for all steps that are queued there. Large ones therefore
-// use the copy stream and memory of their own. A buffer is written again once the work that was
-// queued when it was freed is done, which excludes the step in progress.
+// Copies in the compute stream would wait for all steps that are queued there. Large copies
+// therefore use the copy stream, and device memory that is reserved for them. A buffer may be
+// overwritten when the work that was queued before it was freed is done; steps that are queued
+// later do not delay it.
 
-/// The uploads of one device. fill() and settle() are called by the thread that holds the context;
-/// buffers may be freed by any thread.
+/// The uploads of one device. Only the thread that holds the context calls fill() and settle(); any
+/// thread may free buffers.
 class Uploads {
  public:
-  /// Size in bytes from which on a copy is worth two events.
+  /// Minimum size in bytes for which a copy is worth two events.
   static constexpr std::size_t kLeastBytes = std::size_t{128} << 10;
 
   Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, const PeerWatch& peers);
 
   BufferAllocator& allocator() { return *allocator_; }
-  /// Fills a buffer of allocator(). Work that the compute stream gets from now on runs after it.
+  /// Fills a buffer of allocator(). Work that is queued in the compute stream from now on runs
+  /// after the copy.
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
   /// Returns true if buffers were freed since the last call of settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }

@@ -290,7 +290,7 @@ StepCapture::StepCapture(std::span<const Device> devices,
 }
 
 StepCapture::~StepCapture() {
-  graph_.reset();  // before the variables that it uses
+  graph_.reset();  // first, because it uses the variables
   for (const auto& variable : variables_) variable->unpin();
 }
 

@@ -1,8 +1,9 @@
 // Capture of a step on the GPUs of all replicas as one graph, which is launched repeatedly.
 // SPDX-License-Identifier: Apache-2.0
 // The first replica's compute stream is the origin of the capture. The streams of the other
-// replicas join by waiting for its event, and are waited for at the end. Dependencies between
-// replicas (a reduction, say) thus become edges of one graph, and one launch starts them all.
+// replicas join by waiting for its event; at the end, the origin waits for them. Dependencies
+// between replicas (a reduction, say) thus become edges of one graph, and one launch starts them
+// all.
 #pragma once
 
 #include <memory>
@@ -48,7 +49,8 @@ class GraphMemory {
   std::vector<std::unique_ptr<Pinned>> pinned_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Makes this thread allocate tensors of the devices of `memories` (one each) there.
+/// Scope in which this thread allocates a device's tensors from the entry of `memories` for that
+/// device (one each).
 class GraphMemoryScope {
  public:
   using Memories = std::vector<std::unique_ptr<GraphMemory>>;
@@ -64,7 +66,7 @@ class GraphMemoryScope {
 
 namespace tutti::internal {
 
-/// Records the variables that a step uses, in the run before its capture. Thread-safe.
+/// Recorder of the variables that a step uses, in the run before its capture. Thread-safe.
 class UsedVariables final : public StepRecorder {
  public:
   std::vector<std::shared_ptr<VariableMemory>> list() const;
@@ -83,20 +85,20 @@ class UsedVariables final : public StepRecorder {
   std::vector<std::shared_ptr<VariableMemory>> list_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// A step whose capture begins with the constructor, and which is launched after end(). The
-/// replicas' scopes may live at once; everything else is for one thread while no replica runs.
-/// Destruction before end() discards the capture.
+/// A step whose capture begins with the constructor, and which is launched after end(). The scopes
+/// of all replicas may be alive at the same time; all other calls must be made by one thread while
+/// no replica runs. Destruction before end() discards the capture.
 class StepCapture {
  public:
-  /// `devices`: of the replicas, in replica order; a GPU may serve several. `variables`: all that
-  /// the step uses; they are pinned as long as this lives. Throws kUnimplemented naming a device
-  /// that is not a GPU.
+  /// `devices`: one for each replica, in replica order; a GPU may serve several replicas.
+  /// `variables`: all that the step uses; they are pinned as long as this object lives. Throws
+  /// kUnimplemented naming a device that is not a GPU.
   StepCapture(std::span<const Device> devices,
               std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();
   StepCapture& operator=(StepCapture&&) = delete;
 
-  /// Records the actions of this thread, until destroyed, as the part of replica `replica`.
+  /// Scope in which the actions of this thread are recorded as the part of replica `replica`.
   class ReplicaScope {
    public:
     ReplicaScope(StepCapture& capture, int replica);
@@ -112,7 +114,8 @@ class StepCapture {
 
   /// Runs the `prepare` effects of all replicas, before the launch of a replay.
   void prepare();
-  /// Writes this step's values (context: seed and step; each replica its number) and launches it.
+  /// Writes this step's values and launches the step. The values result from the seed and step of
+  /// `context` and the number of each replica.
   void launch(const RandomContext& context);
   void commit();
   /// Returns true if the step draws random numbers, so that the context matters.

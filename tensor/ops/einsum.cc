@@ -190,7 +190,7 @@ class Einsum {
     }
   }
 
-  /// Returns x, summed over the axes that `kept` does not have.
+  /// Returns x, summed over the axes that are not in `kept`.
   Named without(const Named& x, const std::string& kept) const {
     ReduceOptions options;
     std::string axes;
@@ -204,7 +204,7 @@ class Einsum {
     return options.axes.empty() ? x : Named{reduce_sum(at(x.tensor), options), axes};
   }
 
-  /// Returns x with its axes in this order.
+  /// Returns x with its axes in the order of `axes`.
   Tensor arranged(const Named& x, const std::string& axes) const {
     if (x.axes == axes) return x.tensor;
     std::vector<int> order;
@@ -222,7 +222,7 @@ class Einsum {
     return reshape(at(in_order), Shape{size(batch), size(rows), size(columns)});
   }
 
-  /// Returns the product of a and b, summed over the axes that `needed` does not have.
+  /// Returns the product of a and b, summed over the axes that are not in `needed`.
   Named multiply_pair(Named a, Named b, const std::string& needed) const {
     a = without(a, needed + b.axes);
     b = without(b, needed + a.axes);

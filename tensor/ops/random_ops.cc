@@ -20,13 +20,13 @@ namespace {
 
 using namespace internal;
 
-// Returns the largest value of [low, high): rounding may reach `high`.
+// Returns the largest value of [low, high), for use when rounding yields `high`.
 template <class T>
 T below(T low, T high) {
   return low < high ? std::nextafter(high, low) : low;
 }
 
-// Returns the value before `value`, which is positive or negative.
+// Returns the next smaller value than `value`, which must not be 0.
 template <Half T>
 T predecessor(T value) {
   const bool is_negative = (value.bits & 0x8000) != 0;
@@ -41,8 +41,9 @@ T largest_below(double limit) {
   return predecessor(nearest);
 }
 
-// Calls value(i) for every element, i from `first` on; values are below `limit` also where the type
-// rounds them up to it. Runs on the host, so that a key gives the same bits on all devices.
+// Calls value(i) for every element, i from `first` on. Elements are below `limit` even where the
+// type would round them up to it. Runs on the host, so that a key gives the same bits on all
+// devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value, double limit = std::numeric_limits<double>::infinity()) {

@@ -129,7 +129,7 @@ Tensor sum_to_shape(const Operand& x, const Shape& shape) {
   return added > 0 ? reshape(sum, shape) : sum.tensor;
 }
 
-// Reductions composed of others.
+// Reductions composed of other reductions.
 
 namespace {
 

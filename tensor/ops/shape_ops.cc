@@ -22,7 +22,7 @@ using namespace internal;
 /// Returns `dims`, with -1 replaced by the dimension that the elements of x require.
 Shape inferred_shape(const Operand& x, std::vector<std::int64_t> dims) {
   const std::vector<std::int64_t> asked = dims;
-  std::int64_t known = 1;  // 0: none that divides the number of elements
+  std::int64_t known = 1;  // product of known dimensions; 0 if too large
   std::int64_t* unknown = nullptr;
   for (std::int64_t& dim : dims) {
     if (dim != -1) {
@@ -137,7 +137,8 @@ std::vector<int> moving_axis(int rank, int from, int to) {
   return order;
 }
 
-/// [.., n, ..] -> [.., n, count, ..] (after) or [.., count, n, ..] -> [.., n * count, ..].
+/// Repeats elements: [.., n, ..] -> [.., n, count, ..] (after) or [.., count, n, ..] -> [.., n *
+/// count, ..].
 Tensor repeated(const Operand& x, int axis, std::int64_t count, int new_axis) {
   std::vector<std::int64_t> dims = dims_of(x.shape());
   dims.insert(dims.begin() + new_axis, count);
@@ -319,7 +320,7 @@ UniqueResult unique(const Operand& x) {
   const Tensor here = tensor.to(Device{});
   std::vector<std::int64_t> firsts, indices;
   visit_dtype(tensor.dtype(), [&]<class T>() {
-    using Key = std::conditional_t<sizeof(T) == 2, float, T>;  // the 16-bit types
+    using Key = std::conditional_t<sizeof(T) == 2, float, T>;  // float for the 16-bit types
     std::unordered_map<Key, std::int64_t> places;
     for (std::int64_t row = 0; const T& element : here.host_span<T>()) {
       const auto [place, is_new] =

@@ -77,7 +77,7 @@ std::uint64_t hash_of_key(const RandomKey& key, std::uint64_t start) {
   return hash;
 }
 
-/// The halves of the 64-bit product of 32-bit words and a number.
+/// The two halves of the 64-bit products of 32-bit words and a number.
 struct HloProduct {
   HloProduct(const Hlo& words, std::uint64_t factor) {
     HloText& text = *words.text;

@@ -112,7 +112,8 @@ Hlos cross_entropy(HloText&, const OpCall&, HloInputs in) {
   return {-over_row("add", in[0] * log_softmax_of(in[1]), 0.0)};
 }
 
-/// Returns a mask like logits: true where the class is its row's label. Invalid labels match none.
+/// Returns a mask in the shape of `logits`: true where the class is its row's label. Invalid labels
+/// match none.
 Hlo is_label(const Hlo& labels, const Hlo& logits) {
   HloText& text = *logits.text;
   const Hlo wide = text.broadcast(labels, logits.shape, rows_of(logits));

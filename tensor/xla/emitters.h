@@ -19,11 +19,11 @@ namespace tutti::internal {
 using HloInputs = std::span<const Hlo>;
 using Hlos = std::vector<Hlo>;
 
-/// Writes an operation and returns its outputs. `inputs` are those of the call, 16-bit types being
-/// widened; dropout has one more, its words_of_key().
+/// Writes an operation and returns its outputs. `inputs` are the inputs of the call, with 16-bit
+/// types widened; dropout has another input, words_of_key().
 using HloEmitter = Hlos (*)(HloText& text, const OpCall& call, HloInputs inputs);
 
-/// Returns nullptr if the operation has no form in StableHLO here.
+/// Returns the emitter; nullptr if none writes the operation in StableHLO.
 HloEmitter find_emitter(OpId op);
 
 /// Returns the words from which Philox starts for this key: the halves of its key, then those of

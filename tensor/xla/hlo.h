@@ -46,7 +46,7 @@ struct Hlo {
   std::string name() const;
 };
 
-/// Numbers of elements before, after and between those of an axis.
+/// Numbers of padding elements before, after and between the elements of an axis.
 struct HloPadding {
   std::int64_t low = 0, high = 0, interior = 0;
 };
@@ -92,7 +92,7 @@ class HloText {
 
   /// Broadcasts by numpy's rule: axes are matched from the last one.
   Hlo broadcast(const Hlo& x, const Shape& shape);
-  /// Broadcasts axis i of x to axis axes[i]; the others are new.
+  /// Broadcasts axis i of x to axis axes[i]; the other axes of the result are new.
   Hlo broadcast(const Hlo& x, const Shape& shape, std::span<const int> axes);
   Hlo reshape(const Hlo& x, const Shape& shape);
   Hlo transpose(const Hlo& x, std::span<const std::int64_t> permutation);
@@ -113,7 +113,8 @@ class HloText {
   /// Gradient of a maximum over windows: adds each element of `dy` to the window's first largest.
   Hlo select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window);
 
-  /// Takes axes by number. Results have the batch axes, then those of a, then those of b.
+  /// Multiplies and sums over the given axes. Results have the batch axes, then those of a, then
+  /// those of b.
   Hlo dot(const Hlo& a, const Hlo& b, std::initializer_list<std::int64_t> batch_a,
           std::initializer_list<std::int64_t> batch_b, std::int64_t contract_a,
           std::int64_t contract_b, const Shape& shape);
@@ -181,7 +182,7 @@ inline Hlo pow(const Hlo& a, const Hlo& b) { return hlo_op("power", a, b); }
 inline Hlo fmod(const Hlo& a, const Hlo& b) { return hlo_op("remainder", a, b); }
 Hlo abs(const Hlo& x);
 Hlo erf(const Hlo& x);
-/// One of `a` and `b` may be a number.
+/// Returns `a` where the condition holds, else `b`. One of `a` and `b` may be a number.
 Hlo choose(const Hlo& condition, const Hlo& a, const Hlo& b);
 template <std::invocable B>
 Hlo choose(const Hlo& condition, const Hlo& a, const B& b) {

@@ -23,7 +23,7 @@ struct PjrtExecutableHandle;
 struct PjrtLoadedExecutable;
 struct PjrtBufferHandle;
 
-/// The table up to its functions.
+/// Fields of the table that precede its functions.
 struct PjrtApi {
   std::size_t struct_size;
   void* extension_start;

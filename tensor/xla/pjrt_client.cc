@@ -96,7 +96,7 @@ namespace {
 
 constexpr std::size_t kTableBegin = sizeof(PjrtApi);
 
-/// Converts absl's codes, which are ours except for three that we do not have.
+/// Converts absl's codes, which equal ours except for three that tutti does not have.
 ErrorCode code_of(std::int64_t code) {
   switch (static_cast<int>(code)) {  // the upper half is padding
     case 2:
@@ -249,7 +249,7 @@ constexpr std::chrono::seconds kPatience{30};
   dup2(report, STDERR_FILENO);
   try {
     create();
-  } catch (const std::exception&) {  // the parent gets it, too
+  } catch (const std::exception&) {  // the parent will get the same error
   }
   _exit(0);
 }
@@ -326,7 +326,7 @@ std::int64_t num_cpu_devices() {
   return value;
 }
 
-/// Returns true for CPU plugins. Others refuse the option for the number of devices.
+/// Returns true for CPU plugins. Other plugins refuse the option for the number of devices.
 bool is_cpu_plugin(const std::string& path) {
   return std::filesystem::path(path).filename().string().find("cpu") != std::string::npos;
 }

@@ -34,11 +34,12 @@ class PjrtPlugin {
   const std::string& path() const { return path_; }
   /// Returns "0.115".
   std::string version() const;
-  /// Returns the hash of the library's file, which it reads once. Throws kUnavailable if it cannot.
+  /// Returns the hash of the library's file, which it reads once. Throws kUnavailable if the file
+  /// cannot be read.
   const std::string& file_hash() const;
 
-  /// Calls a function and returns the fields as it has filled them in. Throws the plugin's error
-  /// with `who` in front, and kUnimplemented if the plugin has no such function.
+  /// Calls a function and returns the fields, which the function may have filled in. Throws the
+  /// plugin's error with `who` in front, and kUnimplemented if the plugin has no such function.
   template <class Fields>
   Fields call(PjrtFunction function, const Fields& fields, const char* who) const {
     PjrtArguments<Fields> arguments{.fields = fields};
@@ -84,7 +85,8 @@ class PjrtBuffer {
   PjrtBuffer& operator=(PjrtBuffer&&) = delete;
 
   PjrtBufferHandle* handle() const { return handle_; }
-  /// Throws kInternal naming `who` and both unless the buffer has this shape and type.
+  /// Throws kInternal naming `who` and both shapes and types unless the buffer has this shape and
+  /// type.
   void check(const Shape& shape, DType dtype, const char* who) const;
   /// Copies the elements to the host, and waits for them.
   void to_host(void* to, std::size_t bytes) const;
@@ -146,7 +148,7 @@ class PjrtClient {
   std::unique_ptr<PjrtExecutable> compile(std::string_view text,
                                           const std::vector<int>& devices) const;
   /// Loads bytes from serialize() of a program with the same number of replicas. A plugin does not
-  /// verify them: they must come from this plugin, on such a processor.
+  /// verify the bytes: they must come from this plugin, on a processor of the same kind.
   std::unique_ptr<PjrtExecutable> load(std::string_view bytes, std::size_t num_replicas) const;
 
  private:

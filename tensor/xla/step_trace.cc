@@ -106,7 +106,8 @@ void Trace::begin(std::string_view what, const SourceLocation& where) {
 
 bool Trace::holds(const Tensor& value) const { return step_value(value) != nullptr; }
 
-/// Makes a variable the same argument before the first step, when it is on the host, as after it.
+/// Remembers a variable, so that the first step, for which it is on the host, has the same argument
+/// as later steps.
 void Trace::note_variable(const Tensor& whole) {
   if (step_value(whole)) return;
   variables_.insert_or_assign(whole.buffer().get(), TensorSpec{whole.shape(), whole.dtype()});
@@ -323,7 +324,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-/// Returns a hash of the processor's features, to which machine code is bound.
+/// Returns a hash of the processor's features, for which machine code is compiled.
 std::string processor() {
   std::istringstream lines(read_file_if_any("/proc/cpuinfo"));
   std::string text;
@@ -459,7 +460,7 @@ std::string type_of(const TensorSpec& spec) {
   return tensor_type(spec.shape, hlo_type(spec.dtype));
 }
 
-/// Returns the program of one replica, which all of them run.
+/// Returns the program of one replica, which all replicas run.
 std::string program_of(const Trace& trace, const std::vector<std::size_t>& live,
                        const std::vector<bool>& donated) {
   std::string inputs, names, types;

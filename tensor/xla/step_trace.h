@@ -21,12 +21,12 @@
 
 namespace tutti::internal {
 
-/// A value of a traced step. materialize() is thread-safe; the rest is for the thread that runs the
-/// step.
+/// A value of a traced step. materialize() is thread-safe; all other functions are for the thread
+/// that runs the step.
 class StepValue final : public LazyValue {
  public:
-  /// `trace` is the number of the trace that made it as value `index`, by `what` (a literal) in the
-  /// line `where`. It belongs to device `device`.
+  /// `trace` is the number of the trace that made the value, `index` its index there. `what` (a
+  /// literal) is the operation that made it in line `where`. The value belongs to device `device`.
   StepValue(std::uint64_t trace, std::size_t index, int device, const TensorSpec& spec,
             std::string_view what, const SourceLocation& where)
       : trace_(trace), index_(index), device_(device), spec_(spec), what_(what), where_(where) {}
@@ -145,10 +145,10 @@ class StepPrograms {
   /// Replica r runs on XLA device devices[r].
   explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
 
-  /// Computes the values of all replicas' traces (in replica order) that are still held, and waits
-  /// until that is done. Values that no tensor holds any more give their memory to the results.
-  /// Throws kInvalidArgument naming operation and line if the replicas' operations differ, and the
-  /// errors of the compiler and the devices.
+  /// Computes the values of all replicas' traces (in replica order) that tensors still hold, and
+  /// waits until that is done. Values that no tensor holds any more give their memory to the
+  /// results. Throws kInvalidArgument naming operation and line if the replicas' operations differ,
+  /// and the errors of the compiler and the devices.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 
   /// Returns the number of programs compiled here; those from files (ProgramFiles) do not count.

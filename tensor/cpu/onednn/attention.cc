@@ -87,12 +87,13 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
   return sum;
 }
 
-/// A block of queries of one head against a block of its keys.
+/// A block of queries of one head, paired with a block of the keys of that head.
 struct Block {
   std::int64_t first_query, queries, first_key, keys;
 };
 
-/// Calls body(block, is_first_of_its_queries), all keys of some queries first.
+/// Calls body(block, is_first_of_its_queries) for each block; the blocks of the same queries are
+/// consecutive.
 template <class Body>
 void for_each_block(const AttentionExtent& extent, const Body& body) {
   for (std::int64_t i = 0; i < extent.steps; i += kQueriesOfBlock) {
@@ -124,8 +125,8 @@ struct RunningSoftmax {
   std::array<float, kQueriesOfBlock> top, sum;
 };
 
-/// Turns scores into weights, before division by the sum, and rescales earlier results to the new
-/// largest scores.
+/// Turns scores into weights that are not yet divided by their sum, and rescales earlier results to
+/// the new largest scores.
 void gather_block(const AttentionExtent& extent, const Block& block, float* scores, float* results,
                   RunningSoftmax& running) {
   vectorized([&]() __attribute__((always_inline)) {

@@ -17,8 +17,9 @@ namespace tutti::internal {
 /// Returns the CPU engine. The first call caps the instruction set (vectorized.h).
 const dnnl::engine& onednn_engine();
 
-/// Limits oneDNN to one thread for all that this thread makes and runs, because its results depend
-/// on the number. Restores the OpenMP setting of the calling thread when destroyed.
+/// Scope that limits oneDNN to one thread for everything that this thread makes and runs, because
+/// results of oneDNN depend on the number of threads. The destructor restores the OpenMP setting of
+/// the calling thread.
 class SingleThreadScope {
  public:
   SingleThreadScope();
@@ -30,7 +31,7 @@ class SingleThreadScope {
   int previous_;
 };
 
-/// Delays all signals of this thread except faults until destroyed. oneDNN's matrix products keep a
+/// Scope that delays all signals of this thread except faults. oneDNN's matrix products keep a
 /// pointer to their workspace in the stack pointer (2.6.3, AVX-512), so the system would write the
 /// frame of a signal handler into the heap.
 class SignalsHeld {

@@ -124,7 +124,7 @@ dnnl::primitive_attr fused(FusedActivation activation) {
   dnnl::post_ops operations;
   switch (activation) {
     case FusedActivation::kNone:
-    case FusedActivation::kRelu:  // oneDNN's turns NaN into 0
+    case FusedActivation::kRelu:  // oneDNN's ReLU turns NaN into 0
       return attributes;
     case FusedActivation::kSigmoid:
       operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_logistic, 0.0f, 0.0f);
@@ -138,7 +138,7 @@ dnnl::primitive_attr fused(FusedActivation activation) {
 }
 
 // With few input channels, oneDNN's first choice on AVX-512 (products of small matrices) takes up
-// to twice the time of its direct loops, which come next.
+// to twice the time of its second choice, direct loops.
 constexpr std::int64_t kFewChannels = 16;
 
 void prefer_direct_loops(const Problem& p, dnnl::convolution_forward::primitive_desc& description) {
@@ -202,8 +202,8 @@ struct BackwardFilter {
   FilterReorder reorder;
 };
 
-/// Returns true if there is nothing to compute with (0 rows, 0 channels), after the reference
-/// kernel has filled in zeros.
+/// If there is nothing to multiply (0 rows or channels), makes the reference kernel fill in zeros
+/// and returns true; otherwise returns false.
 bool left_to_reference(OpId op, const KernelArgs& args) {
   if (args.inputs[0].num_elements() > 0 && args.inputs[1].num_elements() > 0) return false;
   reference_kernels().find(op, DType::kFloat32)(args);

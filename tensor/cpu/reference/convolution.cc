@@ -20,7 +20,7 @@ struct Matrix {
   }
 };
 
-// Returns a matrix [rows, columns] that is stored as it is, or transposed.
+// Returns a view of a matrix that is stored as it is, or transposed.
 template <class T>
 Matrix<T> matrix(const T* data, const Shape& stored, bool transposed) {
   const std::int64_t width = stored.dim(-1);

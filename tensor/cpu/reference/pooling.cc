@@ -39,7 +39,7 @@ void for_each_window(const Shape& x, const Shape& y, const Pool2dAttributes& att
   }
 }
 
-/// Returns the index in an NHWC image.
+/// Returns the index of an element in an NHWC image.
 std::int64_t place(const Shape& x, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
   return ((n * x[1] + h) * x[2] + w) * x[3] + c;
 }
@@ -82,7 +82,7 @@ void pool(const KernelArgs& args) {
                   });
 }
 
-/// Inputs: (x, dy) of the maximum, dy of the average.
+/// Inputs: (x, dy) for maximum pooling, only dy for average pooling.
 template <class T, bool kAverage>
 void pool_gradient(const KernelArgs& args) {
   const Shape &shape = args.outputs[0].shape(), &result = args.inputs.back().shape();

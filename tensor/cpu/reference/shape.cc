@@ -11,7 +11,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Copies all elements of `shape`, in which both pointers refer to the first element.
+/// Copies all elements of `shape`; both pointers point to the first element.
 template <class T>
 void copy_strided(const Shape& shape, const T* from, const Strides& from_strides, T* to,
                   const Strides& to_strides) {
@@ -181,7 +181,7 @@ void register_shape_kernels(KernelTable& table) {
   set_moves<float, double, std::int32_t, std::int64_t, std::uint8_t, bool, BFloat16, Float16>(
       table);
   set_scatter<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
-  // dispatch() makes these views without a kernel; tables that are compared directly need one.
+  // dispatch() makes these views without a kernel, but tests that compare two tables need one.
   table.set(OpId::kReshape, kAllDTypes, copy);
   table.set(OpId::kStopGradient, kAllDTypes, copy);
   table.set(OpId::kOneHot, DType::kInt32, one_hot<std::int32_t>);

@@ -83,7 +83,7 @@ void log_softmax_grad(const KernelArgs& args) {
   });
 }
 
-/// From labels [batch, classes] and logits to [batch].
+/// Computes the losses [batch] from labels [batch, classes] and logits.
 template <class T>
 void softmax_cross_entropy(const KernelArgs& args) {
   const auto labels = args.in<T>(0), logits = args.in<T>(1);
