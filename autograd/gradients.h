@@ -64,7 +64,7 @@ struct GradientContext {
   /// Gradients of the outputs; undefined for an output that no gradient reaches. At least one is
   /// defined.
   std::span<const Tensor> output_gradients;
-  /// By input: nonzero if the input depends on a source, so that its gradient must be computed.
+  /// Flags by input: nonzero if the input depends on a source, so that its gradient is needed.
   std::span<const std::uint8_t> needed_inputs;
 
   const Tensor& in(std::size_t i) const;
@@ -85,7 +85,7 @@ struct GradientContext {
 /// so that outer tapes can differentiate again.
 using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
 
-/// Sets of values whose elements a gradient function reads: bit i stands for input (or output) i.
+/// Sets of values whose elements a gradient function reads: bit i means input (output) i.
 inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
 inline constexpr std::uint32_t kEveryTensor = ~0u;
 

@@ -151,7 +151,7 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
   if (!reuses_) {
     if (found != variables_.end()) {
       fail(ErrorCode::kAlreadyExists, "VariableStore: variable '", name,
-           "' is there already; expected a new name; call reuse_variables() to share it");
+           "' already exists; expected a new name; call reuse_variables() to share it");
     }
     options.name = name;
     Variable variable(initializer, std::move(options));
@@ -295,7 +295,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
   const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
   if (!numbers) {
     fail(ErrorCode::kUnimplemented, "the optimizer '", rule.name(),
-         "' cannot be a part of a step that XLA compiles; expected one of this library's rules; "
+         "' cannot be a part of a step that XLA compiles; expected one of tutti's rules; "
          "use Sgd or Adam");
   }
   std::vector<Tensor> before;

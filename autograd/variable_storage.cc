@@ -74,7 +74,7 @@ std::int64_t TensorPart::count() const {
 
 void VariableStorage::restore_part(const Tensor&) {
   fail(ErrorCode::kInternal, "Variable '", name(),
-       "'.restore_part: this process has all of it; expected restore()");
+       "'.restore_part: this process has the whole variable; call restore()");
 }
 
 Tensor VariableStorage::read_rows(const Tensor& rows) const {

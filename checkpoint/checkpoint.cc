@@ -179,11 +179,10 @@ std::vector<std::string> find_other_parts(const std::vector<Variable>& variables
     const auto found = parts_here.find(name);
     const int expected = found == parts_here.end() ? 0 : found->second;
     if (count == expected) continue;
-    const auto text = [](int parts) { return parts == 0 ? "not cut" : concat("cut into ", parts); };
-    problems.push_back(concat("'", name, "': expected it ", text(expected), ", got it ",
-                              text(count),
-                              "; a layer that is cut over devices is restored over "
-                              "the same number of devices only"));
+    const auto text = [](int parts) { return parts == 0 ? "one tensor" : concat(parts, " parts"); };
+    problems.push_back(concat("'", name, "': expected ", text(expected), ", got ", text(count),
+                              "; a layer that is split over devices can only be restored over "
+                              "the same number of devices"));
   }
   return problems;
 }
@@ -278,9 +277,9 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
     try {
       set_all(before, variables, states, providers);
     } catch (const std::exception& error) {
-      log(LogLevel::kError, concat("Checkpoint::restore: cannot set back: ", error.what()));
+      log(LogLevel::kError, concat("Checkpoint::restore: cannot undo: ", error.what()));
     } catch (...) {
-      log(LogLevel::kError, "Checkpoint::restore: cannot set back");
+      log(LogLevel::kError, "Checkpoint::restore: cannot undo");
     }
     throw;
   }
@@ -399,7 +398,7 @@ void Checkpoint::restore_deferred_items(const std::vector<Variable>& variables,
                                         const States& states, const Tensors& tensors) {
   if (!waiting_) return;
   require_none(find_problems(*waiting_, variables, states, tensors, {.ignore_unknown = true}),
-               "Checkpoint: restored later", waiting_->info.path);
+               "Checkpoint: deferred restore", waiting_->info.path);
   take_over(*waiting_, variables, states, tensors);
   waiting_ = rest_of(*waiting_, variables, states, tensors);
 }
@@ -419,7 +418,7 @@ void Checkpoint::set_about(std::string key, Json value) {
 CheckpointFile Checkpoint::values(std::int64_t step, internal::SavedAs form) const {
   if (waiting_) {
     log_warning_once(concat("Checkpoint: '", waiting().front(), "' of ", waiting_->info.path,
-                            " waits for something of this name, and is not saved again"));
+                            " is not saved: nothing in this program has that name yet"));
   }
   CheckpointFile file = current_values(variables_, states_, tensors_, form);
   file.info.step = step;

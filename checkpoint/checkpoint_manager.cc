@@ -74,7 +74,7 @@ Found read_newest(const std::vector<FoundVersion>& versions, const internal::Rea
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {
     if (version->shown.state == VersionState::kUnfinished) {
       log_warning(
-          concat("CheckpointManager::restore_latest: passing over ", version->shown.problem));
+          concat("CheckpointManager::restore_latest: skipping ", version->shown.problem));
       continue;
     }
     try {
@@ -92,17 +92,18 @@ void report(const Found& found, const std::string& directory, bool strict) {
   if (found.problems.empty()) return;
   const std::string problems = join(found.problems, "; ");
   if (!found.file) {
-    fail(ErrorCode::kDataLoss, "CheckpointManager::restore_latest: no checkpoint in '", directory,
-         "' is whole: ", problems);
+    fail(ErrorCode::kDataLoss, "CheckpointManager::restore_latest: every checkpoint in '",
+         directory, "' is damaged: ", problems);
   }
   if (strict) {
     fail(ErrorCode::kDataLoss,
          "CheckpointManager::restore_latest: the newest checkpoint is "
          "damaged: ",
-         problems, "; use strict = false: '", found.file->info.path, "' is whole");
+         problems, "; to restore '", found.file->info.path,
+         "', which is undamaged, use strict = false");
   }
   log(LogLevel::kError, concat("CheckpointManager::restore_latest: damaged: ", problems,
-                               "; going back to '", found.file->info.path, "'"));
+                               "; restoring '", found.file->info.path, "' instead"));
 }
 
 }  // namespace
@@ -217,7 +218,7 @@ std::vector<std::string> CheckpointManager::checkpoints() const {
     if (version.shown.state == VersionState::kWhole) paths.push_back(version.shown.path);
     if (version.refusal) {
       log_warning_once(
-          concat("CheckpointManager::checkpoints: leaving out ", version.shown.problem));
+          concat("CheckpointManager::checkpoints: skipping ", version.shown.problem));
     }
   }
   return paths;

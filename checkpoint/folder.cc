@@ -276,7 +276,7 @@ void Folder::sync() const {
 void Folder::lock() const {
   if (::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   fail(ErrorCode::kFailedPrecondition, "Checkpoint: another process is saving into '", path_,
-       "'; expected one writer per folder; try a folder of its own for each run");
+       "'; expected one writer per folder; use a separate folder for each run");
 }
 
 }  // namespace tutti::internal

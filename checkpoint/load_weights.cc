@@ -101,7 +101,7 @@ std::string list_contents(const CheckpointFile& file, const std::vector<Variable
     has.emplace_back(name, concat(tensor.dtype(), ' ', tensor.shape()));
   for (const Variable& variable : variables)
     wanted.emplace_back(variable.name(), concat(variable.dtype(), ' ', variable.shape()));
-  return concat("the file has: ", listed(has), "; wanted are: ", listed(wanted));
+  return concat("the file has: ", listed(has), "; the program expects: ", listed(wanted));
 }
 
 const Variable* find_variable(const std::vector<Variable>& variables, const std::string& name) {
@@ -135,7 +135,7 @@ void transpose_tensors(const std::vector<std::string>& parts,
         tensor->second = outputs_last(tensor->second, variable.shape());
     }
     if (found) continue;
-    fail(ErrorCode::kInvalidArgument, "transpose: no variable's name has '", part, "' in it");
+    fail(ErrorCode::kInvalidArgument, "transpose: no variable's name contains '", part, "'");
   }
 }
 

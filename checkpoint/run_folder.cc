@@ -79,7 +79,7 @@ void inspect_folder(const Folder& folder, FoundVersion& version) {
   version.shown.num_tensors = version.index->weight_map.size() + version.index->parts.size();
   if (version.index->step != version.shown.step) {
     fail(ErrorCode::kDataLoss, folder.path(), ": expected step ", version.shown.step,
-         " by its name, got ", version.index->step);
+         " according to its name, got ", version.index->step);
   }
   require_files(folder, *version.index);
 }
@@ -298,7 +298,7 @@ namespace {
 
 constexpr const char* kRemedy =
     "; try a folder that all workers share, or CheckpointManagerOptions::sharded = false, with "
-    "which worker 0 writes and reads all";
+    "which worker 0 writes and reads everything";
 
 /// Error that all workers throw.
 struct SharedError : Error {
@@ -412,7 +412,7 @@ std::optional<CheckpointFile> read_own(const std::string& path, const std::strin
       concat("Checkpoint: workers ", elsewhere, " do not see '", path, "' of worker 0");
   if (reading.must_be_shared) fail(ErrorCode::kFailedPrecondition, problem, kRemedy);
   if (self.number == 0) {
-    log_warning_once(concat(problem, ", which reads all and hands it to them"));
+    log_warning_once(concat(problem, ", which reads everything and sends it to them"));
   }
   return std::nullopt;
 }
@@ -458,8 +458,8 @@ void save_version(const std::string& directory, const CheckpointFile& file,
       if (run) folder = run->find_folder(name);
       if (!begun && !folder) {
         fail(ErrorCode::kFailedPrecondition, "Checkpoint: '", directory,
-             "' is another folder than worker 0 sees; expected ", name,
-             " in it, which worker 0 has made", kRemedy);
+             "' is another folder than that of worker 0; expected it to contain ", name,
+             ", which worker 0 has made", kRemedy);
       }
       index = write_own(begun ? begun->folder : *folder, plans[0].at("tag").as_string(), file,
                         self.number, static_cast<int>(plans.size()));

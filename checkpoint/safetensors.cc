@@ -68,8 +68,8 @@ Json metadata_json(const TextPairs& pairs) {
   std::set<std::string> seen;
   for (const auto& [key, value] : pairs) {
     require_name(key, seen, "metadata key");
-    internal::require(is_utf8(value), "format_safetensors: the metadata of key '", key,
-                      "' are not UTF-8");
+    internal::require(is_utf8(value), "format_safetensors: the metadata value of key '", key,
+                      "' is not UTF-8");
     metadata.set(key, value);
   }
   return metadata;
@@ -194,7 +194,7 @@ class HeaderParser {
  private:
   std::string kind() const {
     const std::string note = internal::kind_note(bytes_);
-    return note.empty() ? "; is this a safetensors file, and whole?" : note;
+    return note.empty() ? "; is this a complete safetensors file?" : note;
   }
 
   // Errors in the header's JSON count as damage of the file.
@@ -319,7 +319,7 @@ class HeaderParser {
       }
       if (entry.begin != end) {
         fail_at(source_, head_size_ + entry.begin, "tensor '", entry.name, "' ",
-                entry.begin < end ? "overlaps the one before" : "leaves a hole before it",
+                entry.begin < end ? "overlaps the previous tensor" : "leaves a gap before it",
                 "; expected it at offset ", head_size_ + end);
       }
       end = entry.end;

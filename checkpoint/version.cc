@@ -377,7 +377,7 @@ class TensorFile {
     };
     if (entries_.size() == num_listed && std::ranges::all_of(entries_, is_listed)) return;
     fail(ErrorCode::kDataLoss, reader_.path(), ": expected the ", num_listed, " tensors that ",
-         kIndexName, " lists for this file, got ", entries_.size(), " or others");
+         kIndexName, " lists for this file, got ", entries_.size(), " or different ones");
   }
 
   void read_range(const SafetensorsEntry& entry, std::size_t begin, std::size_t end, std::byte* to,

@@ -20,7 +20,7 @@ class CallTable {
  public:
   using Entry = std::pair<std::string, CallReader<Made>>;
 
-  /// `kind` names what is made: "layer". `remedy` ends the error about an unknown name: "call
+  /// `kind` is for example "layer". `remedy` ends the error about an unknown name: "call
   /// register_layer()".
   CallTable(std::string kind, std::string remedy, std::vector<Entry> entries)
       : kind_(std::move(kind)), remedy_(std::move(remedy)), entries_(std::move(entries)) {}

@@ -29,7 +29,8 @@ std::atomic<int> sleeping_outside{0};  // sleeping threads that this executor di
 thread_local bool is_counted = false;
 
 [[noreturn]] void end_process(const std::string& name, const char* reason) {
-  log(LogLevel::kError, concat("thread '", name, "': an exception left its body: ", reason));
+  log(LogLevel::kError,
+      concat("thread '", name, "': an exception escaped from its function: ", reason));
   std::abort();
 }
 
@@ -71,8 +72,8 @@ class SystemExecutor final : public Executor {
           std::thread([name, body = std::move(body)] { run_body(name, body); }));
     } catch (const std::system_error& error) {
       running_threads.fetch_sub(1, std::memory_order_relaxed);
-      fail(ErrorCode::kResourceExhausted, "thread '", name, "': expected to start it besides ",
-           others, " others of this process, got: ", error.code().message(),
+      fail(ErrorCode::kResourceExhausted, "thread '", name, "': cannot be started in addition to ",
+           others, " threads of this process: ", error.code().message(),
            "; raise the limit of processes (ulimit -u, pids.max of the container) or of memory "
            "(ulimit -v), or use fewer replicas, processes or data threads");
     }

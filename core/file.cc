@@ -174,7 +174,7 @@ FileDescriptor make_wake_event() {
   FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (event.is_open()) return event;
   fail(ErrorCode::kResourceExhausted,
-       "make_wake_event: expected an event of the system, got: ", std::strerror(errno));
+       "make_wake_event: the system cannot make an event: ", std::strerror(errno));
 }
 
 FileDescriptor watch_process(int pid) {

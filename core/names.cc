@@ -32,7 +32,7 @@ std::string choices(const std::vector<std::string>& names, std::string_view give
   std::string_view nearest;
   for (const std::string& name : names) {
     std::size_t apart = edit_distance(given, name);
-    // Also accepts a truncated, misspelt name: "miror" for mirrored.
+    // Accepts even a truncated, misspelt name: "miror" for mirrored.
     if (given.size() > 4)
       apart =
           std::min(apart, 1 + edit_distance(given, std::string_view(name).substr(0, given.size())));

@@ -225,7 +225,7 @@ std::uint64_t next_layer_number() {
 }
 
 internal::NumbersFromZero::NumbersFromZero() {
-  TUTTI_CHECK(!own_numbers, "NumbersFromZero: another one lives on this thread");
+  TUTTI_CHECK(!own_numbers, "NumbersFromZero: this thread already has one");
   own_numbers = this;
 }
 
@@ -237,7 +237,7 @@ void internal::fill_random(std::span<std::byte> bytes) {
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
     if (count < 0 && errno != EINTR) {
       fail(ErrorCode::kUnavailable,
-           "the system gives no random numbers: ", std::generic_category().message(errno));
+           "the system provides no random numbers: ", std::generic_category().message(errno));
     }
   }
 }

@@ -44,7 +44,7 @@ void ExponentialMovingAverage::check_is_new(const std::string& name) const {
   for (const Variable& average : averages()) {
     if (average.name() != average_name(name)) continue;
     fail(ErrorCode::kAlreadyExists, "ExponentialMovingAverage: '", name,
-         "' has its average already; expected each variable once");
+         "' already has an average; expected each variable once");
   }
 }
 

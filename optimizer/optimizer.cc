@@ -135,7 +135,7 @@ bool Optimizer::has_loss_scale() const {
 void Optimizer::use_dynamic_loss_scale(const DynamicLossScaleOptions& options) {
   if (has_loss_scale()) {
     fail(ErrorCode::kFailedPrecondition, name_,
-         ": the loss has a scale already; expected one of loss_scale_factor and "
+         ": the loss already has a scale; expected one of loss_scale_factor and "
          "dynamic_loss_scale");
   }
   dynamic_loss_scale_ = std::make_unique<internal::DynamicLossScale>(name_, options);
@@ -166,8 +166,9 @@ void Optimizer::exclude_from_weight_decay(const std::vector<std::string>& parts_
     if (found) continue;
     std::vector<std::string> names;
     for (const Variable& variable : variables_) names.push_back(variable.name());
-    fail(ErrorCode::kInvalidArgument, name_, ".exclude_from_weight_decay: no variable's name has '",
-         part, "' in it; expected part of one of ", join(names));
+    fail(ErrorCode::kInvalidArgument, name_,
+         ".exclude_from_weight_decay: no variable's name contains '", part,
+         "'; expected part of one of ", join(names));
   }
   describe_settings();
 }

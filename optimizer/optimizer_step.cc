@@ -34,7 +34,7 @@ void require_replica_context(const std::string& name, const char* method) {
   } catch (const Error&) {
     fail(ErrorCode::kFailedPrecondition, name, ".", method,
          ": cannot be called in cross-replica context; expected a call inside strategy.run(), got "
-         "one in strategy.scope() alone; move it into the step function");
+         "one outside it in strategy.scope(); move it into the step function");
   }
 }
 
@@ -242,7 +242,7 @@ const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const Updat
     fail(ErrorCode::kUnimplemented, name_, ": ",
          accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
          " decides on the host what a step does; expected a step that always does the same, got "
-         "one that is captured; run the step function itself");
+         "one that is captured; run the step function directly");
   }
   const auto live = std::make_shared<UpdateScalars>(scalars);
   recorder.on_replay(

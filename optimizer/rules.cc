@@ -19,7 +19,7 @@ namespace tutti {
 void FormulaRule::apply(const UpdateArgs& args) const { update(args, nullptr); }
 
 void FormulaRule::direct(const UpdateArgs& args, void* direction) const {
-  if (!uses_norms()) fail(ErrorCode::kInternal, name(), ": has no direction, as it uses no norms");
+  if (!uses_norms()) fail(ErrorCode::kInternal, name(), ": has no direction: it uses no norms");
   if (args.count > 0) update(args, direction);
 }
 
@@ -391,7 +391,7 @@ std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& sc
 
 OptimizerOptions shared_options(const AdamWOptions& options) {
   internal::require(options.weight_decay,
-                    "adamw: expected a weight_decay, got none; use Adam for training without");
+                    "adamw: expected a weight_decay, got none; use Adam to train without it");
   OptimizerOptions shared = shared_options<AdamWOptions>(options);
   if (shared.name.empty()) shared.name = "adamw";
   return shared;

@@ -44,7 +44,7 @@ struct DecayingRule {
 Rule make_decoupled_weight_decay(const Json& d) {
   const Rule then = make_described(d.at("then"));
   internal::require(!then->uses_norms(), "decoupled_weight_decay: '", then->name(),
-                    "' uses norms of the whole variable; expected a rule without");
+                    "' uses norms of the whole variable; expected a rule without norms");
   const auto both = std::make_shared<const DecayingRule>(then);
   return {both, &both->rule};
 }
@@ -99,7 +99,7 @@ UpdateRuleFactory factory_of(const std::string& name) {
 Rule make_described(const Json& description) {
   const std::string& name = description.at("rule").as_string();
   Rule rule = factory_of(name)(description);
-  internal::require(rule, "the factory of '", name, "' gave no rule");
+  internal::require(rule, "the factory of '", name, "' returned no rule");
   // A number that the factory did not read would be lost silently.
   const Json made = rule->describe();
   for (const Json::Member& member : description.as_object()) {

@@ -213,7 +213,7 @@ class SpecParser {
   std::optional<int> number(std::string_view word) const {
     if (word == "*") return std::nullopt;
     const auto value = internal::parse_number<int>(word);
-    if (!value || *value < 0) fail_part(text_, part_, "no whole number >= 0, and no *");
+    if (!value || *value < 0) fail_part(text_, part_, "neither a whole number >= 0 nor *");
     return value;
   }
 

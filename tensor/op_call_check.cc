@@ -23,7 +23,7 @@ class CallCheck {
     std::vector<std::string> types;
     for (const Tensor& each : call_.inputs)
       types.push_back(concat(each.dtype(), " ", each.shape()));
-    fail_op(call_.op, call_.where, "a call that no function makes: ", parts..., "; the inputs are ",
+    fail_op(call_.op, call_.where, "not a valid call: ", parts..., "; the inputs are ",
             join(types));
   }
   template <class... Parts>
@@ -249,7 +249,7 @@ void check_part(const CallCheck& c, const Shape& whole, const Shape& part,
              "parts within the shape");
   }
   for (std::size_t axis = static_cast<std::size_t>(whole.rank()); axis < begin.size(); ++axis) {
-    c.expect(begin[axis] == 0, "nothing for axes that are not there");
+    c.expect(begin[axis] == 0, "a begin of 0 for missing axes");
   }
 }
 
@@ -260,7 +260,7 @@ Specs concatenated(const CallCheck& c) {
   for (std::size_t i = 0; i < c.num_inputs(); ++i) {
     c.expect(c.shape(i).rank() == c.shape(0).rank() &&
                  c.shape(i).with_dim(axis, 0) == c.shape(0).with_dim(axis, 0),
-             "equal shapes but for the axis");
+             "equal shapes except along the axis");
     length += c.shape(i)[axis];
   }
   return {{c.shape(0).with_dim(axis, length), c.dtype(0)}};
@@ -276,7 +276,8 @@ Specs one_hot_outputs(const CallCheck& c, DType dtype) {
 
 Specs gathered(const CallCheck& c) {
   c.inputs(2, 2), c.index(1), c.rank(c.shape(0), 1);
-  c.expect(c.shape(0).rank() + c.shape(1).rank() - 1 <= Shape::kMaxRank, "a shorter shape");
+  c.expect(c.shape(0).rank() + c.shape(1).rank() - 1 <= Shape::kMaxRank,
+           "a result of fewer dimensions");
   std::vector<std::int64_t> dims(c.shape(1).begin(), c.shape(1).end());
   dims.insert(dims.end(), c.shape(0).begin() + 1, c.shape(0).end());
   return {{shape_of(dims), c.dtype(0)}};
@@ -415,7 +416,7 @@ Specs outputs_of(const OpCall& call, const CallCheck& c) {
     case OpId::kBroadcastTo:
       c.inputs(1, 1);
       c.expect(try_broadcast(c.shape(0), c.output()) == c.output(),
-               "a shape that it broadcasts to");
+               "a shape to which the input broadcasts");
       return {{c.output(), c.dtype(0)}};
     case OpId::kOneHot:
       c.expect(!call.outputs.empty(), "an output");
@@ -425,7 +426,7 @@ Specs outputs_of(const OpCall& call, const CallCheck& c) {
     case OpId::kScatterRows:
       return scattered_rows(c);
     case OpId::kReverse:
-      c.expect(c.attributes<AxesAttributes>().axes >> c.shape(0).rank() == 0, "its axes");
+      c.expect(c.attributes<AxesAttributes>().axes >> c.shape(0).rank() == 0, "axes of the input");
       return of_one_shape(1);
     case OpId::kCumulativeSum:
       c.axis(c.attributes<CumulativeSumAttributes>().axis);
@@ -433,7 +434,7 @@ Specs outputs_of(const OpCall& call, const CallCheck& c) {
     case OpId::kTopK: {
       c.inputs(1, 1), c.rank(c.shape(0), 1), c.rank(c.output(), 1);
       const std::int64_t count = c.output().dim(-1);
-      c.expect(count <= c.shape(0).dim(-1), "no more than the input has");
+      c.expect(count <= c.shape(0).dim(-1), "no more than the last axis has");
       const Shape shape = c.shape(0).with_dim(-1, count);
       return {{shape, c.dtype(0)}, {shape, DType::kInt64}};
     }

@@ -111,7 +111,7 @@ void combine_typed(const DeviceCombine& combine, cudaStream_t stream) {
       if constexpr (!std::is_integral_v<T>) return combine_by<Mean, T>(combine, stream);
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "combine: MEAN of integers is SUM, then divide() to float32");
+  fail(ErrorCode::kInvalidArgument, "combine: no MEAN of integers; use SUM and then divide()");
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ void combine(const DeviceCombine& combine, cudaStream_t stream) {
   visit_dtype(combine.dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, bool>) {
       if (combine.op != ReduceOp::kMin && combine.op != ReduceOp::kMax) {
-        fail(ErrorCode::kInvalidArgument, "combine: bool has MIN and MAX only, got ", combine.op,
+        fail(ErrorCode::kInvalidArgument, "combine: expected MIN or MAX for bool, got ", combine.op,
              "; call cast() first");
       }
       combine_typed<std::uint8_t>(combine, stream);  // a bool is a byte of 0 or 1

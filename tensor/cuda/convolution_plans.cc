@@ -346,7 +346,7 @@ std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DTyp
       if (plan.workspace_bytes <= max_workspace_bytes) {
         plans.push_back(std::move(plan));
       } else {
-        reason = concat("an engine that needs ", plan.workspace_bytes, " bytes");
+        reason = concat("it needs ", plan.workspace_bytes, " bytes of workspace");
       }
     }
   }

@@ -258,8 +258,8 @@ void transpose_matrix(DType dtype, const void* from, void* to, std::int64_t rows
     case 8:
       return transpose_as<std::uint64_t>(from, to, rows, columns, stream);
     default:
-      fail(ErrorCode::kUnimplemented, "transpose_matrix: expected 2, 4 or 8 bytes an element, got ",
-           to_string(dtype));
+      fail(ErrorCode::kUnimplemented,
+           "transpose_matrix: expected 2, 4 or 8 bytes per element, got ", to_string(dtype));
   }
 }
 

@@ -46,7 +46,7 @@ inline void check(cudaError_t status, const char* who) {
   (void)cudaGetLastError();  // reported now, and not again by the next launch
   fail(code_of(status), who, ": CUDA reports ", cudaGetErrorName(status), ": ",
        cudaGetErrorString(status),
-       is_final(status) ? "; this GPU can do nothing more for this process: restart it" : "");
+       is_final(status) ? "; this process cannot use the GPU any more: restart it" : "");
 }
 
 /// Number of threads per block in elementwise kernels.

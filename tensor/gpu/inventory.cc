@@ -77,8 +77,8 @@ std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGp
   internal::require(wanted.memory_limit <= device.total_bytes / wanted.per_gpu,
                     "virtual GPUs: ", wanted.per_gpu, " parts of ", wanted.memory_limit / kMebibyte,
                     " MiB each; expected at most ", device.total_bytes / kMebibyte,
-                    " MiB together, which is what GPU ", ordinal, " (", device.name,
-                    ") has; try smaller parts");
+                    " MiB together, the memory of GPU ", ordinal, " (", device.name,
+                    "); try smaller parts");
   return wanted.memory_limit;
 }
 
@@ -238,8 +238,8 @@ std::string existing_module() {
   return "";
 }
 
-/// Opens the named module first, because only the module says whether its GPUs are simulated and
-/// need no driver.
+/// Opens the named module before the driver, because only the module shows whether its GPUs are
+/// simulated and need no driver.
 LoadedBackend load_named(const std::string& path) {
   LoadedBackend loaded;
   loaded.module = path;

@@ -38,7 +38,8 @@ BufferRef allocate_pinned(std::size_t bytes) {
   try {
     return pinned_allocator().allocate(bytes);
   } catch (const Error& error) {
-    log_warning_once(concat(error.message(), "; other host memory is used, which is slower"));
+    log_warning_once(
+        concat(error.message(), "; pageable host memory is used instead, which is slower"));
     return BufferRef::allocate(bytes);
   }
 }

@@ -164,8 +164,8 @@ void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) 
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
        memory->shape(), " on ", memory->device(),
-       " is used for the first time while capturing; expected the same variables as in the call "
-       "before; try more num_warm_up_calls");
+       " is used for the first time while capturing; expected the same variables as in the "
+       "previous call; try more num_warm_up_calls");
 }
 
 void StepCapture::Recorder::write_values(const RandomContext& context) {
@@ -214,7 +214,7 @@ StepCapture::Graph::Graph(std::span<const Device> of_replicas) {
   for (const Device& device : of_replicas) {
     if (device.type != DeviceType::kGpu) {
       fail(ErrorCode::kUnimplemented, "captured step: a replica on ", device,
-           "; expected GPUs alone; run the step function itself");
+           "; expected only GPUs; run the step function directly");
     }
     const bool is_known =
         std::ranges::any_of(memory, [&](const auto& each) { return each->device() == device; });

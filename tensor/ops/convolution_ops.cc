@@ -214,7 +214,7 @@ WindowAxis transposed_axis(const Operand& x, std::int64_t size, std::int64_t inp
     if (axis.output == input) return axis;
   }
   fail_as(kTransposed, x, "expected an output size that a convolution of stride ", stride,
-          " and window ", window, " brings to ", input, " for input ", x.shape(), ", got ", size);
+          " and window ", window, " reduces to ", input, " for input ", x.shape(), ", got ", size);
 }
 
 }  // namespace
@@ -359,7 +359,7 @@ Tensor upsample2d_grad(const Operand& dy, const Shape& input_shape,
   const bool fits = s.rank() == 4 && dy.shape() == Shape{s[0], s[1] * attributes.factor_h,
                                                          s[2] * attributes.factor_w, s[3]};
   if (!fits) {
-    fail_op(op, dy.where, "shapes do not belong to one enlargement; got input ", s,
+    fail_op(op, dy.where, "shapes do not belong to one upsampling; got input ", s,
             ", gradient of the result ", dy.shape(), " and factors ", attributes.factor_h, " x ",
             attributes.factor_w);
   }

@@ -31,7 +31,7 @@ void require_step(bool is_nonzero) {
 
 void require_count(const char* name, std::int64_t count) {
   if (count >= 0) return;
-  fail(ErrorCode::kInvalidArgument, name, ": expected >= 0, got ", count);
+  fail(ErrorCode::kInvalidArgument, name, ": expected a size >= 0, got ", count);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class Einsum {
     const std::size_t arrow = equation_.find("->");
     const std::vector<std::string> inputs = split_text(equation_.substr(0, arrow));
     if (operands.empty() || inputs.size() != operands.size()) {
-      fail_here("expected one operand for each of the equation, ", inputs.size(), ", got ",
+      fail_here("expected as many operands as the equation has, ", inputs.size(), ", got ",
                 operands.size());
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) add_operand(inputs[i], operands[i]);
@@ -120,8 +120,8 @@ class Einsum {
       const std::int64_t length = tensor.shape().dim(static_cast<int>(i));
       const auto [known, is_new] = lengths_.emplace(named.axes[i], length);
       if (is_new || known->second == length) continue;
-      fail_here("axes of '", named.axes[i], "' have one length; expected ", known->second, ", got ",
-                length, " in shape ", tensor.shape());
+      fail_here("axes of '", named.axes[i], "' differ in length; expected ", known->second,
+                ", got ", length, " in shape ", tensor.shape());
     }
     operands_.push_back(diagonals(std::move(named)));
   }

@@ -11,7 +11,7 @@ namespace {
 
 [[noreturn]] void refuse_integers(const OpCall& call) {
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-       ": not for integers within a step that XLA compiles; expected floating numbers, got ",
+       ": not available for integers in a step that XLA compiles; expected a floating type, got ",
        call.inputs[0].dtype(), "; call cast()");
 }
 

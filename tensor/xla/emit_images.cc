@@ -101,7 +101,7 @@ const UpsampleAttributes& nearest_only(const OpCall& call) {
   const auto& a = call.attributes_as<UpsampleAttributes>();
   if (a.interpolation == Interpolation::kNearest) return a;
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-       ": bilinear interpolation within a step that XLA compiles; expected nearest; use "
+       ": no bilinear interpolation in a step that XLA compiles; expected nearest; use "
        "Interpolation::kNearest, or another strategy");
 }
 

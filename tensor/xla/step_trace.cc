@@ -64,9 +64,8 @@ void StepValue::materialize(std::byte* to) {
          "last checkpoint");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-       " is read on the host within the step that XLA is to compute, before it is computed; "
-       "expected a step that only works with tensors; return the tensor and read it "
-       "after run()");
+       " is read on the host within a step that XLA has not computed yet; expected a step that "
+       "only works with tensors; return the tensor and read it after run()");
 }
 
 namespace {
@@ -356,7 +355,7 @@ constexpr std::size_t kHashSize = 32;
 
 void warn(const std::string& path, std::string_view what, std::string_view reason) {
   log_warning(concat("XLA: ", path, " ", what, ": ", reason,
-                     "; the step is compiled; remove the file, or another TUTTI_XLA_CACHE"));
+                     "; the step is compiled; remove the file, or set another TUTTI_XLA_CACHE"));
 }
 
 std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,
@@ -375,7 +374,7 @@ std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,
     const std::string_view rest = all.substr(key.size());
     const std::string_view bytes = rest.substr(std::min(kHashSize, rest.size()));
     if (rest.substr(0, kHashSize) != hash_of(bytes)) {
-      warn(path, "is not used", "it is damaged: its checksum is another one");
+      warn(path, "is not used", "it is damaged: its checksum is wrong");
       return nullptr;
     }
     return client_.load(bytes, devices.size());
@@ -427,8 +426,8 @@ std::string operation_at(const Trace& trace, std::size_t index) {
   fail(ErrorCode::kInvalidArgument, "a step of ", "replicas that XLA compiles: replica ",
        first.replica(), " does ", operation_at(first, index), ", replica ", other.replica(),
        " does ", operation_at(other, index),
-       "; expected the same operations on the same shapes in all replicas; use batches that all "
-       "replicas share alike: batch(n, drop_remainder)");
+       "; expected the same operations on the same shapes in all replicas; use batches that "
+       "divide equally among the replicas: batch(n, drop_remainder)");
 }
 
 bool same_arguments(const Trace& a, const Trace& b) {
@@ -483,7 +482,7 @@ void dump(const std::string& text, std::size_t number) {
   if (!folder || !*folder) return;
   const auto path = std::filesystem::path(folder) / concat("step_", number, ".mlir");
   write_file_atomically(path.string(), text);
-  log_info(concat("XLA: program ", number, " is in ", path.string()));
+  log_info(concat("XLA: program ", number, " was written to ", path.string()));
 }
 
 }  // namespace

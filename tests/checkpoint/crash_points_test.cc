@@ -91,7 +91,7 @@ class CrashPoints : public TestWithParam<bool> {
     }
   }
 
-  const LogLines log_{LogLevel::kWarning};  // absorbs "passing over step_3 ..."
+  const LogLines log_{LogLevel::kWarning};  // absorbs "skipping step_3 ..."
   std::string folder_;
   CheckpointManagerOptions options_;
   std::vector<std::string> calls_;

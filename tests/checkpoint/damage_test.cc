@@ -45,11 +45,11 @@ class DamagedCheckpoint : public Test {
     log_.clear();
     expect_found(path);
     EXPECT_EQ(restored_number(folder_), 1);
-    EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr(path), HasSubstr("going back to"),
+    EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr(path), HasSubstr("; restoring"),
                                                HasSubstr(folder_ + "/step_1"))));
     CheckpointManager manager(series_.checkpoint(), folder_);
     EXPECT_ERROR(manager.restore_latest({.strict = true}), kDataLoss, path, "strict",
-                 "step_1' is whole");
+                 "step_1', which is undamaged");
   }
 
   LogLines log_{LogLevel::kWarning};
@@ -211,7 +211,7 @@ TEST_F(DamagedCheckpoint, EarlierFormatIsRefusedUntilNextSave) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_THAT(manager.checkpoints(), ElementsAre(folder_ + "/step_1", newest_));
   }
-  EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr("leaving out"), HasSubstr(earlier))));
+  EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr("skipping"), HasSubstr(earlier))));
   series_.save(manager, 3, 3);
   EXPECT_EQ(restored_number(folder_), 3);
   EXPECT_EQ(manager.latest(), folder_ + "/step_3");

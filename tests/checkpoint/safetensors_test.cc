@@ -310,10 +310,10 @@ std::vector<Damage> damages() {
        {"tensor 'b'", "overlaps"}},
       {"Hole",
        file_with("{" + a + R"(,"b":{"dtype":"U8","shape":[1],"data_offsets":[5,6]}})", 6),
-       {"tensor 'b'", "hole"}},
+       {"tensor 'b'", "gap"}},
       {"HoleAtTheStart",
        file_with(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2),
-       {"tensor 'b'", "hole"}},
+       {"tensor 'b'", "gap"}},
       {"NoBool",
        length_bytes(55) + R"({"f":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})" + "\x01\x02",
        {"tensor 'f'", "0 or 1, got 2", "offset 64"}},
@@ -486,17 +486,17 @@ TEST(LoadWeights, ErrorNamesLayersWithDifferentShardCount) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"dense/kernel/part_0", numbers({1.0F, 2.0F})},
                {"dense/kernel/part_1", numbers({3.0F, 4.0F})}});
-  const std::string rule = "a layer that is cut over devices is restored over the same number";
+  const std::string rule = "a layer that is split over devices can only be restored over the same";
   const std::vector<Variable> three = {zeros("dense/kernel/part_0", {2}),
                                        zeros("dense/kernel/part_1", {1}),
                                        zeros("dense/kernel/part_2", {1})};
   EXPECT_INVALID(load_weights(path, three),
-                 "'dense/kernel': expected it cut into 3, got it cut into 2", rule);
+                 "'dense/kernel': expected 3 parts, got 2 parts", rule);
   EXPECT_INVALID(load_weights(path, {zeros("dense/kernel", {4})}),
-                 "'dense/kernel': expected it not cut, got it cut into 2", rule);
+                 "'dense/kernel': expected one tensor, got 2 parts", rule);
   write(path, {{"dense/kernel", numbers({1.0F, 2.0F, 3.0F, 4.0F})}});
   EXPECT_INVALID(Checkpoint(three).restore(path),
-                 "'dense/kernel': expected it cut into 3, got it not cut", rule);
+                 "'dense/kernel': expected 3 parts, got one tensor", rule);
 }
 
 }  // namespace tutti::testing::safetensors_test

@@ -293,7 +293,7 @@ TEST(ExecutorDeathTest, UncaughtExceptionTerminatesAndNamesThread) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       Executor::system().start("bad-thread", [] { throw std::runtime_error("oops"); })->join(),
-      "thread 'bad-thread': an exception left its body: oops");
+      "thread 'bad-thread': an exception escaped from its function: oops");
 }
 
 /// Prevents thread creation for its lifetime, by leaving no address space for stacks.
@@ -328,8 +328,8 @@ TEST(ExecutorTest, ThreadStartFailureNamesLimitsToRaise) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
       EXPECT_EQ(error.message(),
-                concat("thread 'replica-3': expected to start it besides ", before,
-                       " others of this process, got: Resource temporarily unavailable; raise the "
+                concat("thread 'replica-3': cannot be started in addition to ", before,
+                       " threads of this process: Resource temporarily unavailable; raise the "
                        "limit of processes (ulimit -u, pids.max of the container) or of memory "
                        "(ulimit -v), or use fewer replicas, processes or data threads"));
     }

@@ -182,7 +182,7 @@ TEST(CudaCombine, RefusesUnsupportedCalls) {
       "MEAN of integers");
   EXPECT_INVALID(
       cuda::combine({ReduceOp::kSum, DType::kBool, values.pointers, out, 3}, arena.stream()),
-      "bool has MIN and MAX");
+      "expected MIN or MAX for bool");
   EXPECT_INVALID(cuda::combine({ReduceOp::kSum, DType::kInt32, {}, out, 3}, arena.stream()),
                  "1 .. 64 inputs, got 0");
 }

@@ -261,7 +261,7 @@ TEST(ModelFile, StoresCustomOptimizers) {
   const OptimizerSpec made(OptimizerSpec::Factory([](std::span<const Variable> variables) {
     return std::make_unique<HalfRate>(variables, HalfRateOptions{});
   }));
-  EXPECT_ERROR((void)made.to_json(), kUnimplemented, "a function of your own makes");
+  EXPECT_ERROR((void)made.to_json(), kUnimplemented, "made by your own function");
 }
 
 TEST(ModelFile, StoresOptimizersLossesAndMetrics) {
@@ -377,7 +377,8 @@ TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
                                  "'classifier.bias' float32 [3], 'classifier.weight' float32 [3, "
                                  "8], "));
   EXPECT_THAT(missing,
-              HasSubstr("; wanted are: 'conv2d/kernel' float32 [3, 3, 2, 4], 'conv2d/bias' "));
+              HasSubstr("; the program expects: 'conv2d/kernel' float32 [3, 3, 2, 4], "
+                        "'conv2d/bias' "));
 
   LoadWeightsOptions options = names_of_pytorch();
   options.transpose = {};
@@ -388,7 +389,7 @@ TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
 
   options = names_of_pytorch();
   options.transpose = {"kernle"};
-  EXPECT_THAT(refused(options), HasSubstr("no variable's name has 'kernle' in it"));
+  EXPECT_THAT(refused(options), HasSubstr("no variable's name contains 'kernle'"));
   options = names_of_pytorch();
   options.rename["classifier.wieght"] = "dense/kernel";
   EXPECT_THAT(refused(options), HasSubstr("rename: the file has no 'classifier.wieght'"));

@@ -273,7 +273,7 @@ TEST(StrategyCheckpoint, DamagedShardIsNamedAndPreviousVersionRestored) {
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("model-00003-of-00003.safetensors: the file is damaged"),
                                  HasSubstr("worker 1: "), Not(HasSubstr("worker 0: ")),
-                                 HasSubstr("step_1' is whole"))));
+                                 HasSubstr("step_1', which is undamaged"))));
 }
 
 TEST(StrategyCheckpoint, MismatchedRestoreLeavesVariablesUnchanged) {

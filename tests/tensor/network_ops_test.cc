@@ -545,7 +545,7 @@ TEST(Conv2dVariants, ErrorsNameOperationShapesAndLine) {
   EXPECT_INVALID(conv2d_transpose(x, Tensor::ones({3, 3, 4, 5})),
                  "conv2d_transpose at network_ops_test.cc:", "[3, 3, 4, 5]", "[8, 6, 6, 4]");
   EXPECT_INVALID(conv2d_transpose(x, Tensor::ones({3, 3, 5, 4}), {.output_height = 9}),
-                 "conv2d_transpose at network_ops_test.cc:", "brings to 6", "got 9");
+                 "conv2d_transpose at network_ops_test.cc:", "reduces to 6", "got 9");
   EXPECT_INVALID(conv2d_transpose(x, Tensor::ones({3, 3, 5, 4}), Tensor::ones({4})),
                  "conv2d_transpose", "bias", "[5]", "[4]");
   EXPECT_INVALID(conv2d(x, Tensor::ones({3, 3, 1, 6}), {.groups = 3}),

@@ -343,7 +343,7 @@ TEST(OpCallCheck, RejectsAttributesOutsideInputs) {
   slice.begin = {-1, 0};
   refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "parts within");
   slice.begin = {0, 0, 9};
-  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "axes that are not");
+  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "missing axes");
   PadAttributes pad;
   pad.before = {5, 0};
   refused(call_of(OpId::kPad, {x}, {{{8, 6}, DType::kFloat32}}, pad), "parts within");

@@ -90,7 +90,7 @@ class Checkpoints(ProgramCase):
             self.output("list", folder, expected_code=1)
             result = train(folder, 4, "--resume")
             self.assertIn("after step 2", result.stdout, result.stderr)
-            self.assertIn("going back to", result.stderr)
+            self.assertIn("; restoring", result.stderr)
             self.assertIn("2 whole, 0 damaged", self.output("verify", folder))
 
     def test_damaged_version_is_listed_with_intact_versions(self):
@@ -105,7 +105,7 @@ class Checkpoints(ProgramCase):
                 text = self.output("verify", path, expected_code=1)
                 self.assertIn("earlier format with manifest.json", text)
             self.assertIn("1 whole, 2 damaged", text)
-            self.assertIn("expected step 3 by its name, got 2", text)
+            self.assertIn("expected step 3 according to its name, got 2", text)
 
     def test_sharded_versions_of_several_workers_are_supported(self):
         with tempfile.TemporaryDirectory() as holder:

@@ -190,7 +190,7 @@ class Threads(unittest.TestCase):
         result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
                                 capture_output=True, timeout=60, check=False)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
-        self.assertRegex(result.stderr, r"\Atutti: thread '.*': expected to start it besides \d+ others of this process, got: "
+        self.assertRegex(result.stderr, r"\Atutti: thread '.*': cannot be started in addition to \d+ threads of this process: "
                                         r"Resource temporarily unavailable; raise .*ulimit -u.*ulimit -v.*\n\Z")
 
 
