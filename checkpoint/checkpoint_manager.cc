@@ -73,8 +73,7 @@ Found read_newest(const std::vector<FoundVersion>& versions, const internal::Rea
   Found found;
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {
     if (version->shown.state == VersionState::kUnfinished) {
-      log_warning(
-          concat("CheckpointManager::restore_latest: skipping ", version->shown.problem));
+      log_warning(concat("CheckpointManager::restore_latest: skipping ", version->shown.problem));
       continue;
     }
     try {
@@ -217,8 +216,7 @@ std::vector<std::string> CheckpointManager::checkpoints() const {
   for (const FoundVersion& version : versions_in(directory_)) {
     if (version.shown.state == VersionState::kWhole) paths.push_back(version.shown.path);
     if (version.refusal) {
-      log_warning_once(
-          concat("CheckpointManager::checkpoints: skipping ", version.shown.problem));
+      log_warning_once(concat("CheckpointManager::checkpoints: skipping ", version.shown.problem));
     }
   }
   return paths;

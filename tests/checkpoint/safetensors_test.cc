@@ -490,8 +490,7 @@ TEST(LoadWeights, ErrorNamesLayersWithDifferentShardCount) {
   const std::vector<Variable> three = {zeros("dense/kernel/part_0", {2}),
                                        zeros("dense/kernel/part_1", {1}),
                                        zeros("dense/kernel/part_2", {1})};
-  EXPECT_INVALID(load_weights(path, three),
-                 "'dense/kernel': expected 3 parts, got 2 parts", rule);
+  EXPECT_INVALID(load_weights(path, three), "'dense/kernel': expected 3 parts, got 2 parts", rule);
   EXPECT_INVALID(load_weights(path, {zeros("dense/kernel", {4})}),
                  "'dense/kernel': expected one tensor, got 2 parts", rule);
   write(path, {{"dense/kernel", numbers({1.0F, 2.0F, 3.0F, 4.0F})}});

@@ -376,9 +376,8 @@ TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
   EXPECT_THAT(missing, HasSubstr("the file has: 'bn.num_batches_tracked' int64 [], "
                                  "'classifier.bias' float32 [3], 'classifier.weight' float32 [3, "
                                  "8], "));
-  EXPECT_THAT(missing,
-              HasSubstr("; the program expects: 'conv2d/kernel' float32 [3, 3, 2, 4], "
-                        "'conv2d/bias' "));
+  EXPECT_THAT(missing, HasSubstr("; the program expects: 'conv2d/kernel' float32 [3, 3, 2, 4], "
+                                 "'conv2d/bias' "));
 
   LoadWeightsOptions options = names_of_pytorch();
   options.transpose = {};
