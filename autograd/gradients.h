@@ -81,8 +81,8 @@ struct GradientContext {
   }
 };
 
-/// Returns one Gradient per input (none if there is no path or it is not needed). Uses operations,
-/// so that outer tapes can differentiate again.
+/// Returns one Gradient per input, or none for an input that no path reaches or that is not needed.
+/// Uses operations, so that outer tapes can differentiate again.
 using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
 
 /// Sets of values whose elements a gradient function reads: bit i means input (output) i.

@@ -43,7 +43,7 @@ struct Node {
   std::vector<std::pair<std::size_t, ReadAgain>>
       read_again;  // by index of an input that is not kept
   std::vector<TensorSpec> input_specs;
-  std::vector<Tensor> outputs;   // only those that the gradient uses
+  std::vector<Tensor> outputs;   // only the outputs that the gradient uses
   std::vector<int> input_slots;  // kNoSlot for an input that is not tracked
   std::vector<int> output_slots;
   BackwardFunction backward;

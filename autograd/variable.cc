@@ -426,7 +426,8 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-/// For messages only: building the text takes as long as updating a small variable.
+/// Returns the beginning of an error text. Called only for errors: building the text takes as long
+/// as updating a small variable.
 std::string who_updates(const UpdateRule& rule) {
   return concat("VariableComponent::update (", rule.name(), ")");
 }
@@ -466,7 +467,7 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
     return internal::accumulate_by_operation(*memory_, op, value.to(device()));
   }
   const MutableTensor& own =
-      memory_->writable();  // first, because a captured step rejects the write by name
+      memory_->writable();  // first: throws if a captured step uses the variable
   const Tensor local = value.to(device());
   visit_dtype(own.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, bool>) {

@@ -71,8 +71,8 @@ std::map<std::string, std::vector<std::string>> tensors_by_variable(
        "'; expected different names; use VariableOptions::name");
 }
 
-/// Returns what VariableStorage::save() returns for all variables. Throws kInvalidArgument if two
-/// have the same name.
+/// Returns the tensors that VariableStorage::save() returns for all variables. Throws
+/// kInvalidArgument if two tensors have the same name.
 TensorMap saved_tensors(const std::vector<Variable>& variables) {
   TensorMap tensors;
   for (const Variable& variable : variables) {

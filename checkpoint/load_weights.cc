@@ -140,7 +140,7 @@ void transpose_tensors(const std::vector<std::string>& parts,
 }
 
 /// Casts floating-point tensors to the types of their variables. Logs once how many were cast, as a
-/// warning if that rounds values.
+/// warning if a cast rounds values.
 void cast_tensors(const std::vector<Variable>& variables, const std::string& path,
                   CheckpointFile& file) {
   std::string example;

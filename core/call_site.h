@@ -16,7 +16,8 @@ class CallSite {
   ~CallSite() { current_ = outer_; }
   CallSite& operator=(CallSite&&) = delete;
 
-  /// Returns the location of the innermost scope; one without a line if there is none.
+  /// Returns the location of the innermost scope, or a location without a line if there is no
+  /// scope.
   static SourceLocation current() { return current_; }
 
  private:

@@ -6,8 +6,8 @@
 
 namespace tutti::internal {
 
-/// Returns how often this thread has called current_random_context() or next_call_ordinal(), which
-/// supply random keys, or note_random_step().
+/// Returns how many random draws this thread has made: calls of current_random_context() or
+/// next_call_ordinal(), which supply random keys, and of note_random_step().
 std::uint64_t num_random_draws();
 /// Counts as a draw. Called at the end of a training step, because the next step uses other random
 /// numbers.

@@ -60,7 +60,8 @@ bool is_out_of_reach(const Gradient& gradient) {
   return !host_reads_at_once(values) || internal::lazy_value(values);
 }
 
-/// Gradients of one device, and the sums of their squares there, so that the host does not wait.
+/// Gradients on one device, and the sums of their squares, which stay on the device, so that the
+/// host does not wait.
 struct OnDevice {
   Device device;
   std::vector<std::size_t> indices;  // in the list of gradients

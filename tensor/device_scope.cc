@@ -119,7 +119,7 @@ std::string full_device_name(const Device& device) {
 
 namespace {
 
-// In the order of OpId. Operations that tf does not have are spelled like its own.
+// In the order of OpId. Operations that tf does not have are named in tf's style.
 // clang-format off
 constexpr std::string_view kTfNames[] = {
     "Neg", "Exp", "Log", "Sqrt", "Rsqrt", "Square", "Abs", "Sign", "Reciprocal", "Floor",

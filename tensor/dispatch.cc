@@ -174,8 +174,8 @@ namespace tutti {
 namespace {
 
 /// Returns true if a call on 16-bit numbers has no kernel for them. A first input that is not
-/// floating is either the labels of a loss, whose numbers follow, or the condition of where(),
-/// which only moves elements.
+/// floating is either the condition of where(), which only moves elements, or the labels of a loss,
+/// which precede its logits.
 bool needs_float32(const OpCall& call, Kernel kernel) {
   const DType first = call.inputs[0].dtype();
   if (is_half(first)) return !kernel;

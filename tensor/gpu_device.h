@@ -51,7 +51,7 @@ class PeerWatch {
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the work that is still alive.
   List list() const;
-  /// Waits for `event`. Throws what check() of pending peer work throws.
+  /// Waits for `event`. Throws the error that check() of pending peer work throws.
   void wait(const DeviceEvent& event) const;
   /// Same as wait(), but returns false if `event` is not done at `deadline`.
   bool wait_until(const DeviceEvent& event, TimePoint deadline) const;

@@ -255,7 +255,7 @@ struct Relu {
   template <class T>
   constexpr T operator()(T x) const {
     return choose(x <= T{0}, T{0}, x);
-  }  // NaN stays
+  }  // NaN stays NaN
 };
 /// Has two inputs. Sums of 16-bit numbers need not be rounded first, because rounding keeps signs.
 struct AddRelu {

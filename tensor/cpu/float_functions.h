@@ -12,9 +12,9 @@
 
 namespace tutti::internal {
 
-/// Returns e^x within 2 units in the last place, also for subnormal results; NaN stays NaN. Cody
-/// and Waite's reduction ("Software manual for the elementary functions", 1980) and the minimax
-/// polynomial of Cephes (Moshier, expf).
+/// Returns e^x within 2 units in the last place, even for subnormal results; NaN stays NaN. Uses
+/// Cody and Waite's reduction ("Software manual for the elementary functions", 1980) and the
+/// minimax polynomial of Cephes (Moshier, expf).
 [[gnu::always_inline]] constexpr float vector_exp(float x) {
   constexpr float kLog2E = 1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * high is exact
@@ -29,7 +29,8 @@ namespace tutti::internal {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  // 2^n as a product of two, because n exceeds the exponents of floats on both sides.
+  // Computes 2^n as a product of two powers, because n can exceed the exponents of floats on both
+  // sides.
   const auto exponent = static_cast<std::int32_t>(n);
   const std::int32_t half = exponent >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);

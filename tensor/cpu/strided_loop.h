@@ -38,7 +38,7 @@ inline Strides broadcast_strides(const Shape& from, const Shape& to) {
 }
 
 /// A loop over the elements of `shape` with K operands. Axes that are contiguous in all operands
-/// are merged, and axes of length 1 left out. Requires: `shape` has elements.
+/// are merged, and axes of length 1 are dropped. Requires: `shape` has elements.
 template <std::size_t K>
 class StridedLoop {
  public:

@@ -58,8 +58,8 @@ void vectorized(const Body& body) {
 // Copies of data that is not read soon.
 
 /// Same as std::memcpy(), but bypasses the caches if the processor can. This takes half the time
-/// for copies larger than the caches, but more if they are read at once. Other threads see the copy
-/// after finish_copies(). Thread-safe.
+/// for copies larger than the caches, but more time if the copy is read immediately. Other threads
+/// see the copy after finish_copies(). Thread-safe.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t count);
 
 /// Orders later stores of this thread after its copies.

@@ -274,7 +274,7 @@ void forward(const KernelCall& call) {
 // would suffice. In return the bits depend only on the sizes, and a block has registers for one
 // gradient.
 
-/// Writes the mean of the gradients of query i's weights, weighted by them, to means[i].
+/// Writes to means[i] the mean of the gradients of query i's weights, weighted by these weights.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     mean_gradients(std::int64_t rows, std::int64_t length, int lanes, const T* results, const T* dy,

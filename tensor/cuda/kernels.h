@@ -86,7 +86,8 @@ inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DTy
                                            DType::kFloat16};
 void register_matmul_kernels(KernelTable& table);
 void register_convolution_kernels(KernelTable& table);
-void register_bias_gradient_kernels(KernelTable& table);  // called by the former
+/// Called by register_convolution_kernels().
+void register_bias_gradient_kernels(KernelTable& table);
 void register_pooling_kernels(KernelTable& table);
 void register_batch_normalization_kernels(KernelTable& table);
 void register_softmax_kernels(KernelTable& table);

@@ -280,7 +280,7 @@ void truth(const KernelCall& call) {
 
 // Largest and smallest elements over axes, and their positions.
 
-// Returns the value that loses against all others: a maximum (minimum) without elements.
+// Returns the value that loses against all others: the maximum (minimum) of no elements.
 template <class V, bool kLargest>
 __device__ constexpr V worst() {
   using Limits = std::numeric_limits<V>;

@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Host memory for copies from and to GPUs that do not block a thread.
+// Host memory for copies from and to GPUs, so that the copies do not block a thread.
 
 namespace {
 

@@ -17,20 +17,20 @@
 
 namespace tutti {
 
-// Host memory for copies from and to GPUs that do not block a thread.
+// Host memory for copies from and to GPUs, so that the copies do not block a thread.
 
 /// Allocates pinned host memory with undefined content, from a cache. Falls back to pageable memory
 /// (logged once), in which case copies block the calling thread. Freed memory may be reused at
 /// once, so wait for its GPU copies first. Thread-safe.
 BufferRef allocate_pinned(std::size_t bytes);
 
-// Pinned host memory for copies to a device that do not block a thread.
+// Pinned host memory for copies to a device, so that the copies do not block a thread.
 
 /// Ring of memory that is filled from front to back repeatedly. A piece is reused after the copy
 /// from it is done. Not thread-safe.
 class PinnedRing {
  public:
-  /// `backend` and `peers` (those of the device to which the copies go) must outlive this object.
+  /// `backend` and `peers` (those of the destination device) must outlive this object.
   PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers);
   ~PinnedRing();
   PinnedRing& operator=(PinnedRing&&) = delete;
@@ -95,7 +95,7 @@ class Uploads {
   std::unique_ptr<BufferAllocator> allocator_;
 };
 
-// Pinned memory for copies from a device, which other threads can use meanwhile.
+// Pinned memory for copies from a device. Other threads can use the device during a copy.
 
 /// Blocks of pinned memory for copies to the host. A copy to other memory would block the calling
 /// thread, and with it the device's context, until the device reaches it. There are as many blocks

@@ -254,7 +254,7 @@ constexpr std::chrono::seconds kPatience{30};
   _exit(0);
 }
 
-/// Returns what the child writes, until it ends or takes too long.
+/// Returns the text that the child writes until it ends or takes too long.
 std::string read_until_end(int report) {
   const TimePoint deadline = deadline_after(Clock::system().now(), kPatience);
   std::string text;

@@ -306,8 +306,8 @@ class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
 
-  /// Returns nullptr without a folder or file. Ignores damaged files and those of other programs,
-  /// with a warning.
+  /// Returns nullptr if there is no folder or file. Ignores, with a warning, damaged files and
+  /// files of other programs.
   std::unique_ptr<PjrtExecutable> find(std::string_view text,
                                        const std::vector<int>& devices) const;
   /// Writes the program to the folder, if there is one. Logs failures as warnings.

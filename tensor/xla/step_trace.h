@@ -61,13 +61,13 @@ class StepValue final : public LazyValue {
 
 /// Tracer of the function of replica `replica`. Every tensor that the trace did not make is an
 /// argument of the program, whatever it holds, so that steps that differ only in numbers are one
-/// program. Used by the replica's thread, later by the one that runs the step.
+/// program. Used by the replica's thread, later by the thread that runs the step.
 class Trace final : public StepTracer {
  public:
   /// The replica computes on XLA device `xla_device`; for this process's kernels its tensors are on
   /// the CPU device of that number.
   Trace(int replica, int num_replicas, int xla_device);
-  /// Gives up the values that were not computed.
+  /// Marks the values that were not computed as lost.
   ~Trace() override;
   Trace& operator=(Trace&&) = delete;
 
@@ -92,7 +92,7 @@ class Trace final : public StepTracer {
     Hlo hlo;
     std::weak_ptr<StepValue> value;
   };
-  /// An operation, and where it begins in the text.
+  /// An operation, and the offset of its text.
   struct Operation {
     std::string_view what;
     SourceLocation where;
