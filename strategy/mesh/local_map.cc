@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Within the function, gradients are *partial*: the derivative with respect to a local value is
-// summed over the positions. So the gradient of a collective is the transposed collective, a
-// global gradient that several positions would see enters at one of them, and local gradients of a
-// part that several positions have leave as a partial sum.
+// summed over the positions. Therefore the gradient of a collective is the transposed collective.
+// If several positions have the same part of a result, only the first of them receives its
+// gradient, and the others receive zeros. If several positions have the same part of an input, its
+// gradient is the partial sum of their local gradients.
 #include "tutti/strategy/mesh/local_map.h"
 
 #include <string>
@@ -39,7 +40,7 @@ Tensor with_gradient(MeshPosition* position, const Tensor& x, const Compute& com
   Tensor y;
   {
     const GradientTape::StopRecording stop;
-    y = compute().alias();  // has another id than x, also if nothing was exchanged
+    y = compute().alias();  // has another id than x, even if nothing was exchanged
   }
   record_custom_gradient(
       std::span(&x, 1), std::span(&y, 1),
@@ -52,7 +53,7 @@ Tensor with_gradient(MeshPosition* position, const Tensor& x, const Compute& com
 
 Tensor entered(MeshPosition& position, const Tensor& x, const Sharding& sharding);
 
-/// Returns the global tensor with this local part.
+/// Returns the global tensor of which `local` is this position's part.
 Tensor left(MeshPosition& position, const Tensor& local, const Sharding& sharding,
             const TensorSpec& spec) {
   return with_gradient(
@@ -65,7 +66,7 @@ Tensor left(MeshPosition& position, const Tensor& local, const Sharding& shardin
         summed.partial = 0;
         const Tensor own = entered(position, gradient, summed);
         const auto copies =
-            static_cast<AxisSet>(~(sharding.cut() | sharding.partial));  // over these axes
+            static_cast<AxisSet>(~(sharding.cut() | sharding.partial));  // axes of equal parts
         const bool is_first = position.grid().index(position.number(), copies) == 0;
         return is_first ? own : Tensor::zeros(own.shape(), own.dtype(), own.device());
       });
@@ -86,7 +87,7 @@ std::string who(std::string_view function, const SourceLocation& where) {
   return concat(function, " at ", to_string(where));
 }
 
-/// Returns the spec of the whole of a result, and its sharding.
+/// Returns the spec and the sharding of the global tensor of a result.
 std::pair<TensorSpec, Sharding> whole_of(const internal::MeshGrid& grid, const Tensor& local,
                                          const Layout& layout, const std::string& who) {
   Shape shape = local.shape();
@@ -152,7 +153,8 @@ Tensor LocalMapContext::all_gather(const Tensor& x, std::string_view axis, int d
 
 namespace {
 
-/// Returns `dim` of x as a number from 0. Throws kInvalidArgument if `parts` do not divide it.
+/// Returns `dim` as a number from 0. Throws kInvalidArgument if `parts` does not divide that
+/// dimension of x.
 int divisible_dim(const Tensor& x, int dim, int parts, const std::string& who) {
   dim = x.shape().normalized_axis(dim, who);
   internal::require(x.shape().dim(dim) % parts == 0, who, ": dimension ", dim, " of ", x.shape(),
@@ -268,8 +270,9 @@ std::vector<Tensor> local_map(const LocalFunction& fn, const std::vector<Tensor>
     require_count("result", out_layouts.size(), results.size());
     position->require_same_specs(results);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      internal::require(position->part_of(results[i]).sharding.is_whole(), name, ": result ", i,
-                        " is a sharded tensor from outside; try passing it as an input");
+      internal::require(
+          position->part_of(results[i]).sharding.is_whole(), name, ": result ", i,
+          " is a sharded tensor from outside the function; try passing it as an input");
       const auto [spec, sharding] =
           whole_of(position->grid(), results[i], out_layouts[i], concat(name, ": result ", i));
       results[i] = left(*position, results[i], sharding, spec);

@@ -22,7 +22,8 @@ namespace internal {
 
 // Tensors without elements.
 
-/// Value of a tensor without elements. Counts its bytes while it lives, if it has a counter.
+/// Value of a tensor without elements. While it exists, its bytes are counted in `memory`, if not
+/// null.
 class MeshExplanation::Placeholder final : public LazyValue {
  public:
   Placeholder(std::shared_ptr<Memory> memory, std::uint64_t bytes)
@@ -37,7 +38,7 @@ class MeshExplanation::Placeholder final : public LazyValue {
   void materialize(std::byte*) override {
     fail(ErrorCode::kFailedPrecondition, tutti::to_string(CallSite::current()),
          ": MeshStrategy::explain: expected a step that reads no elements (item(), to_doubles(), "
-         "printing), got a read; a tensor of an explained step has a shape alone; try returning "
+         "printing), got a read; tensors of an explained step have no elements; try returning "
          "the value from the step");
   }
 
@@ -127,8 +128,8 @@ void MeshExplanation::note_exchange(ExchangeKind kind, AxisSet axes, std::uint64
   };
   std::set<std::pair<int, Device>> peers;
   for (const int member : grid_.group(position(), axes)) peers.insert(place(member));
-  if (peers.size() == 1) return;  // blocks of one device
-  std::set<int> groups;           // of the device, by their first positions
+  if (peers.size() == 1) return;  // all blocks are on one device
+  std::set<int> groups;           // of this device, by their first positions
   for (int other = 0; other < grid_.num_positions(); ++other) {
     if (place(other) == place(position())) groups.insert(grid_.group(other, axes).front());
   }
@@ -221,7 +222,7 @@ std::string text_of_bytes(std::uint64_t bytes) {
   return text.data();
 }
 
-/// Returns the rows with columns of equal width, the first row as their heading.
+/// Formats rows as lines with aligned columns; the first row is the heading.
 std::string table_of(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {
@@ -321,7 +322,7 @@ std::string MeshReport::to_string() const {
 
 namespace {
 
-/// A position without others never waits.
+/// Idle work of the only position of an explanation, which never waits.
 class NoIdleWork final : public internal::IdleWork {
  public:
   bool available() override { return false; }
@@ -339,12 +340,12 @@ MeshReport MeshStrategy::explain(const std::function<MeshStep()>& build,
   internal::MeshExplanation explanation(*grid_, options_, services);
   const StepTracerScope traced(explanation);
   const internal::NumbersFromZero
-      numbers;  // a model that is made later has those without explain()
+      numbers;  // later models get the same numbers as without explain()
   const Scope variables = scope();
   const MeshStep step = build();
   internal::require(step != nullptr, "MeshStrategy::explain: expected a step, got none");
 
-  // The batch is on the host, which is another device than that of the position.
+  // The batch is on the host: on a device that differs from the position's device.
   const Device host{DeviceType::kCpu, explanation.device() == Device{} ? 1 : 0};
   std::vector<Tensor> components;
   for (const TensorSpec& spec : batch) {

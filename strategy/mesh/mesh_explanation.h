@@ -20,11 +20,11 @@
 
 namespace tutti::internal {
 
-/// Traces a step of the first local position of a mesh by shapes: results of its local operations
-/// are placeholders, whose lives give the peak of memory. Used by one thread.
+/// Tracer that runs a step of the first local position of a mesh on shapes alone: the results of
+/// local operations are placeholders, whose lifetimes give the peak of memory. Used by one thread.
 class MeshExplanation final : public StepTracer {
  public:
-  /// The references must outlive it. `grid`: of blocks.
+  /// `grid` is the grid of blocks. The references must outlive the object.
   MeshExplanation(const MeshGrid& grid, const MeshOptions& options,
                   const ReplicaServices& services);
   /// Returns the explanation that traces the step of this thread; nullptr if there is none.
@@ -33,20 +33,20 @@ class MeshExplanation final : public StepTracer {
   Device device() const { return services_.replica_devices.front(); }
   int position() const { return services_.first_replica(); }
   const MeshGrid& grid() const { return grid_; }
-  /// From now on, what is made on the device counts as memory of the step.
+  /// Counts everything that is made on the device from now on as memory of the step.
   void begin_step() { is_in_step_ = true; }
-  /// Returns a tensor that has no elements. `counts`: as memory of the step.
+  /// Returns a tensor that has no elements. If `counts`, its bytes count as memory of the step.
   Tensor without_elements(const TensorSpec& spec, Device device, bool counts);
 
-  /// `bytes`: of the parts on the device.
+  /// Notes a variable. `bytes` is the size of its parts on the device.
   void note_variable(const VariableStorage& storage, const Sharding& sharding, std::uint64_t bytes,
                      bool is_slot);
-  /// `gradient`: this position's part.
+  /// Notes a gradient. `gradient` is this position's part.
   void note_gradient(const VariableStorage& storage, const Gradient& gradient);
   /// Notes how many bytes a device sends to gather the inputs of an operation.
   void note_gathered(const OpCall& call, std::uint64_t bytes);
   std::uint64_t bytes_gathered() const { return bytes_gathered_; }
-  /// Notes an exchange in which each position has a value of `bytes`.
+  /// Notes an exchange in which each position has a value of `bytes` bytes.
   void note_exchange(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
   MeshReport report() const;
 
@@ -68,7 +68,7 @@ class MeshExplanation final : public StepTracer {
     bool is_whole = false;
     std::uint64_t gradient_bytes = 0;
   };
-  /// Bytes of the placeholders that live.
+  /// Bytes of the placeholders that exist.
   struct Memory {
     std::atomic<std::uint64_t> in_use = 0;
     std::uint64_t peak = 0;
@@ -84,7 +84,7 @@ class MeshExplanation final : public StepTracer {
   bool is_in_step_ = false;
   std::uint64_t bytes_gathered_ = 0;
   std::map<std::uint64_t, Noted> variables_;  // by id
-  MeshReport report_;                         // its collectives
+  MeshReport report_;                         // with collectives only
   struct Gathered {
     int count = 0;
     std::uint64_t bytes = 0;
@@ -92,7 +92,7 @@ class MeshExplanation final : public StepTracer {
   std::map<std::string, Gathered> gathered_;  // by operation and line
 };
 
-/// Exchanges of the position of an explanation.
+/// Exchanges of the explained position, which are noted instead of carried out.
 class ExplainedGroups final : public MeshGroups {
  public:
   ExplainedGroups(MeshExplanation& explanation, const ReplicaServices& services)

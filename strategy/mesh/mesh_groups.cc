@@ -50,7 +50,7 @@ MeshGroups::Workers& MeshGroups::workers_of(AxisSet axes) {
   workers.members.assign(members.begin(), members.end());
   workers.connection = connection;
   workers.communicator = nullptr;
-  if (members.size() > 1) {  // on all workers, or on none
+  if (members.size() > 1) {  // true on all workers or on none
     workers.communicator =
         team->make_group(workers.members, concat("workers of mesh axes ", int{axes}));
   }
@@ -58,7 +58,7 @@ MeshGroups::Workers& MeshGroups::workers_of(AxisSet axes) {
 }
 
 std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
-  std::map<int, std::vector<int>> groups;  // by the first of all members
+  std::map<int, std::vector<int>> groups;  // by first member of the whole group
   for (int p = first_own(); p < first_own() + num_own(); ++p) {
     groups[grid_.group(p, axes).front()].push_back(p);
   }
@@ -121,7 +121,7 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
   const std::vector<std::vector<int>> groups = own_groups(axes);
   std::map<std::pair<int, int>, Tensor> received;  // by sender and receiver
   if (workers.communicator) {
-    // Parts are in the order of receiving workers, groups, senders and receivers.
+    // Parts are ordered by receiving worker, then by group, sender and receiver.
     const std::int64_t total = std::ssize(own) * own.front().num_elements();
     MutableTensor packed(Shape{total}, dtype, Device{}), all(Shape{total}, dtype, Device{});
     std::byte* to = packed.data();
@@ -171,19 +171,19 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
 
 // Sums.
 
-/// Sums over the same axes, of one dtype, in one call.
+/// Sums of one dtype over the same axes, which one collective computes.
 struct MeshSums::OverWorkers {
   AxisSet axes = 0;
   bool is_scattered = false;  // a worker receives the parts of its own positions only
   DType dtype = DType::kFloat32;
-  std::vector<std::size_t> sums = {};          // numbers in start_sums()
-  std::unique_ptr<PartialSums> partials = {};  // before the buffers that it may own
+  std::vector<std::size_t> sums = {};          // indices into the sums of start_sums()
+  std::unique_ptr<PartialSums> partials = {};  // destroyed after the buffers that it may own
   std::vector<MutableTensor> buffers = {};     // of partial sums
-  MutableTensor own = {};                      // of the scattered sum
-  std::vector<std::size_t> counts = {};        // elements by worker
-  /// Keeps the results; called once the sum is there.
+  MutableTensor own = {};                      // parts of the scattered sum
+  std::vector<std::size_t> counts = {};        // number of elements by worker
+  /// Stores the results. Called after the sum is complete.
   std::function<void(const Tensor& sum, std::vector<std::vector<Tensor>>& results)> keep = {};
-  CollectiveHandle handle = {};  // destroyed first: it waits
+  CollectiveHandle handle = {};  // destroyed first: its destructor waits
 };
 
 MeshSums::MeshSums() = default;
@@ -239,7 +239,8 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   for (const CanonicalNode& node : together.partials->nodes()) {
     MutableTensor& buffer =
         together.buffers.emplace_back(together.partials->make_buffer(total, wide));
-    // [sum][group] of whole sums by one worker, or [worker][sum][group][member] of parts.
+    // This worker's sums by [sum][group]. The buffer receives them in this order or, if scattered,
+    // as parts by [worker][sum][group][member].
     std::vector<Tensor> of_node;
     for (const std::size_t s : together.sums) {
       for (const std::vector<int>& group : groups) {
@@ -277,7 +278,7 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   } else {
     together.handle = together.partials->start_all_reduce(elements, {.name = name});
   }
-  std::vector<MeshSum> shapes;  // without values, which are not needed any more
+  std::vector<MeshSum> shapes;  // with one value only, for its shape
   for (const std::size_t s : together.sums) {
     shapes.push_back({sums[s].axes, sums[s].parts, sums[s].dim, {sums[s].own.front()}});
   }
@@ -383,7 +384,7 @@ void MeshGroups::count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) {
   if (kind == ExchangeKind::kAllGather) of_each = (size - 1) * bytes;
   if (kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kReduce) {
     of_each = (size - 1) * bytes;
-    senders /= size;  // or receivers, which are the busiest
+    senders /= size;  // one sender or receiver per group
   }
   MeshTraffic& traffic = traffic_[to_string(kind)];
   traffic.bytes += senders * of_each;

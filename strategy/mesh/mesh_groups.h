@@ -33,7 +33,7 @@ Tensor part_along(const Tensor& value, int dim, int count, int index);
 /// Values to be added over the positions that differ in `axes`.
 struct MeshSum {
   AxisSet axes = 0;
-  AxisSet parts = 0;  // among `axes`: a position receives its part of dimension `dim`; 0: the whole
+  AxisSet parts = 0;  // axes of `axes` by which results are cut along dimension `dim`; 0: not cut
   int dim = 0;
   std::vector<Tensor> own = {};  // by position of this process, of one shape and dtype
 };
@@ -42,24 +42,24 @@ struct MeshSum {
 class MeshSums {
  public:
   MeshSums();
-  /// Makes sums with known results.
+  /// Creates sums whose results are known.
   explicit MeshSums(std::vector<std::vector<Tensor>> results);
   ~MeshSums();
-  /// Returns the results by sum and position of this process, once they are there. Call it once.
+  /// Waits for the sums, and returns the results by sum and position of this process. Call it once.
   std::vector<std::vector<Tensor>> wait();
 
  private:
   friend class MeshGroups;
-  struct OverWorkers;  // sums that travel together
+  struct OverWorkers;  // sums that one collective computes
   std::vector<std::vector<Tensor>> results_;
   std::vector<std::unique_ptr<OverWorkers>> over_workers_;
 };
 
-/// A *group* of an axis set consists of the positions that differ in these axes only. Values travel
-/// only between workers that share a group, and sums of a worker's own positions are added before
-/// they travel. Used by one thread at a time, which has the values of all positions of its process;
-/// with several workers, all make the same calls. `own`: one value per position of this process, of
-/// one shape and dtype.
+/// Exchanges within the groups of a mesh. A *group* of an axis set consists of the positions that
+/// differ in these axes only. Values are sent only between workers that share a group, and the
+/// values of a worker's own positions are added before they are sent. Used by one thread at a time,
+/// which has the values of all positions of its process. With several workers, all must make the
+/// same calls. `own` holds one value per position of this process, all of one shape and dtype.
 class MeshGroups {
  public:
   /// Both must outlive it. The positions of a worker must form a block of the grid (fits()).
@@ -67,24 +67,27 @@ class MeshGroups {
       : grid_(grid), services_(services) {}
   virtual ~MeshGroups() = default;
 
-  /// Returns true if `count` consecutive positions, from a multiple of it on, form a block.
+  /// Returns true if any `count` consecutive positions, starting at a multiple of `count`, form a
+  /// block.
   static bool fits(const MeshGrid& grid, int count);
 
   /// Returns, for each position of this process, the values of its group by index.
   virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
                                                   const std::string& name);
-  /// Returns, for each position of this process, the parts for it along `dim` of the values of its
-  /// group by index.
+  /// Cuts each value along `dim` into one part per member of its group. Returns, for each position
+  /// of this process, the parts for that position by index of their senders in the group.
   virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,
                                                       const std::vector<Tensor>& own,
                                                       const std::string& name);
-  /// Starts sums in the canonical order. Those over workers run while the caller continues.
+  /// Starts sums, which are added in the canonical order. Sums over several workers run while the
+  /// caller continues.
   virtual std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
                                                const std::string& name);
-  /// Returns, for each position of this process, the combination of its group's values. Not SUM.
+  /// Returns, for each position of this process, the combination of its group's values. `op` must
+  /// not be SUM.
   virtual std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
                                       const std::string& name);
-  /// Counts an exchange in which each position had a value of `bytes`.
+  /// Counts an exchange in which each position had a value of `bytes` bytes.
   virtual void count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
   const std::map<std::string, MeshTraffic>& traffic() const { return traffic_; }
 
@@ -93,7 +96,7 @@ class MeshGroups {
   struct Workers {
     std::vector<int> members;
     std::unique_ptr<Communicator> communicator;  // nullptr: this worker alone
-    std::uint64_t connection = 0;                // of the team, when the communicator was made
+    std::uint64_t connection = 0;                // WorkerTeam::connection() when it was made
   };
   Workers& workers_of(AxisSet axes);
   int num_own() const { return static_cast<int>(services_.replica_devices.size()); }

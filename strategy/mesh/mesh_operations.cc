@@ -27,7 +27,7 @@ Tensor MeshPosition::relayout(const Tensor& value, const Sharding& sharding) {
 std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
   if (const auto wanted = std::exchange(wanted_, std::nullopt)) {
     const ShardedTensor value = part_of(call.inputs[0]);
-    // Another id, as for every result of an operation.
+    // Like the result of every operation, the result needs an id of its own.
     return std::vector{tensor_of({*wanted, local_as(value, *wanted), value.spec}).alias()};
   }
   if (grid_.num_positions() == 1) return std::nullopt;
@@ -37,13 +37,13 @@ std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
   for (const Tensor& input : call.inputs) {
     inputs.push_back(part_of(input));
     any_sharded = any_sharded || !inputs.back().sharding.is_whole();
-    // The sum of a value that was partial is on the device, and not in the memory of the tensor.
+    // If a partial value was summed, the sum is on the device, not in the tensor's memory.
     any_moved = any_moved || inputs.back().value || input.device() != device();
   }
   if (!any_sharded && !any_moved) return std::nullopt;
   if (any_sharded) require_global(to_string(call.op));
   const CallSite site(call.where);
-  // Tapes record the operation on the tensors of the global shape, not those that carry it out.
+  // Tapes record the operation on global tensors, not the local operations that carry it out.
   const SeparateObservers unobserved;
   if (!any_sharded) {
     OpCall own = call;
@@ -76,13 +76,13 @@ std::vector<Tensor> MeshPosition::resharded(const OpCall& call,
 std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
                                             std::span<const ShardedTensor> inputs) {
   log_warning_once(concat("mesh: ", to_string(call.op), " has no rule for sharded inputs: each ",
-                          "position gathers them and computes the whole"));
+                          "position gathers them and computes the full result"));
   OpCall whole = call;
   whole.inputs = resharded(call, inputs, std::vector<Sharding>(inputs.size()));
   return run_on_parts(std::move(whole));
 }
 
-/// Axes over which an operation is cut.
+/// Axes over which the factors of an operation are cut.
 struct MeshPosition::Assignment {
   std::vector<AxisSet> of_factor;
   AxisSet partial = 0;  // of inputs that stay partial
@@ -175,7 +175,7 @@ MeshPosition::Assignment MeshPosition::assign_axes(const OpCall& call, const OpR
 
 namespace {
 
-/// Returns the axes of the factors that the inputs have and the output has not.
+/// Returns the axes of the factors that occur in the inputs but not in the output.
 AxisSet combined_axes(std::span<const AxisSet> of_factor, const FactorsOfTensor& output, int rank) {
   AxisSet axes = 0;
   for (std::size_t factor = 0; factor < of_factor.size(); ++factor) {
@@ -212,7 +212,7 @@ std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& 
       outputs.front().sharding.partial & static_cast<AxisSet>(~assignment.partial);
   double scale = 1.0;
   if (call.op == OpId::kReduceMean && combined != 0) {
-    // The mean of the parts' means: sums are added, and divided once.
+    // A mean over cut dimensions: the parts' sums are added, and the total is divided once.
     local.op = OpId::kReduceSum;
     const double count = static_cast<double>(inputs[0].spec.shape.num_elements()) /
                          static_cast<double>(call.outputs[0].shape.num_elements());
@@ -241,7 +241,7 @@ std::vector<int> all_but_last(const Tensor& x) {
   return axes;
 }
 
-/// Batch normalisation with the statistics of the global batch.
+/// Computes batch normalization with the statistics of the global batch.
 std::vector<Tensor> batch_norm_of_parts(const OpCall& call) {
   const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
   const DType wide = call.inputs[1].dtype();
@@ -254,7 +254,8 @@ std::vector<Tensor> batch_norm_of_parts(const OpCall& call) {
   return {cast(y, call.inputs[0].dtype()), mean, variance};
 }
 
-/// (x, gamma, mean, variance, dy) -> (dx, dgamma, dbeta).
+/// Computes the gradients of batch normalization: (x, gamma, mean, variance, dy) -> (dx, dgamma,
+/// dbeta).
 std::vector<Tensor> batch_norm_grad_of_parts(const OpCall& call) {
   const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
   const DType wide = call.inputs[1].dtype();
@@ -270,13 +271,14 @@ std::vector<Tensor> batch_norm_grad_of_parts(const OpCall& call) {
   return {cast(dx, call.inputs[0].dtype()), dgamma, dbeta};
 }
 
-/// Returns log of the sum of exponentials of each row of logits [..., classes]: [..., 1].
+/// Returns the logarithm of the sum of exponentials of each row: logits [..., classes] -> [..., 1].
 Tensor log_sums(const Tensor& logits) {
   const Tensor largest = reduce_max(logits, {.axes = {-1}, .keep_dims = true});
   return log(reduce_sum(exp(logits - largest), {.axes = {-1}, .keep_dims = true})) + largest;
 }
 
-/// Cross-entropy of logits whose classes are sharded: only sums over classes are exchanged.
+/// Computes the cross-entropy of logits whose classes are sharded. Exchanges only sums over
+/// classes.
 Tensor sparse_cross_entropy_of_parts(const OpCall& call, const Tensor& hits) {
   const Tensor& logits = call.inputs[1];
   const Tensor of_label = reduce_sum(logits * hits, {.axes = {-1}});
@@ -305,7 +307,8 @@ Tensor activated(const Tensor& x, FusedActivation activation) {
 }  // namespace
 
 Tensor MeshPosition::dropped_out(const OpCall& call, const ShardedTensor& x) {
-  // The whole mask keeps the bits of one device, whose element i has the random number i.
+  // Every position computes the full mask, in which element i has random number i, so that the bits
+  // equal those of one device.
   const Tensor ones = Tensor::ones(x.spec.shape, x.spec.dtype, device());
   const Tensor mask =
       run_on_parts({OpId::kDropout, {ones}, call.outputs, call.attributes, call.where}).front();
@@ -368,8 +371,9 @@ Tensor MeshPosition::hits(const OpCall& call, std::span<const ShardedTensor> inp
 
 std::optional<std::vector<Tensor>> MeshPosition::attended(const OpCall& call,
                                                           std::span<const ShardedTensor> inputs) {
-  // Tensors are [batch, heads, length, ...]. A head needs the whole sequence, so parts of sequences
-  // become parts of heads meanwhile. Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
+  // Tensors are [batch, heads, length, ...]. A head needs the full sequence, so the tensors are
+  // temporarily sharded by heads instead of sequence positions. Jacobs et al., "DeepSpeed Ulysses",
+  // arXiv:2309.14509.
   constexpr int kHeads = 1, kLength = 2;
   const AxisSet axes = inputs[0].sharding[kLength];
   if (axes == 0) return std::nullopt;
@@ -405,7 +409,7 @@ std::optional<std::vector<Tensor>> MeshPosition::attended(const OpCall& call,
 
 std::optional<std::vector<Tensor>> MeshPosition::run_composed(
     const OpCall& call, std::span<const ShardedTensor> inputs) {
-  if (call.inputs[0].num_elements() == 0) return std::nullopt;  // no part has statistics
+  if (call.inputs[0].num_elements() == 0) return std::nullopt;  // an empty batch has no statistics
   switch (call.op) {
     case OpId::kBatchNormTraining:
       return batch_norm_of_parts(call);
@@ -435,7 +439,7 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       return attended(call, inputs);
     case OpId::kMatMul:
     case OpId::kConv2d: {
-      // A bias is added, and an activation applied, once per sum over parts of the contraction.
+      // If the contraction is cut, the bias and the activation apply to the sum over its parts.
       const bool is_product = call.op == OpId::kMatMul;
       const FusedActivation activation = is_product
                                              ? call.attributes_as<MatMulAttributes>().activation
@@ -443,7 +447,7 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       if (call.inputs.size() == 2 && activation == FusedActivation::kNone) return std::nullopt;
       const OpRule rule = *rule_of(call);
       const Assignment axes = assign_axes(call, rule, inputs);
-      if (axes.of_factor[2] == 0) return std::nullopt;  // k, or the input channels
+      if (axes.of_factor[2] == 0) return std::nullopt;  // factor 2: k, or input channels
       OpCall bare = call;
       bare.inputs.resize(2);
       if (is_product) {

@@ -25,8 +25,8 @@ void ShardedValue::materialize(std::byte* to) {
     MeshPosition* const position = MeshPosition::current();
     if (position != position_ || position == nullptr) {
       fail(ErrorCode::kFailedPrecondition,
-           "a tensor that is sharded over a mesh was read on another thread than that of its "
-           "position; expected a read in the step that made it");
+           "a tensor that is sharded over a mesh was read on a thread other than its position's; "
+           "expected a read in the step that made it");
     }
     whole = position->local_as({sharding_, local_, spec_}, {});
   }
@@ -44,7 +44,7 @@ MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, Mes
       number_(local.services().first_replica() + local.local_replica()) {}
 
 MeshPosition::~MeshPosition() {
-  // A step that failed leaves values without their wholes.
+  // After a failed step, some values were not gathered and may outlive this position.
   for (const auto& [number, value] : values_) value->position_ = nullptr;
 }
 
@@ -66,7 +66,7 @@ ShardedTensor MeshPosition::part_of(const Tensor& value) const {
   if (const auto found = batch_.find(value.id()); found != batch_.end()) return found->second;
   const std::shared_ptr<LazyValue> lazy = lazy_value(value);
   const auto* const sharded = dynamic_cast<const ShardedValue*>(lazy.get());
-  // A view that was made without an operation reads the whole.
+  // A view that was made without an operation is not a part; it reads the global value.
   const bool is_view = sharded && (value.shape() != sharded->spec().shape);
   if (!sharded || is_view || sharded->position_ != this) return {{}, value, spec};
   return {sharded->sharding(), sharded->local(), spec,
@@ -79,8 +79,8 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
   auto lazy =
       std::make_shared<ShardedValue>(*this, number, value.sharding, value.local, value.spec);
   values_.emplace(number, lazy.get());
-  // Its memory is not touched before the host reads it; it is not that of the position's device,
-  // which may be smaller than the whole.
+  // The tensor is on the host: the global value may be too large for the position's device. Its
+  // memory is not touched before the host reads it.
   if (StepTracer::current()) return placeholder(value.spec, Device{}, std::move(lazy));
   return lazy_tensor(value.spec, Device{}, std::move(lazy));
 }
@@ -89,7 +89,7 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
 
 namespace {
 
-/// Values of one position in an exchange, and those that it receives.
+/// Values that one position contributes to an exchange, and values that it receives.
 struct Exchange {
   Tensor own = {};
   std::vector<Tensor> received = {};
@@ -103,7 +103,7 @@ std::vector<Tensor> values_of(const std::vector<Exchange*>& positions) {
   return values;
 }
 
-/// Returns a header that differs between positions whose arguments do.
+/// Returns a header. Headers differ if the positions pass different arguments.
 RendezvousHeader header_of(ExchangeKind kind, int argument, const Tensor& value, AxisSet axes,
                            ReduceOp op = ReduceOp::kSum) {
   const bool is_sum = kind == ExchangeKind::kAllReduce;
@@ -240,8 +240,8 @@ void MeshPosition::require_same_specs(std::span<const Tensor> values) {
 }
 
 void MeshPosition::require_global(std::string_view who) const {
-  require(local_call_.empty(), who, ": a sharded tensor in the function of ", local_call_,
-          ", which computes with local tensors; expected its inputs and values made of them");
+  require(local_call_.empty(), who, ": got a sharded tensor in the function of ", local_call_,
+          "; expected local tensors: the function's inputs, and values made from them");
 }
 
 void MeshPosition::meet(RendezvousKind kind) {
@@ -268,7 +268,7 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   Sharding now = value.sharding;
   const int rank = value.spec.shape.rank();
   bool is_cut_first = false;
-  // Cuts come first: what is exchanged afterwards is then smaller.
+  // Cuts come first, because later exchanges then move fewer bytes.
   for (int d = 0; d < rank; ++d) {
     const AxisSet to = sharding[d];
     const auto summed = static_cast<AxisSet>(now.partial & ~sharding.partial);
@@ -318,7 +318,7 @@ void MeshPosition::note_batch(const Batch& batch) {
   for (std::size_t i = 0; i < batch.element().size(); ++i) {
     const Tensor& value = batch[i];
     const std::int64_t rows = value.rank() == 0 ? 0 : value.shape().dim(0);
-    if (batch_axes_ == 0 || rows == 0 || rows % grid_.size(batch_axes_) != 0) continue;  // whole
+    if (batch_axes_ == 0 || rows == 0 || rows % grid_.size(batch_axes_) != 0) continue;  // not cut
     ShardedTensor part{{}, cut(value, 0, batch_axes_).to(device()), {value.shape(), value.dtype()}};
     part.sharding[0] = batch_axes_;
     batch_.emplace(value.id(), std::move(part));

@@ -1,4 +1,4 @@
-// A position of a mesh during one step: its parts of sharded tensors, and exchanges with others.
+// One position of a mesh during a step: parts of sharded tensors, and exchanges between positions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,8 +22,8 @@ namespace tutti::internal {
 
 class MeshPosition;
 
-/// Value of a sharded tensor: the part of one position. Belongs to the thread of its position until
-/// the step ends; the whole is gathered then, unless the value has been destroyed.
+/// Value of a sharded tensor at one position, which has only its part. Used only by the position's
+/// thread until the step ends. If the value still exists then, its global value is gathered.
 class ShardedValue final : public LazyValue {
  public:
   ShardedValue(MeshPosition& position, std::uint64_t number, const Sharding& sharding, Tensor local,
@@ -38,12 +38,12 @@ class ShardedValue final : public LazyValue {
   const Sharding& sharding() const { return sharding_; }
   const Tensor& local() const { return local_; }
   const TensorSpec& spec() const { return spec_; }
-  /// Collective at its first call within the step. Throws kFailedPrecondition on another thread.
+  /// The first call within the step is collective. Throws kFailedPrecondition on another thread.
   void materialize(std::byte* to) override;
 
  private:
   friend class MeshPosition;
-  Sharding sharding_;  // no longer partial once an operation needed the sum
+  Sharding sharding_;  // no longer partial after an operation needed the sum
   Tensor local_;       // undefined after the step
   const TensorSpec spec_;
   Tensor whole_;            // defined after the step
@@ -53,29 +53,29 @@ class ShardedValue final : public LazyValue {
   bool is_materialized_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// A tensor as one position has it.
+/// One position's part of a tensor.
 struct ShardedTensor {
   Sharding sharding;
   Tensor local;
-  TensorSpec spec;                                // of the whole
-  std::shared_ptr<ShardedValue> value = nullptr;  // that keeps its sum, once it is made
+  TensorSpec spec;                                // of the global tensor
+  std::shared_ptr<ShardedValue> value = nullptr;  // receives the sum of a partial value
 };
 
-/// A position's value of a MeshSum.
+/// One position's term of a MeshSum.
 struct PositionSum {
   AxisSet axes = 0;
   AxisSet parts = 0;
   int dim = 0;
-  int root = -1;  // the only index of the group that uses the sum; -1: all do
+  int root = -1;  // index of the only member that uses the sum; -1: all members use it
   Tensor own;
 };
 
-/// Context of the one replica of a mesh strategy, on the thread of a position: all positions run
-/// the step, and each carries out its part of the operations on sharded tensors. All functions that
+/// Context of the only replica of a mesh strategy, on the thread of one position. All positions run
+/// the step, and each computes its part of the operations on sharded tensors. All functions that
 /// exchange values are collective.
 class MeshPosition final : public ReplicaContext, public OpPartitioner {
  public:
-  /// `batch_axes`: those over which batches are cut. The references must outlive it.
+  /// `batch_axes` are the axes over which batches are cut. The references must outlive the object.
   MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
                AxisSet batch_axes);
   ~MeshPosition() override;
@@ -84,8 +84,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
 
   /// Returns the position whose step this thread runs; nullptr if there is none.
   static MeshPosition* current();
-  /// Same as current(). Throws kFailedPrecondition, naming variable and method, in a step of
-  /// another mesh strategy than that which made the variable.
+  /// Same as current(). Throws kFailedPrecondition, naming variable and method, in a step of a mesh
+  /// strategy that did not make the variable.
   static MeshPosition* current(const VariableStorage& variable, std::string_view method);
 
   const MeshGrid& grid() const { return grid_; }
@@ -93,42 +93,45 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   int number() const { return number_; }
   LocalReplicaContext& local() { return local_; }
 
-  /// Returns what this position has of the value.
+  /// Returns this position's part of the value.
   ShardedTensor part_of(const Tensor& value) const;
-  /// Returns a tensor of the global shape; `local` itself if the sharding is whole.
+  /// Returns a tensor of the global shape, or `value.local` itself if each position has all
+  /// elements.
   Tensor tensor_of(const ShardedTensor& value);
-  /// Returns the position's part of `value` under another sharding, which may only be partial over
-  /// axes over which `value` is.
+  /// Returns the position's part of `value` under another sharding. `sharding` may be partial only
+  /// over axes over which `value` is partial.
   Tensor local_as(const ShardedTensor& value, const Sharding& sharding);
   Tensor whole(const Tensor& value) { return local_as(part_of(value), {}); }
   /// Returns the value under another sharding; tapes record an identity.
   Tensor relayout(const Tensor& value, const Sharding& sharding);
-  /// Starts sums, which are in the same order on all positions. Those over workers run while the
-  /// step continues.
+  /// Starts sums, which all positions pass in the same order. Sums over workers run while the step
+  /// continues.
   std::shared_ptr<MeshSums> start_sums(std::span<const PositionSum> sums);
-  /// Returns the results of all these sums.
+  /// Waits for all these sums and returns their results.
   std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
 
-  // Functions of local tensors. Positions pass values of one shape; `kind` and `argument` are
-  // compared, and determine the bytes that are counted.
+  // Functions of local tensors. All positions pass values of one shape. `kind` and `argument` must
+  // be equal on all positions, and determine the counted bytes.
 
   /// Returns the sum over the group, or this position's part of it.
   Tensor summed(const PositionSum& sum);
-  /// Returns the combination of the group's values. Not SUM.
+  /// Returns the group's values combined by `op`, which must not be SUM.
   Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
   /// Returns the group's values, by index, on their devices.
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes,
                                ExchangeKind kind = ExchangeKind::kAllGather, int argument = 0);
-  /// Returns the part of a value that is cut along `to` instead of `from`.
+  /// Returns this position's part of a value after the dimension that is cut changes from `from` to
+  /// `to`.
   Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
-  /// Returns this position's part of a dimension.
+  /// Returns this position's part of `value` along dimension `dim`.
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
   Tensor joined(std::vector<Tensor> parts, int dim) const;
   /// Throws kInvalidArgument on all positions if shapes or dtypes of the values differ.
   void require_same_specs(std::span<const Tensor> values);
-  /// While it lives, this position runs a function of local tensors, and refuses sharded ones.
+  /// Scope in which this position runs a function of local tensors and rejects sharded tensors.
   class LocalScope;
-  /// Waits for all positions; `action` runs once, with the arguments of those of this process.
+  /// Waits for all positions, and runs `action` once, with the arguments of this process's
+  /// positions.
   template <class Argument>
   void exchange_arguments(RendezvousHeader header, Argument& argument,
                           const std::function<void(const std::vector<Argument*>&)>& action) {
@@ -137,13 +140,13 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   }
   /// Waits until all positions have called it.
   void meet(RendezvousKind kind);
-  /// Gathers the values that outlive the step. Called when its body has ended.
+  /// Gathers the values that outlive the step. Called after its body.
   void end_step();
 
   // OpPartitioner.
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;
 
-  // ReplicaContext: one replica, with which nothing is exchanged.
+  // ReplicaContext: there is one replica, so its collectives exchange nothing.
   int replica_id() const override { return 0; }
   int num_replicas_in_sync() const override { return 1; }
   Device device() const override { return local_.device(); }
@@ -172,28 +175,29 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::vector<Tensor> run_by_rule(const OpCall& call, const OpRule& rule,
                                   std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_whole(const OpCall& call, std::span<const ShardedTensor> inputs);
-  /// Returns the outputs of an operation that is carried out as several others; nothing if it is
-  /// not one of these.
+  /// Returns the outputs of an operation that several other operations carry out; nullopt if `call`
+  /// is not one of these.
   std::optional<std::vector<Tensor>> run_composed(const OpCall& call,
                                                   std::span<const ShardedTensor> inputs);
   Tensor dropped_out(const OpCall& call, const ShardedTensor& x);
-  /// Indices into a dimension of which each position has a part.
+  /// Indices into a sharded dimension, as seen by one position.
   struct OwnIndices {
-    Tensor indices;         // within this position's part; 0 for those of others
-    Tensor are_own;         // bool
+    Tensor indices;         // within this position's part; 0 if outside it
+    Tensor are_own;         // bool: the index is within the part
     std::int64_t size = 0;  // of the part
   };
   OwnIndices own_indices(const OpCall& call, const ShardedTensor& indices, const Sharding& sharding,
                          std::int64_t count, AxisSet axes);
-  /// gather() from rows that are sharded: each position adds the rows that it has.
+  /// Computes gather() from sharded rows: each position contributes the rows that it has to a sum.
   Tensor looked_up(const OpCall& call, std::span<const ShardedTensor> inputs);
-  /// Attention whose sequences are sharded; nothing if they are not, or the heads cannot be.
+  /// Computes attention over sharded sequences; nullopt if they are not sharded or the heads cannot
+  /// be.
   std::optional<std::vector<Tensor>> attended(const OpCall& call,
                                               std::span<const ShardedTensor> inputs);
   /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.
   Tensor hits(const OpCall& call, std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_on_parts(OpCall call) const;
-  /// Throws kInvalidArgument naming `who` in a function of local tensors.
+  /// Throws kInvalidArgument naming `who` if a function of local tensors is running.
   void require_global(std::string_view who) const;
   void count(const PositionSum& sum);
 
@@ -202,11 +206,11 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   MeshGroups& groups_;
   const AxisSet batch_axes_;
   const int number_;
-  std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by the ids of the wholes
-  std::map<std::uint64_t, ShardedValue*> values_;  // living ones, by number
+  std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by ids of its tensors
+  std::map<std::uint64_t, ShardedValue*> values_;  // existing values, by number
   std::uint64_t num_values_ = 0;
-  std::optional<Sharding> wanted_;  // of the result of the identity that relayout() dispatches
-  std::string_view local_call_;     // that runs a function of local tensors; empty: none
+  std::optional<Sharding> wanted_;  // sharding that relayout() requests of its identity operation
+  std::string_view local_call_;     // call that runs a function of local tensors, or empty
 };
 
 class MeshPosition::LocalScope {

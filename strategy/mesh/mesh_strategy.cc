@@ -22,9 +22,9 @@ namespace tutti {
 
 namespace internal {
 
-/// Gives the optimizer gradients in the shardings of their variables. A gradient stays a partial
-/// sum until all uses of its variable have been added. Then it is summed in a bucket with others,
-/// over workers while the backward pass continues.
+/// Reducer that gives the optimizer gradients in the shardings of their variables. A gradient stays
+/// a partial sum until all uses of its variable have been added. Then it is summed in a bucket with
+/// other gradients. Sums over workers run while the backward pass continues.
 class MeshReducer final : public GradientReducer {
  public:
   MeshReducer(MeshPosition& position, std::int64_t bytes_per_bucket)
@@ -45,15 +45,15 @@ class MeshReducer final : public GradientReducer {
     ShardedTensor value;  // without its local part while it is summed
     bool is_summed = false;
   };
-  /// Returns the sum of the positions' slices of a variable that each has whole, in the order in
-  /// which replicas with these rows would add.
+  /// For a variable that is not sharded, returns the sum of the positions' slices, added in the
+  /// same order as by replicas that have these rows.
   IndexedSlices summed(const IndexedSlices& slices) const;
 
   MeshPosition& position_;
   const std::int64_t bytes_per_bucket_;
   std::vector<Variable> variables_;
   std::vector<Gradient> gradients_;
-  std::vector<std::size_t> ready_;  // not started yet
+  std::vector<std::size_t> ready_;  // indices of gradients whose sums are not started yet
   std::int64_t ready_bytes_ = 0;
   std::vector<std::pair<std::size_t, Result>> results_;  // by variable, in the order of sums
   std::vector<std::shared_ptr<MeshSums>> started_;
@@ -92,8 +92,8 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
     return;
   }
   const ShardedTensor value = position_.part_of(gradient.to_dense());
-  // First the position's term in the wanted sharding; a dimension that is cut over axes of the sum
-  // is cut by the sum itself.
+  // Computes the position's term in the wanted sharding. If a dimension is cut over axes of the
+  // sum, the sum itself cuts it.
   Sharding term = wanted;
   term.partial = value.sharding.partial;
   PositionSum sum;
@@ -318,7 +318,7 @@ void MeshStrategy::run_position(internal::LocalReplicaContext& local, internal::
 
 void MeshStrategy::complete_input_plan(InputPlan& plan) {
   Strategy::complete_input_plan(plan);
-  // Each worker reads whole batches, of which its positions take their parts.
+  // Each worker reads global batches, and its positions take their parts of them.
   plan.num_workers = 1;
   plan.worker = 0;
 }

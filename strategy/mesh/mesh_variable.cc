@@ -22,7 +22,7 @@ MeshStorage::MeshStorage(const Tensor& initial_value, VariableOptions options, c
       placement_(placement) {
   make_parts([&](int position, Device device) {
     const Tensor part = cut(initial_value, position).to(device);
-    // A view would keep the whole alive.
+    // A view would keep the full initial value alive.
     return part.num_elements() == initial_value.num_elements() ? part : part.copy();
   });
   note(false);
@@ -46,7 +46,7 @@ void MeshStorage::make_parts(const std::function<Tensor(int position, Device dev
     const int index = placement_.grid.index(position, placement_.sharding.cut());
     const auto [found, is_new] = known.try_emplace({devices[p], index}, parts_.size());
     if (is_new) {
-      // A single number has its value, which the step may read.
+      // A single number has its value even in an explanation, because the step may read it.
       const Tensor part = explanation && shape().num_elements() > 1
                               ? explanation->without_elements(local, devices[p], false)
                               : make(position, devices[p]);
@@ -106,7 +106,8 @@ Tensor MeshStorage::whole() const {
        placement_.services.of_all_replicas(std::move(own), "read " + name())) {
     parts.push_back(position.front().dense());
   }
-  // Joins the parts along one dimension after the other: position p then has those of its group.
+  // Joins the parts along one dimension at a time. After each round, joined[p] consists of the
+  // parts of position p's group.
   for (int d = 0; d < shape().rank(); ++d) {
     const AxisSet axes = placement_.sharding[d];
     if (axes == 0) continue;
@@ -165,7 +166,7 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   if (MeshExplanation::current()) return;
   RendezvousHeader header{
       .kind = RendezvousKind::kAssign, .method = static_cast<int>(op), .variable = this};
-  // Once all have met, none reads the old value in its current operation.
+  // After all positions have arrived, no operation reads the old value any more.
   position->exchange_arguments<Tensor>(
       std::move(header), local, [&](const std::vector<Tensor*>& locals) {
         for (Part& part : parts_) {
@@ -285,7 +286,7 @@ void MeshStorage::update_with_norms(std::span<MeshStorage* const> slots, const U
     }
     return;
   }
-  // The norms are those of the whole, in the order of one device.
+  // The norms are those of the full variable, added in the order of one device.
   MeshStorage directions(shape(), dtype(), 0.0, {.name = name() + "/direction"}, owner(),
                          placement_);
   for (std::size_t p = 0; p < parts_.size(); ++p) {

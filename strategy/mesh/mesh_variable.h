@@ -16,7 +16,7 @@ namespace tutti::internal {
 
 class MeshExplanation;
 
-/// Layout of a variable on a mesh, and what its parts need to be exchanged.
+/// Layout of a variable on a mesh, and the objects that exchange its parts.
 struct MeshPlacement {
   const MeshGrid& grid;
   const ReplicaServices& services;
@@ -24,14 +24,15 @@ struct MeshPlacement {
   Sharding sharding = {};  // of the stored elements
 };
 
-/// Positions of one device that have the same elements share one part, which the first of them
-/// writes. Outside of steps a variable is whole; with several workers, reading it is collective.
+/// Storage of a variable of a mesh strategy. Positions of one device that have the same elements
+/// share one part, which the first of them writes. Outside steps, reads return the full value; with
+/// several workers they are collective.
 class MeshStorage final : public VariableStorage {
  public:
   /// `placement` refers to objects that outlive the variable.
   MeshStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
               const MeshPlacement& placement);
-  /// Fills the variable without making its whole.
+  /// Fills the variable with `value`, without creating the full tensor.
   MeshStorage(const Shape& shape, DType dtype, double value, VariableOptions options,
               const void* owner, const MeshPlacement& placement);
 
@@ -56,9 +57,10 @@ class MeshStorage final : public VariableStorage {
     VariableComponent component;
   };
 
-  /// Makes the parts; make(position, device) returns that of a position.
+  /// Makes the parts. make(position, device) returns the part of a position.
   void make_parts(const std::function<Tensor(int position, Device device)>& make);
-  /// Notes the variable in the explanation of this thread, if there is one, which it returns.
+  /// Notes the variable in this thread's explanation and returns the explanation; nullptr if
+  /// the thread has none.
   MeshExplanation* note(bool is_slot) const;
   /// Returns the part of `whole` for the position with this number.
   Tensor cut(const Tensor& whole, int position) const;

@@ -13,7 +13,7 @@ std::int8_t factor(int number) { return static_cast<std::int8_t>(number); }
 
 const Shape& input(const OpCall& call, std::size_t index) { return call.inputs[index].shape(); }
 
-/// Returns a rule without factors.
+/// Returns a rule in which no dimension has a factor yet.
 OpRule rule_for(const OpCall& call, int num_factors, Linearity linearity = Linearity::kNone) {
   OpRule rule;
   rule.inputs.resize(call.inputs.size());
@@ -23,7 +23,7 @@ OpRule rule_for(const OpCall& call, int num_factors, Linearity linearity = Linea
   return rule;
 }
 
-/// A factor for each dimension of the output; inputs are broadcast to it.
+/// Returns a rule with a factor for each dimension of the output, to which inputs are broadcast.
 OpRule elementwise(const OpCall& call, Linearity linearity = Linearity::kNone) {
   const Shape& out = call.outputs[0].shape;
   OpRule rule = rule_for(call, out.rank(), linearity);
@@ -38,8 +38,8 @@ OpRule elementwise(const OpCall& call, Linearity linearity = Linearity::kNone) {
   return rule;
 }
 
-/// A factor for each dimension but the last `num_last` ones and those in `whole`; all tensors have
-/// these dimensions, and outputs may lack the last ones.
+/// Returns a rule with a factor for each dimension except the last `num_last` ones and those with a
+/// bit in `whole`. All tensors begin with these dimensions; some may lack the last ones.
 OpRule by_dimension(const OpCall& call, int num_last, std::uint32_t whole = 0,
                     Linearity linearity = Linearity::kNone) {
   const int rank = input(call, 0).rank();
@@ -106,7 +106,8 @@ OpRule without_axis(const OpCall& call, int axis) {
   return rule;
 }
 
-/// Factors m, n, k and the leading dimensions of a [..., m, k], b [..., k, n] and a bias [n].
+/// Returns the rule of a [..., m, k] times b [..., k, n] plus a bias [n]: factors m, n, k and the
+/// leading dimensions.
 OpRule matrix_product(const OpCall& call) {
   const auto& attributes = call.attributes_as<MatMulAttributes>();
   constexpr std::int8_t kM = 0, kN = 1, kK = 2, kFirstBatch = 3;
@@ -125,7 +126,8 @@ OpRule matrix_product(const OpCall& call) {
   return rule;
 }
 
-/// Factors of images and output channels, and of input channels unless they form groups.
+/// Returns a rule with a factor for images and, unless channels form groups, factors for output and
+/// input channels.
 OpRule convolution(const OpCall& call) {
   constexpr std::int8_t kImage = 0, kOut = 1, kIn = 2;
   const bool has_groups = call.attributes_as<Conv2dAttributes>().groups > 1;
@@ -152,13 +154,14 @@ OpRule convolution(const OpCall& call) {
   return rule;
 }
 
-/// Factors of the batch and the channels; windows reach over positions of an image.
+/// Returns a rule with factors for batch and channels. Image positions are not cut, because windows
+/// would overlap the parts.
 OpRule pooling(const OpCall& call) {
   constexpr std::uint32_t kPositions = 0b110;
   return by_dimension(call, 0, kPositions);
 }
 
-/// Parameters [channels] beside x [..., channels].
+/// Returns the rule of a normalization of x [..., channels] with parameters [channels].
 OpRule normalization_of_channels(const OpCall& call) {
   const int rank = input(call, 0).rank();
   OpRule rule = by_dimension(call, 0);
@@ -169,8 +172,8 @@ OpRule normalization_of_channels(const OpCall& call) {
   return rule;
 }
 
-/// Only the batch is cut: statistics [batch, groups] belong to rows, which may be several
-/// dimensions of x in one.
+/// Returns a rule that cuts only the batch: a row of the statistics [batch, groups] may represent
+/// several leading dimensions of x.
 OpRule group_normalization(const OpCall& call) {
   OpRule rule = rule_for(call, 1);
   const bool is_gradient = call.op == OpId::kGroupNormGrad;
@@ -184,7 +187,8 @@ OpRule group_normalization(const OpCall& call) {
   return rule;
 }
 
-/// Factors of the batch and the heads. A part of the heads needs its part of the shared keys.
+/// Returns a rule with factors for batch and heads. A part of the heads needs the same part of the
+/// keys that heads share.
 OpRule attention(const OpCall& call) {
   OpRule rule = rule_for(call, 2);
   for (auto* tensors : {&rule.inputs, &rule.outputs}) {
@@ -193,7 +197,8 @@ OpRule attention(const OpCall& call) {
   return rule;
 }
 
-/// Labels [...], logits [..., classes] and gradients of losses [...]: all dimensions but classes.
+/// Returns a rule with factors for all dimensions except classes. Tensors are labels [...], logits
+/// [..., classes] and gradients of losses [...].
 OpRule loss_of_rows(const OpCall& call) {
   const int rank = input(call, 1).rank() - 1;
   OpRule rule = rule_for(call, rank);
@@ -205,7 +210,7 @@ OpRule loss_of_rows(const OpCall& call) {
   return rule;
 }
 
-/// The first dimension of merged or separated ones keeps its factor if it contains whole rows.
+/// Returns a rule in which the first of several merged or separated dimensions keeps its factor.
 OpRule reshaping(const OpCall& call) {
   const Shape& from = input(call, 0);
   const Shape& to = call.outputs[0].shape;
@@ -246,7 +251,7 @@ OpRule transposition(const OpCall& call) {
   return rule;
 }
 
-/// params [rows, ...] and indices -> [indices..., ...].
+/// Returns the rule of params [rows, ...] and indices -> [indices..., ...].
 OpRule lookup(const OpCall& call) {
   const int num_indices = input(call, 1).rank(), rank = input(call, 0).rank();
   OpRule rule = rule_for(call, num_indices + rank - 1, Linearity::kFirst);
@@ -257,7 +262,8 @@ OpRule lookup(const OpCall& call) {
   return rule;
 }
 
-/// values [n, ...] and indices [n] -> [rows, ...]; parts of n are added.
+/// Returns the rule of values [n, ...] and indices [n] -> [rows, ...]. If n is cut, outputs are
+/// added.
 OpRule scattering(const OpCall& call) {
   const int rank = input(call, 0).rank();
   OpRule rule = rule_for(call, rank, Linearity::kFirst);

@@ -21,7 +21,8 @@ struct FactorsOfTensor {
   std::array<std::int8_t, Shape::kMaxRank> factors;
 };
 
-/// Inputs that may be partial; each partial input is then one term of the output.
+/// Inputs that may stay partial, because the operation is linear in them. The output is then
+/// partial, too.
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
   kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes
@@ -30,9 +31,10 @@ enum class Linearity {
 };
 
 /// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the
-/// loop nest that the operation represents (m, n and k of a product). Dimensions of one factor are
-/// cut alike, and then each position computes its part of the outputs from its parts of the inputs
-/// by the same operation. An output without a factor of its inputs is combined over its axes.
+/// loop nest that the operation represents (m, n and k of a product). Dimensions with the same
+/// factor are cut alike, so each position computes its part of the outputs from its parts of the
+/// inputs by the same operation. If an output lacks a factor of the inputs, the positions' outputs
+/// are combined over the axes of that factor.
 struct OpRule {
   std::vector<FactorsOfTensor> inputs, outputs;
   int num_factors = 0;
@@ -41,7 +43,7 @@ struct OpRule {
   Linearity linearity = Linearity::kNone;
 };
 
-/// Returns the rule of the call; nullopt for operations on whole inputs only.
+/// Returns the rule of the call; nullopt if the operation needs inputs that are not sharded.
 std::optional<OpRule> rule_of(const OpCall& call);
 
 }  // namespace tutti::internal

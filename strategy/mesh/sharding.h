@@ -45,8 +45,7 @@ class MeshGrid {
   AxisSet all_axes() const;
   /// Returns the number of positions that differ in these axes only.
   int size(AxisSet axes) const;
-  /// Returns the number of the position among those that differ in these axes only, which are
-  /// numbered in row-major order.
+  /// Returns the index of the position in its group(), in row-major order.
   int index(int position, AxisSet axes) const;
   /// Returns the positions that differ from `position` in these axes only, by index().
   std::vector<int> group(int position, AxisSet axes) const;
@@ -57,7 +56,7 @@ class MeshGrid {
   Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
   /// Returns the shape of a position's part.
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;
-  /// Returns true if each cut divides its dimension.
+  /// Returns true if each dimension is divisible by the number of its parts.
   bool divides(const Shape& shape, const Sharding& sharding) const;
   /// Returns "[data, -] partial over model".
   std::string describe(const Sharding& sharding, int rank) const;
