@@ -1,4 +1,4 @@
-// Rows of a shard are read from a StoredShard that lives for one read.
+// Implements FirstValues. Rows of a shard are read from a StoredShard that exists for one read.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/first_values.h"
 
@@ -22,7 +22,7 @@ CreateShard FirstValues::find(ShardId shard) const {
   const MutexLock lock(mutex_);
   const auto found = made_.find(shard);
   if (found != made_.end()) return found->second;
-  fail(ErrorCode::kNotFound, "there is no shard of the id ", shard, "; expected one that was ",
+  fail(ErrorCode::kNotFound, "there is no shard with the id ", shard, "; expected one that was ",
        "created here");
 }
 
@@ -40,7 +40,8 @@ OperationAnswer FirstValues::answer(const Operation& operation) {
   };
   if (const auto* shard = std::get_if<ReadShard>(&operation)) return read_made(*shard);
   if (const auto* rows = std::get_if<ReadRows>(&operation)) return read_made(*rows);
-  fail(ErrorCode::kFailedPrecondition, "the program of a server changes nothing; expected the ",
+  fail(ErrorCode::kFailedPrecondition,
+       "the program on a server must not change variables; expected the ",
        "chief, or a closure, to do that");
 }
 

@@ -1,4 +1,5 @@
-// Servers for a server's own program, in which variables have their initial values.
+// Stand-in for the parameter servers in a server's own process: variables have their initial
+// values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,10 +11,10 @@
 
 namespace tutti::internal {
 
-/// VariableService for a process of job ps, which runs the program up to
-/// ClusterCoordinator::start(), where nothing may be changed. Values are computed when they are
-/// read, and only their descriptions are kept (and tensors that the program provided). Other
-/// operations are refused with kFailedPrecondition. Thread-safe.
+/// VariableService for a process of job ps, which runs the program only up to
+/// ClusterCoordinator::start() and may change nothing until then. It stores descriptions of values,
+/// and tensors that the program provided; values are computed when they are read. Other operations
+/// are refused with kFailedPrecondition. Thread-safe.
 class FirstValues final : public VariableService {
  public:
   explicit FirstValues(std::string name) : name_(std::move(name)) {}

@@ -141,7 +141,8 @@ bool ParameterServers::is_fresh(const ReadCache& cache) const {
   return num_steps_ > 0 && cache.epoch == epoch_;
 }
 
-/// Returns `cache`, and within a step also what the last step read, unless it is fresh.
+/// Returns the caches to fetch: `cache` and, within a step, also those that the last step read,
+/// unless they are fresh.
 ParameterServers::Caches ParameterServers::wanted(const std::shared_ptr<ReadCache>& cache) {
   Caches caches{cache};
   if (num_steps_ == 0) return caches;
@@ -246,7 +247,8 @@ std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, Pending
   }
 }
 
-/// `error`: the timeout of a read. Throws one that names the workers, if any are missing.
+/// Given the timeout `error` of a read, throws an error that names the missing workers, if there
+/// are any.
 void ParameterServers::fail_if_workers_are_missing(int server, const Error& error) {
   const auto answer = link(server).read({Operation(ReadAwaited{})})->wait(deadline()).front();
   std::vector<std::int64_t> missing;
@@ -261,8 +263,8 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
        "A greater local.timeout waits longer");
 }
 
-/// If servers add up gradients, repeats the fetch until all values are of one step, which may have
-/// ended between two reads.
+/// Fetches values. If servers add up gradients, repeats the fetch until all values are of one step,
+/// because a step may end between two reads.
 void ParameterServers::fetch(const Caches& caches) {
   const TimePoint end = read_deadline();
   std::optional<std::uint64_t> at_least = 0;
@@ -327,10 +329,11 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
   }
 }
 
-/// The change is added before the cache is invalidated, so that a fetch in between counts as older.
+/// Adds the change before it invalidates the cache, so that values fetched in between do not count
+/// as current.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
-  // Both before and after: a checkpoint taken in between may or may not contain the change.
+  // Noted before and after the change: a checkpoint taken in between may or may not contain it.
   const bool is_outside = ClosureContext::current() == nullptr;
   if (is_outside) note_outside_change();
   link(server).change(std::move(operation));

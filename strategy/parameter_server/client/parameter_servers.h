@@ -31,7 +31,7 @@ struct RemoteShard {
   ShardId id;  // of the spec, cached because every operation contains it
 };
 
-/// Values read of a variable. `shards` are constant; the rest is guarded by ParameterServers.
+/// Cached values of a variable. `shards` are constant; ParameterServers guards the other members.
 struct ReadCache {
   std::vector<RemoteShard> shards;
   std::vector<Tensor> values;           // per shard; undefined: never read
@@ -45,8 +45,8 @@ struct ReadCache {
 /// with all variables that the last step read, in one message per server. Thread-safe.
 class ParameterServers {
  public:
-  /// `timeout`: for every answer. `team`: the workers that train together, which all make the same
-  /// calls; nullptr if there are none, or if they do not wait for each other.
+  /// `timeout` limits the wait for each answer. `team` is the team of workers that train together
+  /// and make the same calls; nullptr if there is none, or if workers do not wait for each other.
   ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
                    std::shared_ptr<WorkerTeam> team = nullptr);
   /// Overload for a worker that trains independently.
@@ -61,8 +61,8 @@ class ParameterServers {
   /// kDeadlineExceeded naming the awaited workers; server failures as OriginError.
   std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
-  /// Returns the name for servers of the next variable of this name: repeated names get a number,
-  /// the same in every process that makes them in the same order.
+  /// Returns the name that servers use for the next variable called `name`. Repeated names get a
+  /// number, which is the same in every process that makes the variables in the same order.
   std::string unique_name(const std::string& name);
 
   /// Invalidates everything that was read. If servers add up gradients, the first step also reports
@@ -89,15 +89,15 @@ class ParameterServers {
   /// Returns true if this worker may restore checkpoints: a late one must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
-  /// Returns describe_update_rule(rule). An optimizer updates all of its variables by the same
-  /// rule, in every step, so that they share one text. Throws as describe_update_rule() does.
+  /// Returns describe_update_rule(rule). An optimizer updates all of its variables by the same rule
+  /// in every step, so all updates share one text. Throws as describe_update_rule() does.
   SharedText rule_text(const UpdateRule& rule);
-  /// Called before and after a read outside closures. Waits until the servers' values are current,
-  /// and returns the number of rollbacks to a checkpoint. A read during which that number changed
-  /// is repeated. Empty: servers never roll back.
+  /// Function that is called before and after a read outside closures. It waits until the servers'
+  /// values are current, and returns the number of rollbacks to a checkpoint. A read during which
+  /// this number changes is repeated. Empty: servers never roll back.
   using Currency = std::function<std::uint64_t()>;
   void set_currency(Currency currency);
-  /// Calls `read` with the repetitions of set_currency().
+  /// Calls `read`, and repeats it as described for Currency.
   Tensor read_current(const std::function<Tensor()>& read);
   /// Returns the number of changes outside closures so far, by the program and on its behalf. An
   /// older checkpoint does not contain them.
@@ -107,8 +107,8 @@ class ParameterServers {
   std::vector<RemoteShard> shards();
   void note_made(const std::vector<RemoteShard>& shards);
 
-  /// `guard` is called before each change; it throws to refuse it. Requires: no other call was
-  /// made.
+  /// Sets a function that is called before each change, and throws to refuse the change. Must
+  /// precede all other calls.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Adds a change of a shard, and invalidates the cache.
   void change(int server, Operation operation);
@@ -128,7 +128,8 @@ class ParameterServers {
  private:
   using Caches = std::vector<std::shared_ptr<ReadCache>>;
   Tensor read_once(const std::shared_ptr<ReadCache>& cache);
-  /// Returns 0 in closures, and if servers never roll back.
+  /// Calls the function of set_currency() and returns its result; 0 in closures, and if servers
+  /// never roll back.
   std::uint64_t wait_until_current();
   Caches wanted(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   void fetch(const Caches& caches);
@@ -158,7 +159,7 @@ class ParameterServers {
   std::map<std::uint64_t, SharedText> rule_texts_
       TUTTI_GUARDED_BY(mutex_);  // by number of the rule
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
-  // Variables that the last step read, and that this one has read.
+  // Variables that the last step read, and variables that the current step has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ReadCache>> read_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<ReplicaSteps> replica_steps_;  // the object is guarded by mutex_

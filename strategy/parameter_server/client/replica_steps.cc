@@ -30,7 +30,8 @@ void ReplicaSteps::note_rows(const Variable& variable, std::uint64_t num_steps) 
   if (!step_) seen_[variable].add({num_steps, num_steps});
 }
 
-/// In a worker's first step any variable may take part.
+/// Returns the range of steps of the values read, over the variables that take part. In a worker's
+/// first step, any variable may take part.
 ReplicaSteps::Range ReplicaSteps::range_of_parts() const {
   Range all;
   for (const auto& [variable, range] : seen_) {
@@ -62,15 +63,16 @@ void ReplicaSteps::decide() {
 
 std::optional<SyncSpec> ReplicaSteps::assign_step(const Variable& variable) {
   if (!given_.insert(variable).second) {
-    fail(ErrorCode::kUnimplemented, "a step updates a variable twice, but servers count who gave ",
-         "for a step; expected one update; moving averages of weights are not for sync_replicas");
+    fail(ErrorCode::kUnimplemented, "a step updates a variable twice, but servers count one ",
+         "gradient per worker; expected one update; "
+         "sync_replicas does not support moving averages of weights");
   }
   if (!step_) decide();
   std::uint64_t& next = next_[variable];
   if (!*step_) return std::nullopt;
   next = **step_ + 1;
-  // The sum represents the gradients of all workers' batches, so it is scaled up for those that are
-  // not in it.
+  // The sum represents the gradients of all workers' batches, so it is scaled up for workers whose
+  // gradients it lacks.
   const double divisor = static_cast<double>(num_to_aggregate_) / num_ranks_;
   return SyncSpec{**step_, rank_, num_ranks_, num_to_aggregate_, divisor};
 }

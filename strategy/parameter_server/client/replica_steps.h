@@ -22,16 +22,16 @@ struct WorkerPace {
   UpdateMode mode = UpdateMode::kAsync;  // never kSync
   int worker = 0;
   int num_workers = 1;
-  // The rest is for kSyncReplicas.
+  // The following members are for kSyncReplicas.
   int num_to_aggregate = 1;
   /// Minimum time for which a read waits for other workers.
   Duration patience = Duration::zero();
 };
 
-/// Worker's side of UpdateMode::kSyncReplicas. Values come with the number of steps applied to
-/// them, and the worker's gradients are for the next step. A worker that others do not wait for can
-/// read values of different steps; its gradients then belong to no step and are left out. A
-/// variable takes part from its first update on. Not thread-safe.
+/// Worker's side of UpdateMode::kSyncReplicas. Values arrive with the number of steps applied to
+/// them, and the worker's gradients are for the next step. If the other workers do not wait for a
+/// worker, it can read values of different steps; its gradients then belong to no step and are left
+/// out. A variable takes part from its first update on. Not thread-safe.
 class ReplicaSteps {
  public:
   using Variable = std::shared_ptr<const ReadCache>;

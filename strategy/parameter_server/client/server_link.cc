@@ -1,4 +1,5 @@
-// Batches as calls: changes are collected, batches sent in order, answers awaited.
+// Implements RemoteService and ServerLink: collects changes, sends batches in order, awaits
+// answers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/server_link.h"
 
@@ -82,7 +83,8 @@ class ChunkedAnswers final : public PendingAnswers {
   std::vector<std::shared_ptr<PendingAnswers>> parts_;
 };
 
-/// Returns the end of each message of reads. Limits their number, as unchanged values are short.
+/// Returns, for each message, the index behind its last read. Also limits the number of reads in a
+/// message, because answers of unchanged values are short.
 std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
   constexpr std::size_t kMostParts = 32;
   const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
@@ -109,7 +111,7 @@ std::size_t bytes_of(const Operation& operation) {
   return 0;
 }
 
-/// Returns 0 outside replicas, which count from 1.
+/// Returns the number of the replica on this thread, from 1; 0 outside replicas.
 std::uint32_t replica_of_thread() {
   const StrategyMode* mode = current_mode();
   const auto* replica = mode ? dynamic_cast<const LocalReplicaContext*>(mode->replica) : nullptr;
@@ -167,7 +169,7 @@ void RemoteService::run() {
   }
 }
 
-/// Returns false if this service has ended.
+/// Replaces a broken connection. Returns false if this service has ended.
 bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
   {
     const MutexLock lock(mutex_);
@@ -194,7 +196,7 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
   const std::string why = broken->why_broken().value_or("");
   log_info(concat("rpc: ", options.self, " is connected to ", next->server_name(), " again after ",
                   seconds_text(Clock::system().now() - begin), " s (", why, ")"));
-  // Without a call the server would only know of a disconnection, and might exit (Server::join()).
+  // Without a call, the server would only see a disconnection, and might exit (Server::join()).
   (void)next->start(encode(OperationBatch{}));
   const MutexLock lock(mutex_);
   if (!options_.outlives_restarts && !next->is_same_process(*broken)) {
@@ -202,7 +204,8 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
     broken->fail_all(Error(
         ErrorCode::kAborted,
         concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
-               ") before it answered; what the call changed may be lost: read its state again")));
+               ") before it answered; changes of the call may be lost: read the server's state "
+               "again")));
   }
   next->take_over(*broken);
   client_ = next;
@@ -288,7 +291,7 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   return parts;
 }
 
-/// Messages are answered in order: waiting for the last one first wakes the thread only once.
+/// Waits for the last message first: messages are answered in order, so the thread wakes only once.
 void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint deadline) {
   if (messages.size() < 2) return;
   try {
@@ -317,7 +320,8 @@ void ServerLink::settle(TimePoint deadline) {
         (void)each.answers->wait(deadline);
       } catch (const Error& error) {
         if (!first) first = std::current_exception();
-        // Without an answer the server may have applied it, so its number must not be reused.
+        // If there is no answer, the server may have applied the message, so its number must not be
+        // reused.
         const bool is_refused = !is_of_infrastructure(error.code());
         if (!std::exchange(has_failed, true) && is_refused) rewind(key, each.first_ordinal);
       }
@@ -326,7 +330,8 @@ void ServerLink::settle(TimePoint deadline) {
   if (first) std::rethrow_exception(first);
 }
 
-/// The server has not counted a message that it refused, nor the ones after it.
+/// Resets the next ordinal. The server has counted neither the message that it refused nor later
+/// ones.
 void ServerLink::rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal) {
   MutexLock lock(mutex_);
   const auto lane = lanes_.find(key);

@@ -90,18 +90,19 @@ class ServerLink {
   /// by send_changes(), or when many were collected.
   void change(Operation operation);
   void send_changes();
-  /// Sends all changes, then these reads. `answer_bytes`: maximum size of the answer to each, or
-  /// empty. Long answers come in several messages, so that one is made while another is sent.
+  /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to
+  /// each read, or is empty. Long answers arrive in several messages, so that one is made while
+  /// another is sent.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
   /// calling thread runs. Throws the error of the first change that failed; those after it were
   /// sent, too.
   void settle(TimePoint deadline);
-  /// Drops the collected changes of the calling thread's stream, which gets no more.
+  /// Drops the collected changes of the calling thread's stream. The thread makes no more changes.
   void end_stream();
   /// Restarts the numbering of changes outside closures, under the number `client`, because the
-  /// server's state was replaced. Drops the collected ones.
+  /// server's state was replaced. Drops the collected changes.
   void restart(std::uint64_t client);
 
  private:

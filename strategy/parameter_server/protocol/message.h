@@ -33,7 +33,7 @@ class InArena {
     google::protobuf::ArenaOptions options;
     options.initial_block = first_block_;
     options.initial_block_size = sizeof(first_block_);
-    options.max_block_size = std::size_t{64} << 10;  // the first ones are small
+    options.max_block_size = std::size_t{64} << 10;  // the first blocks are small
     return options;
   }
   alignas(std::max_align_t) char first_block_[1024];
@@ -55,7 +55,8 @@ Packet packet_of(const Put& put, std::size_t longest = kLongestHead) {
 
 /// Throws kDataLoss naming the message if the bytes are not one.
 void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message);
-/// Returns the result of `get(message, payload)` for a packet. Throws kDataLoss if payload is left.
+/// Returns the result of `get(message, payload)` for a packet. Throws kDataLoss if `get` does not
+/// read the whole payload.
 template <class Message, class Get>
 auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlace::kLarge) {
   InArena<Message> message;
@@ -78,7 +79,7 @@ Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);
 template <class Enum>
 Enum checked_enum(std::uint32_t number, Enum first, Enum last) {
   if (number < static_cast<std::uint32_t>(first) || number > static_cast<std::uint32_t>(last)) {
-    fail(ErrorCode::kDataLoss, "message: ", number, " names nothing; expected ",
+    fail(ErrorCode::kDataLoss, "message: ", number, " is not a known value; expected ",
          static_cast<std::uint32_t>(first), " to ", static_cast<std::uint32_t>(last));
   }
   return static_cast<Enum>(number);

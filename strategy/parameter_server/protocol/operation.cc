@@ -62,7 +62,7 @@ template <class... Parts>
 }
 
 std::string checked_text(const std::string& text, std::size_t longest) {
-  if (text.size() > longest) refuse_batch("a text of ", text.size(), " bytes; expected ", longest);
+  if (text.size() > longest) refuse_batch("a text of ", text.size(), " bytes; at most ", longest);
   return text;
 }
 
@@ -178,7 +178,7 @@ void put_settings(const UpdateShard& update, v1::UpdateSettings& out) {
 
 UpdateShard get_settings(const v1::UpdateSettings& in) {
   if (in.num_slots() > kMostSlots) {
-    refuse_batch("at most ", kMostSlots, " slots were expected, got ", in.num_slots());
+    refuse_batch("expected at most ", kMostSlots, " slots, got ", in.num_slots());
   }
   UpdateShard update;
   update.slots.resize(in.num_slots());
@@ -405,7 +405,7 @@ void get(const v1::Operation& in, PayloadReader& payload, std::vector<Operation>
     case v1::Operation::KIND_NOT_SET:
       break;
   }
-  refuse_batch("an operation of no kind");
+  refuse_batch("an operation of unknown kind");
 }
 
 template <class Op>
@@ -424,7 +424,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
   out.set_stream_replica(batch.stream.replica);
   out.set_first_ordinal(batch.first_ordinal);
   out.set_finished_below(batch.finished_below);
-  std::optional<ShardsWriter> shards;  // of the consecutive operations that go there
+  std::optional<ShardsWriter> shards;  // open for consecutive operations on shards
   for (const Operation& operation : batch.operations) {
     const auto put_one = [&]<class Op>(const Op& o) {
       if constexpr (goes_in_columns<Op>) {
@@ -448,7 +448,7 @@ std::size_t num_operations(const v1::OperationBatch& in) {
     count += each.has_shards() ? static_cast<std::size_t>(each.shards().shards_size()) : 1;
   }
   if (count <= kMostOperations) return count;
-  refuse_batch("at most ", kMostOperations, " operations were expected, got ", count);
+  refuse_batch("expected at most ", kMostOperations, " operations, got ", count);
 }
 
 OperationBatch get_batch(const v1::OperationBatch& in, PayloadReader& payload) {
@@ -493,7 +493,7 @@ std::vector<OperationAnswer> get_answers(const v1::OperationAnswers& in, Payload
   std::vector<OperationAnswer> answers;
   answers.reserve(in.flags().size());
   for (const char flags : in.flags()) {
-    if ((flags & ~(kHasValue | kWasAppliedBefore)) != 0) refuse_batch("an answer of no kind");
+    if ((flags & ~(kHasValue | kWasAppliedBefore)) != 0) refuse_batch("an answer of unknown kind");
     OperationAnswer& answer = answers.emplace_back();
     if ((flags & kHasValue) != 0) answer.value = values.take();
     answer.version = versions.next(), answer.num_steps = num_steps.next();

@@ -40,8 +40,8 @@ struct ShardSpec {
   bool operator==(const ShardSpec&) const = default;
 };
 
-/// Creates the shard, with values of a generator or those of its rows. An existing shard keeps its
-/// values; if its spec is another one, throws kInvalidArgument naming both.
+/// Creates the shard, with values that a generator makes or with given ones. An existing shard
+/// keeps its values; if its spec differs, throws kInvalidArgument naming both specs.
 struct CreateShard {
   ShardSpec spec = {};
   std::variant<ValueGenerator, Tensor> initial_value = {};
@@ -64,7 +64,7 @@ struct AssignShard {
   AssignOp op = AssignOp::kAssign;
   Tensor value = {};
 };
-/// rows: int64 [n], of the shard, in any order; values: [n, ...].
+/// Scatters values [n, ...] to rows of the shard (int64 [n], in any order).
 struct ScatterShard {
   ShardId shard = 0;
   ScatterOp op = ScatterOp::kUpdate;
@@ -127,7 +127,7 @@ struct ReadAwaited {};
 
 /// Reports that a worker whose gradients are added to those of others (SyncSpec) begins or has
 /// ended. After its end, reads of a step that needs its gradient fail. A worker whose connection
-/// broke is in neither state, since it may be restarted.
+/// broke is in neither state, because it may be restarted.
 struct ReportWorker {
   int worker = 0;  // rank of the worker
   bool has_ended = false;
@@ -141,7 +141,7 @@ struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
     kClose,       // begins this generation: other batches wait until kOpen
-    kRestore,     // sets the values of all shards that the batch makes, also of existing ones
+    kRestore,     // sets the values of all shards that the batch makes, even of existing ones
     kList,        // answers with the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
     kReadFrozen,  // reads of the batch return the kept values
@@ -158,8 +158,8 @@ struct StoreOrder {
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
                                UpdateShard, ReadAwaited, ReportWorker, StoreOrder>;
-/// Returns true if applying it twice would differ from once (all but creations, reads, reports and
-/// orders).
+/// Returns true if applying the operation twice differs from applying it once (all operations
+/// except creations, reads, reports and orders).
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||
@@ -185,7 +185,7 @@ struct UpdateStream {
   auto operator<=>(const UpdateStream&) const = default;
 };
 
-/// Operations that a server applies all or none: all are checked before the first is applied.
+/// Operations of which a server applies all or none: it checks all before it applies the first.
 /// Operations that change values are numbered within their stream, per server, from 0. Those below
 /// the next number that the server expects are not applied again, and answered like the others.
 struct OperationBatch {
@@ -217,11 +217,12 @@ struct OperationAnswer {
 /// undefined tensors, kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
 /// Throws kDataLoss for a packet that encode() did not write: the head is compared with the payload
-/// before memory is allocated for it. Tensors stay in the memory that the payload was received in:
-/// code that keeps one for longer than the batch copies it (VariableComponent does).
+/// before memory is allocated for it. Tensors stay in the memory in which the payload was received:
+/// code that keeps one longer than the batch copies it (VariableComponent does).
 OperationBatch decode_batch(const Packet& packet);
 
-/// Encode specs as the bytes of a tensor, and the inverse, which throws kDataLoss for others.
+/// Encodes specs as the bytes of a tensor. decode_specs() is the inverse, and throws kDataLoss for
+/// other tensors.
 Tensor encode_specs(const std::vector<ShardSpec>& specs);
 std::vector<ShardSpec> decode_specs(const Tensor& bytes);
 

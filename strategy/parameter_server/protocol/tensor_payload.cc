@@ -14,7 +14,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPlace = 64;
-/// Tensors below this size are copied into a common chunk, because one of their own costs more.
+/// Tensors below this size are copied into a common chunk, because a chunk for each would cost
+/// more.
 constexpr std::size_t kCopiedBelow = 4096;
 /// Tensors from this size on stay in a receive buffer at most kLargestPart times as large.
 constexpr std::size_t kWorthSharing = 65536;
@@ -76,7 +77,7 @@ Shape checked_shape(std::span<const std::int64_t> dims) {
   std::int64_t product = 1;  // of the dimensions that are not 0, so that no product overflows
   for (const std::int64_t dim : dims) {
     if (dim < 0 || dim > kMostElements / product) {
-      refuse_payload("no shape has ", dim, " behind ", product, " elements");
+      refuse_payload("no shape has a dimension ", dim, " after ", product, " elements");
     }
     product *= std::max<std::int64_t>(dim, 1);
   }
@@ -108,8 +109,9 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
   return tensor;
 }
 
-/// Returns the tensor in its receive buffer, or an undefined one. With InPlace::kLarge it must be
-/// most of the buffer: otherwise a kept tensor would keep much more memory than its own.
+/// Returns the next tensor in its receive buffer, or an undefined tensor. With InPlace::kLarge, the
+/// tensor must fill most of the buffer: otherwise, keeping it would keep much more memory than its
+/// own.
 Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {
   if (pieces_.empty() || size == 0) return {};
   if (in_place_ == InPlace::kLarge && size < kWorthSharing) return {};

@@ -14,12 +14,12 @@
 
 namespace tutti::internal {
 
-/// Writes one tensor after the other, each at the next multiple of 64 bytes. Types and shapes are
-/// in the head, so that nothing in the payload has to be trusted. Every chunk starts at such a
+/// Writer of tensors, one after the other, each at the next multiple of 64 bytes. Types and shapes
+/// are in the head, so that readers need not trust the payload. Every chunk starts at such a
 /// multiple.
 class PayloadWriter {
  public:
-  /// Appends a tensor. Large ones are not copied: the payload keeps their buffers until its last
+  /// Appends a tensor. Large tensors are not copied: the payload keeps their buffers until its last
   /// chunk is destroyed.
   void put(const Tensor& tensor);
   std::vector<SharedBytes> take();
@@ -31,17 +31,18 @@ class PayloadWriter {
   std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last chunk
 };
 
-/// Tensors that stay where they were received, in memory that they share with the whole payload.
-/// kLarge: those that are most of it, so that keeping one keeps little else. kAll: for code that
-/// uses them up, or copies those that it keeps.
+/// Tensors that stay in the memory in which the whole payload was received. kLarge: only those that
+/// fill most of it, so that keeping one keeps little else. kAll: every tensor, for code that
+/// consumes tensors or copies those that it keeps.
 enum class InPlace { kLarge, kAll };
 
-/// Reads the payload of a PayloadWriter, however it was split on the way.
+/// Reader of the payload of a PayloadWriter, which may have been split anywhere in transit.
 class PayloadReader {
  public:
   explicit PayloadReader(const Packet& packet, InPlace in_place = InPlace::kLarge);
-  /// Returns the next tensor. Throws kDataLoss, before it allocates memory, for one longer than the
-  /// rest, an unknown type or an invalid shape; and for bools that are neither 0 nor 1.
+  /// Returns the next tensor. Throws kDataLoss, before it allocates memory, for a tensor longer
+  /// than the rest of the payload, an unknown type or an invalid shape; and for bools that are
+  /// neither 0 nor 1.
   Tensor take(std::uint64_t dtype, std::span<const std::int64_t> dims);
   /// Throws kDataLoss unless all was read.
   void finish() const;

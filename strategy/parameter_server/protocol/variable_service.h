@@ -21,8 +21,8 @@ class PendingAnswers {
  public:
   virtual ~PendingAnswers() = default;
   virtual bool is_ready() const = 0;
-  /// Throws the error that the server answered, prefixed with its name; kDeadlineExceeded,
-  /// kUnavailable and kAborted naming the server.
+  /// Returns the answers. Throws the error of the server, prefixed with the server's name;
+  /// kDeadlineExceeded, kUnavailable and kAborted naming the server.
   virtual std::vector<OperationAnswer> wait(TimePoint deadline) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Which changes a server has applied: decisions, and removal of old streams.
+// Implements AppliedTable: decisions about changes, and the removal of old streams.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/applied_table.h"
 
@@ -46,7 +46,7 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
   const std::uint64_t next = found == next_.end() ? 0 : found->second;
   if (identity.first_ordinal > next) {
     fail(ErrorCode::kAborted, to_string(stream), ": change ", identity.first_ordinal,
-         " came before ", next, "; the server lost the changes before it, or refused them");
+         " arrived before ", next, "; the server lost the changes before it, or refused them");
   }
   return std::min(next - identity.first_ordinal, identity.num_changes);
 }

@@ -32,8 +32,8 @@ class AppliedTable {
   /// Throws kAborted for changes of a finished closure, and for a gap: an ordinal arrived before
   /// those below it.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
-  /// Records that all changes of the batch are applied, and raises the watermark to its own.
-  /// Requires: num_applied_before() was called in the same state of this stream.
+  /// Records that all changes of the batch are applied, and raises the watermark to that of the
+  /// batch. Requires: num_applied_before() was called in the same state of this stream.
   void note_applied(const ChangeIdentity& identity);
 
   /// Records that the client left. Its streams are kept until kMostEndedClients more have left,
@@ -53,7 +53,7 @@ class AppliedTable {
 
   std::uint64_t finished_below_;
   std::map<UpdateStream, std::uint64_t> next_;
-  std::deque<std::uint64_t> ended_clients_;  // the next one to be forgotten in front
+  std::deque<std::uint64_t> ended_clients_;  // front: the next one to be forgotten
 };
 
 /// Returns "client 5b2c..., replica 1" or "closure 17".

@@ -122,7 +122,7 @@ struct VariableStore::CheckedOperation {
 class VariableStore::Checker {
  public:
   using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
-  /// `first_version`: of shards that the batch makes.
+  /// `first_version` is the version of shards that the batch makes.
   Checker(Shards& shards, FindRule find_rule, std::uint64_t num_applied_before,
           std::uint64_t first_version)
       : shards_(shards),
@@ -162,7 +162,8 @@ class VariableStore::Checker {
     checked_.push_back(std::move(checked));
   }
 
-  /// Prefetches the shards of a large batch: cache misses would be waited for one by one.
+  /// Prefetches the shards of a large batch, whose cache misses would otherwise be waited for one
+  /// by one.
   void prefetch(std::span<const Operation> operations) const {
     constexpr std::size_t kWorthIt = 16;
     if (operations.size() < kWorthIt) return;
@@ -192,8 +193,8 @@ class VariableStore::Checker {
     return nullptr;
   }
   [[noreturn]] static void fail_unknown(ShardId id) {
-    fail(ErrorCode::kNotFound, "there is no shard of the id ", id,
-         "; expected one that was created here; the server may have been started again since");
+    fail(ErrorCode::kNotFound, "there is no shard with the id ", id,
+         "; expected one that was created here; the server may have been restarted");
   }
 
   void check(const CreateShard& create, CheckedOperation& checked) {
@@ -208,10 +209,10 @@ class VariableStore::Checker {
     const ShardSpec &have = checked.shard->spec, &want = create.spec;
     if (have == want) return;
     refuse_operation(
-        "two shards do not agree: ", have, " is there as rows ", have.first_row, " to ",
+        "two shards do not agree: the server has ", have, " as rows ", have.first_row, " to ",
         have.first_row + have.num_rows, " of ", have.whole_shape, " of ", have.dtype,
-        "; asked for was ", want, ", rows ", want.first_row, " to ", want.first_row + want.num_rows,
-        " of ", want.whole_shape, " of ", want.dtype,
+        "; the request has ", want, " as rows ", want.first_row, " to ",
+        want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
   /// Checks operations that only have a shard, or a shard and rows.
@@ -266,7 +267,7 @@ class VariableStore::Checker {
     if (checked.rule->uses_norms() && spec.num_shards > 1) {
       refuse_operation(
           spec, ": ", checked.rule->name(),
-          " needs the norm of the whole variable; expected one that is not cut; try a strategy "
+          " needs the norm of the whole variable; expected a variable in one shard; try a strategy "
           "without partitioner");
     }
     check_slots(update, checked);
@@ -380,7 +381,8 @@ void VariableStore::deliver(Results& results) {
 
 namespace {
 
-/// Counts one of the missing answers, or the batch itself. Adds the result if it is complete.
+/// Counts down the missing answers, including one for the batch itself. Adds the batch's result if
+/// no answer is missing any more.
 template <class Results>
 void count_answer(BatchAnswers& batch, Results& results) {
   if (--batch.num_missing > 0 || !batch.done) return;
@@ -397,7 +399,7 @@ void fail_batch(BatchAnswers& batch, const Error& error, Results& results) {
 
 void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchDone done,
                               Results& results) {
-  const NoDeviceScope values_are_on_the_host;  // also if the server is in a replica's process
+  const NoDeviceScope values_are_on_the_host;  // even if the server is in a replica's process
   if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
     clients_of_[owner].insert(batch.stream.id);
   }
@@ -430,7 +432,7 @@ void VariableStore::fail_if_broken() const {
   if (why_broken_.empty()) return;
   fail(ErrorCode::kDataLoss,
        "a batch was applied in part, because an update failed that had passed all checks (",
-       why_broken_, "); the values are not whole any more; expected a restart from a checkpoint");
+       why_broken_, "), so values are inconsistent; expected a restart from a checkpoint");
 }
 
 void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
@@ -481,7 +483,7 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
   }
   StoredShard& shard = *checked.shard;
   if (checked.was_applied_before || std::holds_alternative<CreateShard>(operation)) {
-    // Its effect is there.
+    // It was applied before, or by the checker.
   } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
     if (update->sync) {
       accept_sync(checked, *update, results);
@@ -624,7 +626,7 @@ void VariableStore::accept(const StoreOrder& order) {
   const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
   if (begins || order.generation == generation_) return;
   fail(ErrorCode::kAborted, "expected an order of generation ", generation_, ", got one of ",
-       order.generation, "; the server was started again since");
+       order.generation, "; the server was restarted");
 }
 
 void VariableStore::run_order(const StoreOrder& order, const OperationBatch& batch,
@@ -632,7 +634,7 @@ void VariableStore::run_order(const StoreOrder& order, const OperationBatch& bat
   accept(order);
   const bool opens = order.kind == StoreOrder::Kind::kOpen && !is_open_;
   const bool closes = order.kind == StoreOrder::Kind::kClose;
-  // Changes sent before this are refused.
+  // Changes sent before this order are refused.
   if (opens || closes) table_ = AppliedTable(order.number);
   switch (order.kind) {
     case StoreOrder::Kind::kOpen:
@@ -673,7 +675,8 @@ void VariableStore::open(Results& results) {
   }
 }
 
-/// The order may be repeated after a broken connection, when values have changed.
+/// Freezes all values, once per `number`: after a broken connection the order may be repeated, when
+/// values have changed.
 void VariableStore::freeze(std::uint64_t number) {
   if (number <= frozen_number_) return;
   fail_if_broken();
@@ -695,7 +698,8 @@ void VariableStore::read_frozen(const OperationBatch& batch,
   }
 }
 
-/// Clients' caches compare versions, so a restored value gets one that no server has used before.
+/// Sets the shards to the values of the batch. Clients' caches compare versions, so each restored
+/// value gets a version that no server has used before.
 void VariableStore::restore(const OperationBatch& batch) {
   const std::uint64_t first_version = (generation_ << 32) + 1;
   Checker checker(shards_, rule_finder(), 0, first_version);

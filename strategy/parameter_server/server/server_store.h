@@ -39,8 +39,8 @@ struct StoreCounts {
 class VariableStore final : public VariableService {
  public:
   /// `name`: prefix of errors, "ps 1". `incarnation`: number of restarts of the task before this
-  /// process. No two incarnations use the same version, so that no client takes values of an
-  /// earlier one for current ones.
+  /// process. No two incarnations use the same version, so that no client mistakes values of an
+  /// earlier incarnation for current ones.
   explicit VariableStore(std::string name, std::uint64_t incarnation = 0, bool is_open = true);
   ~VariableStore() override;
 
@@ -48,7 +48,8 @@ class VariableStore final : public VariableService {
   std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
 
   /// Same as start(), but for callers that do not wait: `done` runs on this thread, or, if a read
-  /// waits for a synchronous step, on the one that completes it. `owner`: see owner_left().
+  /// waits for a synchronous step, on the thread that completes the step. `owner`: see
+  /// owner_left().
   void apply(OperationBatch batch, std::uint64_t owner, BatchDone done);
 
   /// Ends the clients in whose names the owner sent batches (AppliedTable::end_client()), and drops
@@ -118,7 +119,7 @@ class VariableStore final : public VariableService {
   std::uint64_t generation_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_open_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Held> held_ TUTTI_GUARDED_BY(mutex_);
-  std::map<ShardId, OperationAnswer> frozen_ TUTTI_GUARDED_BY(mutex_);  // values at one moment
+  std::map<ShardId, OperationAnswer> frozen_ TUTTI_GUARDED_BY(mutex_);  // values at last kFreeze
   std::uint64_t frozen_number_ TUTTI_GUARDED_BY(mutex_) = 0;            // of the last kFreeze
 };
 

@@ -21,7 +21,7 @@ bool are_equal(const UpdateScalars& a, const UpdateScalars& b) {
          a.gradient_scale == b.gradient_scale && a.weight_decay == b.weight_decay;
 }
 
-/// Returns the difference, or nullptr.
+/// Returns the name of the first setting that differs; nullptr if none does.
 const char* difference(const UpdateShard& a, const UpdateShard& b) {
   if (a.rule != b.rule) return "the rule";
   if (!are_equal(a.scalars, b.scalars)) return "the scalars (learning rate, iteration, ...)";
@@ -188,8 +188,8 @@ std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const 
                       " will not be made: ", gone.size() == 1 ? "worker " : "workers ", join(gone),
                       gone.size() == 1 ? " has" : " have", " ended; expected gradients of ",
                       num_to_aggregate, " of ", num_ranks, " workers, got ", num_left,
-                      " at most; this is the end of training (end by the number of steps ",
-                      "made, which optimizer.iterations() counts, on all workers)"));
+                      " at most; end training on all workers after the same number of steps, ",
+                      "which optimizer.iterations() counts"));
 }
 
 void HalvedRule::apply(const UpdateArgs& args) const {
@@ -209,7 +209,7 @@ void HalvedRule::apply(const UpdateArgs& args) const {
         problem = std::current_exception();
       }
     });
-    rule_.apply(first);  // the helper is also waited for if this throws
+    rule_.apply(first);  // if this throws, the helper is still waited for
   }
   if (problem) std::rethrow_exception(problem);
 }

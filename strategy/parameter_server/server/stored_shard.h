@@ -18,26 +18,28 @@
 
 namespace tutti::internal {
 
-/// Gradients by step and rank, not summed on arrival, whose order could change the bits. Value type
-/// (copies share tensors), so that a batch can be tried before it is applied. Not thread-safe.
+/// Gradients by step and rank. They are not summed on arrival, because the order of arrival could
+/// change the bits. Value type (copies share tensors), so that a batch can be tried before it is
+/// applied. Not thread-safe.
 class SyncAccumulator {
  public:
   enum class Taken { kHeld, kStale, kDuplicate };
 
   /// Holds the gradient of `update`, which has a SyncSpec, unless it is for a step below
-  /// `num_steps` (kStale) or the second one of its rank (kDuplicate). Throws kInvalidArgument
+  /// `num_steps` (kStale) or its rank has already given one (kDuplicate). Throws kInvalidArgument
   /// naming ranks that disagree about the step, kFailedPrecondition for a step that is far ahead.
   Taken take(const UpdateShard& update, std::uint64_t num_steps);
 
-  /// Returns, and no longer holds, the update of step `num_steps` if enough ranks have given: the
-  /// gradients combined along the canonical tree in rank order, and divided. `shape`: of the shard.
+  /// Removes and returns the update of step `num_steps`, if enough ranks have given gradients:
+  /// these are combined along the canonical tree in rank order, and divided. `shape` is the shape
+  /// of the shard.
   std::optional<UpdateShard> take_complete(std::uint64_t num_steps, const Shape& shape);
 
   /// Drops step `num_steps` and returns true if it is complete.
   bool drop_complete(std::uint64_t num_steps);
 
   bool has_given(std::uint64_t step, int rank) const;
-  /// Number of steps beyond the next one that are held.
+  /// Number of steps beyond the next one for which gradients are held.
   static constexpr std::uint64_t kMostStepsAhead = 8;
 
  private:
@@ -50,7 +52,7 @@ class SyncAccumulator {
 struct BatchAnswers {
   std::vector<OperationAnswer> answers = {};
   std::size_t num_missing = 0;  // reads that wait, plus one until the batch itself was applied
-  BatchDone done = {};          // null when its call is due
+  BatchDone done = {};          // null after it was passed on to be called
 };
 
 /// A read that waits for a synchronous step. `index`: of the operation in its batch.
@@ -66,7 +68,7 @@ struct WaitingRead {
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
-  OperationAnswer answer() const;  // has no value
+  OperationAnswer answer() const;  // without a value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
   /// Applies the rule, and increments the version of the shard and its slots.
@@ -84,15 +86,16 @@ struct StoredShard {
   std::uint64_t version;
   std::uint64_t num_steps = 0;
   SyncAccumulator accumulator;
-  // From the newest gradient of a synchronous step; 0: there was none.
+  // Copied from the newest gradient of a synchronous step; 0 before the first one.
   int num_ranks = 0;
   int num_to_aggregate = 0;
   std::vector<WaitingRead> waiting;
 };
 
-/// `rule` with the same bits, on two threads for long runs: rules are elementwise, so the result
-/// does not depend on the partition. A run of many mebibytes is split into halves, which halves the
-/// time that clients wait for the answer to a push. Not for rules with uses_norms().
+/// Update rule that applies `rule` on two threads for long runs, with the same bits: rules are
+/// elementwise, so the result does not depend on the partition. A run of many mebibytes is split
+/// into halves, which halves the time that clients wait for the answer to a push. Not for rules
+/// with uses_norms().
 class HalvedRule final : public UpdateRule {
  public:
   /// `rule` must outlive it.
@@ -104,7 +107,7 @@ class HalvedRule final : public UpdateRule {
   bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
   bool decays_weights() const override { return rule_.decays_weights(); }
 
-  /// Bytes of weights from which a run is split.
+  /// Bytes of weights in a run from which it is split.
   static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
 
  private:

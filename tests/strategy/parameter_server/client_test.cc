@@ -109,7 +109,7 @@ TEST(ServerLink, FailureOfOneRequestFailsSplitRead) {
   Linked linked(3);
   linked.ids[2] = 5;
   const auto answers = linked.read(std::size_t{1} << 20);
-  EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard of the id 5");
+  EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard with the id 5");
 }
 
 /// Store that applies each batch but loses its answer.
@@ -269,7 +269,7 @@ TEST(FirstValues, RejectChanges) {
   EXPECT_ERROR(client.read(spec.id()), kNotFound, "ps 1", "no shard");
   client.call({CreateShard{spec, Tensor::ones({2})}});
   EXPECT_ERROR(client.call({addition(spec.id(), Tensor::ones({2}))}), kFailedPrecondition, "ps 1",
-               "changes nothing");
+               "must not change variables");
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 

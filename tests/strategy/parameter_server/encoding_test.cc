@@ -323,7 +323,7 @@ TEST(OperationColumns, InconsistentColumnsAreRejected) {
       {kinds(2, kRead) + bytes(3, three) + bytes(4, two), 0, "3 versions; expected 2"},
       {kinds(2, kRead) + bytes(4, two), 0, "only 0 versions"},
       {kinds(2, kRead, 1) + bytes(3, two) + bytes(4, two), 0, "an op of a kind that has none"},
-      {kinds(2, 7), 0, "7 names nothing"},
+      {kinds(2, 7), 0, "7 is not a known value"},
       {bytes(1, one) + bytes(2, std::string(8, 'i')), 0, "only 1 kinds"},
       {kinds(2, kReadRows) + bytes(4, two) + heads(5, 2), 2},
       {kinds(2, kReadRows) + bytes(4, two) + heads(5, 1), 2, "only 2 types and ranks"},
@@ -388,7 +388,7 @@ TEST(OperationColumns, InconsistentAnswersAreRejected) {
   EXPECT_TRUE(good[0].value && !good[1].value && good[2].value);
   EXPECT_TRUE(!good[0].was_applied_before && good[1].was_applied_before);
   EXPECT_EQ(good[2].num_steps, 2u);
-  refused(answers("\1\4\3", 2, 3, 3), "no kind");
+  refused(answers("\1\4\3", 2, 3, 3), "unknown kind");
   refused(answers("\1\2\3", 1, 3, 3), "only 2 types");
   refused(answers("\1\2\3", 2, 2, 3), "only 2 versions");
   refused(answers("\1\2\3", 2, 3, 4), "4 numbers of steps; expected 3");

@@ -282,7 +282,7 @@ std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
   UpdateShard of_integers = update({}, plain, Tensor::from<std::int32_t>({3}, {1, 2, 3}));
   of_integers.shard = n;
   return {
-      {{"no shard of the id 12345"}, addition(12345, fits)},
+      {{"no shard with the id 12345"}, addition(12345, fits)},
       {{"no shard"}, ReadShard{12345}},
       {{"'w'", "[4, 2]", "[2, 4]"}, addition(w, Tensor::ones({2, 4}))},
       {{"'w'", "float64"}, addition(w, Tensor::ones({4, 2}, DType::kFloat64))},
