@@ -1,4 +1,4 @@
-// One function per event; each checks first and then changes.
+// Implements ClosureLedger: one function per event, which first checks and then changes the state.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A closure *ends* when it finished, failed or was cancelled. It is forgotten when all closures

@@ -17,7 +17,7 @@ namespace tutti::internal {
 /// Reason why an attempt ended without a result. Value type.
 struct AttemptReport {
   enum class Kind : std::uint8_t {
-    kNotStarted = 1,  // the worker was lost, or asked to stop, before it began
+    kNotStarted = 1,  // the worker was lost or stopped before the attempt began
     kInterrupted,     // infrastructure failed: the worker, a server or a connection
     kFailed,          // the step failed, or its arguments could not be made
     kStopped,         // the step saw its cancellation and stopped
@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts begun, including the running one
     int worker = -1;              // of the last attempt
     bool is_interrupted = false;  // started in this generation and not ended
-    bool has_finished = false;    // when it last ended; remains true if roll_back() queues it again
+    bool has_finished = false;    // finished when last ended; roll_back() does not reset it
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -65,7 +65,8 @@ class ClosureLedger {
   /// Returns the number of the attempt, from 1.
   int start(std::uint64_t number, int worker);
   void finish(std::uint64_t number, int attempt);
-  /// Ends a closure that saw its cancellation; one that had finished before is queued again.
+  /// Ends a closure that stopped after its cancellation; queues it again if it had finished
+  /// earlier.
   void stop(std::uint64_t number, int attempt);
   /// Queues the closure again, unless it has failed by the rules. Attempts that were not started do
   /// not count.
@@ -75,14 +76,14 @@ class ClosureLedger {
   std::vector<ClosureFailure> raise_failures();
   /// Records that a checkpoint contains every closure below `number`, each of which has ended.
   void note_saved(std::uint64_t number);
-  /// Prepares for servers going back to the last checkpoint: queues closures that finished since
-  /// again, voids all attempts, and begins the next generation. All closures begin in order again:
-  /// otherwise a later one could finish first, and a checkpoint would lack those before it.
+  /// Prepares for a return of the servers to the last checkpoint: queues again all closures that
+  /// finished after it, voids all attempts, and begins the next generation. Closures begin in order
+  /// again: otherwise a later one could finish first, and a checkpoint would lack earlier ones.
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }
-  /// Number of times that servers were given a state, counted over the coordinators of a strategy.
-  /// Part of closure_id(), so that servers refuse requests of earlier generations.
+  /// Returns how often servers were given a state, over all coordinators of a strategy. The number
+  /// is part of closure_id(), so that servers refuse requests of earlier generations.
   std::uint64_t generation() const { return generation_; }
   /// Returns the first queued closure; one that was put back precedes later ones.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
@@ -98,17 +99,18 @@ class ClosureLedger {
   bool is_between_closures() const { return num_interrupted_ == 0; }
   /// Returns true if a closure that had finished was rolled back and has not finished again.
   bool is_catching_up() const { return num_repeated_ > 0; }
-  /// Returns true if no other closures than those are queued or running.
+  /// Returns true if all queued and running closures had finished before a rollback.
   bool has_only_repeats() const { return queued_.size() + num_running_ == num_repeated_; }
-  /// Failures not raised yet. Closures are only accepted while there are none.
+  /// Returns the failures that were not raised yet. Closures are accepted only while there are
+  /// none.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 
-  /// Every closure below this number has ended.
+  /// Returns the number below which every closure has ended.
   std::uint64_t finished_below() const { return finished_below_; }
-  /// The last checkpoint contains every closure below this number.
+  /// Returns the number below which the last checkpoint contains every closure.
   std::uint64_t saved_below() const { return saved_below_; }
 
-  /// Returns nullptr if it is not scheduled yet, or ended and forgotten.
+  /// Returns the closure; nullptr if it is not scheduled yet, or ended and forgotten.
   const Closure* find(std::uint64_t number) const;
   /// Returns true if this attempt is running: reports of other attempts are void.
   bool is_current(std::uint64_t number, int attempt) const;

@@ -1,4 +1,5 @@
-// Every change is one of the ledger's; this file waits, wakes threads, and delivers results.
+// Implements ClosureQueue. The ledger changes states; this file waits, wakes threads and delivers
+// results.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -77,8 +78,8 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
   } catch (const Error& error) {
     if (work != nullptr) {
       work->ended(Error(ErrorCode::kCancelled,
-                        concat("schedule: cancelled, because it threw: ", error.message(),
-                               "; please schedule it again")));
+                        concat("schedule: the closure was cancelled, because schedule() threw: ",
+                               error.message(), "; please schedule it again")));
     }
     throw;
   }
@@ -113,7 +114,7 @@ ClosureQueue::AssignedClosure ClosureQueue::start(std::uint64_t number, int work
           entry.work, entry.token};
 }
 
-/// Assigns queued closures to threads in get(), as long as any of them may have one.
+/// Assigns queued closures to threads in get(), as long as one of the threads may receive one.
 void ClosureQueue::assign_closures() {
   std::optional<std::uint64_t> number;  // set by the predicate: a second call could differ
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
@@ -161,8 +162,8 @@ void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string tex
   mark_failed(*assigned, code, origin, std::move(text));
 }
 
-/// Aborts results of closures that ended without finishing, and fires tokens, for closures from
-/// `first` on.
+/// For closures from `first` on, aborts the results of those that ended without finishing, and
+/// cancels the tokens of those whose results are not needed.
 void ClosureQueue::settle(std::uint64_t first) {
   for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
     auto& [number, entry] = *its;
@@ -191,7 +192,7 @@ void ClosureQueue::settle_entry(Entry& entry) {
   num_held_bytes_ += entry.work->num_bytes();
 }
 
-/// Erases only from the front, because the ledger forgets in order.
+/// Erases forgotten closures, only from the front, because the ledger forgets in order.
 void ClosureQueue::forget() {
   while (!entries_.empty() && ledger_.find(entries_.begin()->first) == nullptr) {
     num_held_bytes_ -= entries_.begin()->second.work->num_bytes();
@@ -244,9 +245,9 @@ void ClosureQueue::require_no_failure(std::uint64_t number) {
   if (failure == failures.end()) return;
   why_incomplete_ = Error(
       ErrorCode::kDataLoss,
-      concat("closure ", number, " had finished, and failed when it was done again after a server ",
+      concat("closure ", number, " had finished, but failed when it was repeated after a server ",
              "was lost: variables lack its changes: ", failure->text,
-             "; expected it to succeed whenever it runs; start the job again from an older ",
+             "; expected it to succeed each time it runs; start the job again from an older ",
              "checkpoint, or schedule the lost closures"));
   log(LogLevel::kError, concat("coordinator: ", why_incomplete_->message()));
 }
@@ -279,7 +280,7 @@ void ClosureQueue::require_in_time(bool in_time, const char* who) {
   if (in_time) return;
   fail(ErrorCode::kDeadlineExceeded, who, ": still ", ledger_.num_queued(), " closures queued and ",
        ledger_.num_running(), " running at the deadline: ", join(running_now()),
-       "; try a later deadline, or look at what these wait for");
+       "; try a later deadline, or check these closures");
 }
 
 void ClosureQueue::raise_failures(TimePoint deadline) {
@@ -381,7 +382,7 @@ void ClosureQueue::wait_until_caught_up(TimePoint deadline) {
   const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
     return is_stopped_ || !ledger_.is_catching_up();
   });
-  require_in_time(in_time, "a read of variables while closures are done again");
+  require_in_time(in_time, "a read of variables while closures are repeated");
   if (why_incomplete_) throw *why_incomplete_;
 }
 

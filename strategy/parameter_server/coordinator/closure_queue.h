@@ -41,7 +41,8 @@ class ScheduledWork {
 struct ClosureQueueOptions {
   /// Number of queued closures at which put() waits.
   std::size_t most_queued = 4096;
-  /// Closures that one worker has at a time: the next begins while the last is being reported.
+  /// Number of closures that one worker has at a time: the next one begins while the last is being
+  /// reported.
   int window = 2;
   int num_workers = 1;
   /// Returns true if the worker may be given a closure now. Called with the queue's lock held.
@@ -53,8 +54,8 @@ struct ClosureQueueOptions {
   std::uint64_t generation = 1;
 };
 
-/// ClosureLedger with a mutex and waits. Closures are given to the waiting worker that has the
-/// fewest. Thread-safe.
+/// ClosureLedger with a mutex and waits. A closure is given to the waiting worker that has the
+/// fewest closures. Thread-safe.
 class ClosureQueue {
  public:
   /// Closure that a worker is to run. `token` is cancelled when its result is not needed any more.
@@ -74,20 +75,20 @@ class ClosureQueue {
 
   /// Queues a closure and returns its number. Waits while the queue is full or a thread is in
   /// wait(). Throws a pending failure (see wait()), kDeadlineExceeded, or kCancelled after stop();
-  /// then `work` is cancelled.
+  /// `work` is then cancelled.
   std::uint64_t put(std::shared_ptr<const ScheduledWork> work,
                     TimePoint deadline = TimePoint::max());
-  /// Waits for the next closure that this worker is to run. A worker that has one gets another only
-  /// while there is one for each worker, because the second waits for the first. A closure whose
-  /// last attempt this worker ended goes to another one, unless the others are busy or absent.
-  /// Returns nullopt at the deadline and after stop().
+  /// Waits for the next closure that this worker is to run. A worker that has a closure gets a
+  /// second one only while there are enough for all workers, because the second waits for the
+  /// first. If this worker ended the last attempt at a closure, another worker gets the closure,
+  /// unless all others are busy or absent. Returns nullopt at the deadline and after stop().
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
   /// Checks again which workers are present.
   void wake_workers();
   /// Fails the first queued closure, for which there is no worker. Does nothing if there is none.
   void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
 
-  // The end of an attempt. Return false, and do nothing, if it is not running any more.
+  // End of an attempt. These functions return false, and do nothing, if it is not running any more.
 
   /// `deliver` runs with the lock held, before any thread can see that the closure finished.
   bool mark_finished(const AssignedClosure& assigned, const std::function<void()>& deliver = {});
@@ -98,21 +99,22 @@ class ClosureQueue {
   /// Puts the closure at the front of the queue, unless it has failed by the ledger's rules.
   bool put_back(const AssignedClosure& assigned, AttemptReport report);
 
-  /// Waits until no closure is queued or running. Throws ClosureError for the failures since the
-  /// last time, once no closure runs any more, and clears them; kDeadlineExceeded naming the
-  /// running closures; kCancelled after stop().
+  /// Waits until no closure is queued or running. After a failure, waits only for running closures,
+  /// and throws ClosureError for the failures since the last call, which it clears. Throws
+  /// kDeadlineExceeded naming the running closures, and kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
-  /// Returns true if no closure is queued or runs. Throws as wait(), after running ones have ended.
+  /// Returns true if no closure is queued or runs. Throws as wait(), after running closures have
+  /// ended.
   bool done();
 
-  /// Cancels everything. Waiting functions return or throw `why` (kCancelled if there is none).
+  /// Cancels all closures. Waiting functions return or throw `why` (kCancelled if there is none).
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
   // For checkpoints: see ClosureLedger.
 
-  /// Stops giving out closures that have not begun, until resume(). Returns true when every closure
-  /// that had begun has ended; false at the deadline and after stop().
+  /// Stops giving out closures that have not begun, until resume(). Returns true after every
+  /// closure that had begun has ended; false at the deadline and after stop().
   bool pause(TimePoint deadline);
   void resume();
   void note_saved(std::uint64_t number);
@@ -120,9 +122,10 @@ class ClosureQueue {
   /// Waits until closures that had finished before a server was lost have finished again. Throws as
   /// wait() does, except ClosureError; kDataLoss if one of those closures failed this time.
   void wait_until_caught_up(TimePoint deadline);
-  /// Returns true when they have finished; false at the deadline and after stop().
+  /// Same as wait_until_caught_up(), but returns true when the closures have finished, and false at
+  /// the deadline and after stop().
   bool catch_up(TimePoint deadline);
-  /// Returns true if no other closures are queued or running.
+  /// Same as ClosureLedger::has_only_repeats().
   bool has_only_repeats() const { return of_ledger(&ClosureLedger::has_only_repeats); }
 
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
@@ -138,7 +141,7 @@ class ClosureQueue {
   std::uint64_t num_ended() const;
   /// Returns a copy, for checks.
   ClosureLedger ledger() const;
-  /// Watermark that follows finished_below(), as an id.
+  /// Returns the watermark that follows finished_below(), as a closure's id.
   const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }
   /// Returns "closure 7 on worker 1 (attempt 2)" for each running closure.
   std::vector<std::string> running() const;
@@ -190,12 +193,12 @@ class ClosureQueue {
   std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t num_held_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) = false;  // repeating closures that had finished
+  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) = false;  // true after a rollback until caught up
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);  // results without their changes
+  std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);  // why known results lack changes
 };
 
 }  // namespace tutti::internal

@@ -74,7 +74,8 @@ CoordinatorCore::~CoordinatorCore() {
 std::optional<int> CoordinatorCore::serve() {
   if (!strategy_.must_serve()) return std::nullopt;
   if (is_starting_.exchange(true)) {
-    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::serve: has already been called");
+    fail(ErrorCode::kFailedPrecondition,
+         "ClusterCoordinator::serve: called twice; expected one call");
   }
   return strategy_.serve(registry_);
 }
@@ -83,10 +84,11 @@ void CoordinatorCore::start() {
   if (strategy_.must_serve()) {
     fail(ErrorCode::kFailedPrecondition,
          "ClusterCoordinator::start: this task works for a chief elsewhere; call `if (const auto ",
-         "code = coordinator.serve()) return *code;` before it");
+         "code = coordinator.serve()) return *code;` before start()");
   }
   if (is_starting_.exchange(true)) {
-    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::start: was called already");
+    fail(ErrorCode::kFailedPrecondition,
+         "ClusterCoordinator::start: called twice; expected one call");
   }
   over_ = strategy_.when_over([this](const std::string& why) {
     log(LogLevel::kError, concat("coordinator: ", why));
@@ -94,7 +96,7 @@ void CoordinatorCore::start() {
     queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
   watch_servers();
-  // Instances of earlier coordinators must not be reused.
+  // Starts above the instances of earlier coordinators, which must not be reused.
   next_instance_.store((queue_.generation() - 1) << 32);
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
@@ -114,7 +116,7 @@ void CoordinatorCore::start() {
   has_started_.store(true, std::memory_order_release);
 }
 
-/// A worker with another program is an error to report at once, not just a missing worker.
+/// Waits for the workers to join. Throws at once for a worker with another program.
 void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
@@ -143,7 +145,7 @@ void CoordinatorCore::await_workers() {
       say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
-      queue_.wait();  // throws why
+      queue_.wait();  // throws the reason
     }
   }
 }
@@ -157,7 +159,7 @@ void CoordinatorCore::watch_servers() {
   }
   if (const auto loss = servers->take_loss()) {
     fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *loss,
-         "; variables were made there; start the job again");
+         "; variables were made on this server; start the job again");
   }
   if (!options_.checkpoint_folder.empty()) {
     checkpoint_ = std::make_unique<JobCheckpoint>(queue_, *servers, options_);
@@ -167,7 +169,7 @@ void CoordinatorCore::watch_servers() {
   servers->watch([this](const std::string& why) {
     queue_.stop(Error(ErrorCode::kUnavailable,
                       concat(why,
-                             ", and its variables with it; expected it to live; use "
+                             ", and its variables with it; expected it to stay alive; use "
                              "ClusterCoordinatorOptions::checkpoint_folder")));
     return false;
   });
@@ -228,7 +230,7 @@ void CoordinatorCore::work(int worker) {
         accept_outcome(*assigned,
                        link.run({assigned->id, assigned->attempt, run_, work.step(),
                                  work.arguments(), queue_.watermark(), assigned->token}));
-        absent_since = Clock::system().now();  // the closure may have taken long
+        absent_since = Clock::system().now();  // excludes the closure's duration
       }
       if (worker == 0) fail_if_no_worker_joins(absent_since);
     }
@@ -245,7 +247,7 @@ void CoordinatorCore::fail_if_no_worker_joins(TimePoint& absent_since) {
   }
   if (now - absent_since < options_.most_absence) return;
   queue_.fail_next(ErrorCode::kUnavailable, ErrorOrigin::kWorker,
-                   concat("no worker was there for ", seconds_between(absent_since, now),
+                   concat("no worker was connected for ", seconds_between(absent_since, now),
                           " s; expected one of ", links_.size(), " to come back"));
 }
 
@@ -305,7 +307,7 @@ RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
 
 PerWorkerHandle CoordinatorCore::new_handle(std::uint64_t id, std::string type) {
   PerWorkerHandle handle{id, next_instance_.fetch_add(1), std::move(type), {}};
-  // The values are dropped with the last copy; the coordinator may be destroyed before.
+  // The last copy of the handle drops the values, unless the coordinator was destroyed before.
   struct Owner {
     ~Owner() {
       MutexLock lock(release_registry->mutex);
@@ -415,7 +417,7 @@ Nest RemoteResult::get(TimePoint deadline) const {
   });
   if (!in_time) {
     fail(ErrorCode::kDeadlineExceeded,
-         "fetch: the closure has not ended at the deadline; try a later one");
+         "fetch: the closure has not ended at the deadline; try a later deadline");
   }
   if (error_) std::rethrow_exception(error_);
   return value_;
@@ -466,7 +468,7 @@ ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
 internal::StepRegistry& ClusterCoordinator::registry_to_define(std::string_view step) {
   if (core_->has_started()) {
     fail(ErrorCode::kFailedPrecondition, "define: '", step,
-         "' comes after start(); expected all steps before it, on every task");
+         "' was defined after start(); expected all steps before start(), on every task");
   }
   return core_->registry();
 }
@@ -496,8 +498,8 @@ std::uint64_t ClusterCoordinator::define_resource(
     std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make) {
   if (core_->has_started() && core_->has_remote_workers()) {
     fail(ErrorCode::kFailedPrecondition, "per-worker value of ", type,
-         ": made after start(); expected it before, on every task: a worker in another process ",
-         "cannot be sent a function");
+         ": made after start(); expected it before start(), on every task: another process ",
+         "cannot receive a function");
   }
   return core_->registry().define_resource(std::move(type), std::move(text), std::move(make));
 }
@@ -526,7 +528,7 @@ PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
         const auto workers = static_cast<std::uint64_t>(num_workers);
         return make(context, instance * workers + static_cast<std::uint64_t>(worker));
       });
-  // Weak, so that a dataset that is kept does not keep the coordinator's threads.
+  // A weak reference, so that a dataset that is kept does not keep the coordinator's threads.
   return PerWorkerDatasetOf<Iterator>([core = std::weak_ptr(core_), id, type] {
     const auto alive = core.lock();
     if (alive == nullptr) {

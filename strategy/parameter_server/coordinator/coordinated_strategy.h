@@ -26,7 +26,7 @@ class StepRegistry;
 struct WorkerTask {
   std::uint64_t closure = 0;  // id of the closure
   int attempt = 1;
-  std::uint64_t run = 0;  // of the coordinator (StoreOrder); 0: it gives servers no orders
+  std::uint64_t run = 0;  // run of the coordinator's StoreOrder; 0: it gives servers no orders
   std::string step = {};
   Nest arguments = {};
   std::shared_ptr<const ClosureWatermark> watermark = {};
@@ -93,7 +93,8 @@ class CoordinatedStrategy {
       std::function<void(const std::string& why)>) {
     return nullptr;
   }
-  /// Returns its servers, which outlive the coordinator; nullptr if it has none that can be saved.
+  /// Returns the strategy's servers, which outlive the coordinator; nullptr if it has none that can
+  /// be saved.
   virtual internal::ServerGroup* server_group() { return nullptr; }
 
   /// State shared by the coordinators of this strategy, of which one exists at a time.

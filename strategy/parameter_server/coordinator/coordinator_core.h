@@ -22,8 +22,8 @@ namespace tutti {
 /// logs the stacks of all threads and the work in progress, and restarts the interval.
 class Watchdog {
  public:
-  /// `count`: returns the number of finished closures. Both functions are called on its thread. A
-  /// timeout of zero or less disables it.
+  /// `count` returns the number of finished closures. Both functions are called on the watchdog's
+  /// thread. A timeout of zero or less disables it.
   Watchdog(Duration timeout, std::function<std::uint64_t()> count,
            std::function<std::string()> describe);
   ~Watchdog();
@@ -54,7 +54,7 @@ struct ReleaseRegistry {
 /// Implementation of ClusterCoordinator. Thread-safe.
 class CoordinatorCore {
  public:
-  /// `first_number` and `generation`: of the first closure (ClosureLedger).
+  /// `first_number` and `generation` are those of the first closure (ClosureLedger).
   CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
                   std::uint64_t first_number = 0, std::uint64_t generation = 1);
   /// Cancels remaining closures, and ends all threads.
@@ -97,7 +97,7 @@ class CoordinatorCore {
   std::atomic<bool> is_starting_{false}, has_started_{false};
   bool has_remote_workers_ = false;
   Event stop_;
-  // The rest is set by start() and constant afterwards.
+  // The following members are set by start() and constant afterwards.
   std::unique_ptr<JobCheckpoint> checkpoint_;  // nullptr: no checkpoint is kept
   std::vector<std::unique_ptr<WorkerLink>> links_;
   std::vector<std::unique_ptr<Thread>> threads_;

@@ -20,7 +20,8 @@ constexpr int kVersionsKept = 2;
 /// Maximum number of consecutive attempts to restore the servers.
 constexpr int kMostTries = 20;
 
-/// Returns true if a server may be lost: then it is restored, and the order given again.
+/// Returns true if the error may be due to a lost server, which is then restored before the order
+/// is repeated.
 bool may_be_loss(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
 }
@@ -147,7 +148,7 @@ void JobCheckpoint::save_now(TimePoint deadline) {
   if (gave_up_) throw *gave_up_;
   if (is_stopped_) fail(ErrorCode::kCancelled, "save_checkpoint: the coordinator was stopped");
   fail(ErrorCode::kDeadlineExceeded, "save_checkpoint: still waits for ", join(queue_.running()),
-       ", or for the disk, at the deadline; try a later one");
+       ", or for the disk, at the deadline; try a later deadline");
 }
 
 std::uint64_t JobCheckpoint::wait_until_current() {
@@ -176,7 +177,7 @@ bool JobCheckpoint::has_unsaved() const {
          servers_.servers().num_outside_changes() != saved_outside_.load();
 }
 
-/// A failed attempt is not repeated before next_at_.
+/// Returns true if a save is due. A failed attempt is not repeated before next_at_.
 bool JobCheckpoint::is_due() const {
   if (!has_unsaved()) return false;
   if (Clock::system().now() >= next_at_) return true;
@@ -221,7 +222,8 @@ void JobCheckpoint::run() {
   }
 }
 
-/// Returns the error that prevents writing the version; a lost server is restored instead.
+/// Saves a version, and repeats that after restoring a lost server. Returns the error that prevents
+/// writing the version.
 std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   for (;;) {
     std::optional<Error> problem;
@@ -249,7 +251,8 @@ std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   }
 }
 
-/// Servers that cannot be reached keep their frozen values until the next version.
+/// Makes servers drop frozen values. Servers that cannot be reached keep them until the next
+/// version.
 void JobCheckpoint::release() {
   try {
     servers_.release();
@@ -279,11 +282,12 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
   }
 }
 
-/// A version requested by save_now() contains all closures that had ended before a rollback.
+/// Saves a version. If save_now() requested it, it contains all closures that had ended before a
+/// rollback.
 void JobCheckpoint::save(bool is_wanted) {
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   require_own_folder();
-  if (is_wanted) wait_for(&ClosureQueue::catch_up, "closures that had finished are done again");
+  if (is_wanted) wait_for(&ClosureQueue::catch_up, "finished closures are being repeated");
   const TimePoint begin = Clock::system().now();
   wait_for(&ClosureQueue::pause, "closures that have not begun wait, too");
   const std::uint64_t number = queue_.finished_below();
@@ -307,7 +311,8 @@ void JobCheckpoint::save(bool is_wanted) {
                   seconds_text(resumed - begin), " s"));
 }
 
-/// Returns the error if the version is the last one in the folder nevertheless; throws otherwise.
+/// Writes the version. If that fails, returns the error if the version is nevertheless the last one
+/// in the folder; throws otherwise.
 std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
   try {
     save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
@@ -317,7 +322,7 @@ std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
     if (!folder) throw;
     const std::vector<FoundVersion> found = find_versions(*folder);
     if (found.empty() || found.back().shown.sequence != last_sequence_ + 1) throw;
-    return error.with_context(concat("'", found.back().shown.path, "' is there, but"));
+    return error.with_context(concat("'", found.back().shown.path, "' exists, but"));
   }
 }
 
@@ -345,7 +350,8 @@ CheckpointFile JobCheckpoint::read_servers() {
   return version;
 }
 
-/// Two coordinators with one folder would each go back to versions that the other one saved.
+/// Throws if another coordinator uses the folder: each would go back to versions that the other one
+/// saved.
 void JobCheckpoint::require_own_folder() const {
   const auto folder = Folder::open_if_there(options_.checkpoint_folder);
   if (!folder) return;
@@ -356,7 +362,7 @@ void JobCheckpoint::require_own_folder() const {
        found.back().shown.path, " of another coordinator; use a folder for each job");
 }
 
-/// A damaged version is skipped with a warning.
+/// Returns the newest version that is not damaged. Logs an error for each damaged one.
 std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   const auto folder = Folder::open_if_there(options_.checkpoint_folder);
   if (!folder) return std::nullopt;
@@ -370,7 +376,7 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
       CheckpointFile version = read_checkpoint(folder->path_of(found.back().name));
       if (version.states.contains(kState)) return version;
       fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: '", version.info.path,
-           "' is not the checkpoint of a coordinator; use a folder of its own");
+           "' is not the checkpoint of a coordinator; use a folder for this coordinator alone");
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDataLoss) throw;
       log(LogLevel::kError,
@@ -382,7 +388,8 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   return std::nullopt;
 }
 
-/// Servers get the values of the version, and know of no closure that it does not contain.
+/// Restores the servers from the version. They then know of no closure that the version does not
+/// contain.
 void JobCheckpoint::restore(const CheckpointFile& version) {
   const std::vector<RemoteShard> shards = shards_in(version);
   servers_.close(queue_.generation());
@@ -418,7 +425,8 @@ bool JobCheckpoint::has_lost_server() {
   }
 }
 
-/// Throws if there were changes outside closures since: repeating closures does not restore them.
+/// Throws if variables were changed outside closures after the last version, because repeating
+/// closures does not restore these changes.
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
   fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
@@ -426,14 +434,14 @@ void JobCheckpoint::require_no_outside_change(const std::string& why) const {
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
 
-/// Repeated as long as servers are lost meanwhile.
+/// Restores all servers, and repeats that as long as servers are lost meanwhile.
 void JobCheckpoint::roll_back_servers() {
   for (int num_tries = 1;; ++num_tries) {
     const std::string why = servers_.take_loss().value_or("a server was started again");
     require_no_outside_change(why);
     queue_.roll_back();
     log_warning(concat("coordinator: ", why, ": all servers go back to the checkpoint of ",
-                       queue_.saved_below(), " closures, ", queue_.num_queued(),
+                       queue_.saved_below(), " closures; ", queue_.num_queued(),
                        " closures are queued now"));
     try {
       const auto version = newest_version();
@@ -445,7 +453,7 @@ void JobCheckpoint::roll_back_servers() {
       }
       restore(*version);
       require_no_outside_change(why);
-      return log_info(concat("coordinator: all servers have the checkpoint of ",
+      return log_info(concat("coordinator: restored all servers from the checkpoint of ",
                              queue_.saved_below(), " closures"));
     } catch (const Error& error) {
       if (!may_be_loss(error.code()) || num_tries == kMostTries) throw;

@@ -41,13 +41,13 @@ class JobCheckpoint {
   bool may_assign() const { return num_troubles_.load() == num_handled_.load(); }
   /// Called when a closure ends.
   void note_end();
-  /// Checks if a server was lost; until then no closure is given out.
+  /// Requests a check for lost servers. No closure is given out before that check.
   void note_trouble();
   /// Returns when a version contains all closures that have ended. Throws the error that prevented
   /// it; kDeadlineExceeded; kCancelled after stop().
   void save_now(TimePoint deadline);
   /// Waits until servers have all changes of the closures that have finished; returns the number of
-  /// rollbacks. Throws the error that made that impossible.
+  /// rollbacks. Throws the error that prevents it.
   std::uint64_t wait_until_current();
 
  private:
@@ -78,10 +78,10 @@ class JobCheckpoint {
   /// Losses and failures of servers, and how many of them recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
   std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
-  // Used only by the thread.
+  // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // of the last version in the folder
   TimePoint next_at_;
-  bool has_failed_ = false;  // whether the last attempt to save failed
+  bool has_failed_ = false;  // true if the last attempt to save failed
   mutable Mutex mutex_;
   CondVar changed_;
   std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of calls of save_now()

@@ -1,4 +1,5 @@
-// Tasks as calls, and the thread that connects, introduces itself, and reconnects.
+// Implements RemoteWorker: tasks as calls, and the thread that connects, sends a hello, and
+// reconnects.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/remote_worker.h"
 
@@ -118,7 +119,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // also if the answer is invalid
+    connection->client->fail_all(error);  // even if there was an answer, but an invalid one
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;

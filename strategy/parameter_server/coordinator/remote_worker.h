@@ -30,9 +30,9 @@ struct RemoteWorkerOptions {
   std::function<std::string()> steps = {};
 };
 
-/// A thread connects to the worker and sends a hello. A broken connection is the end of that
-/// process, and the thread connects to the next one. Of the tasks that were running, the oldest is
-/// reported as lost, the others as not started. Thread-safe.
+/// Link to a worker in another process. A thread connects to the worker and sends a hello. A broken
+/// connection is the end of that process, and the thread connects to the next one. Of the running
+/// tasks, the oldest is reported as lost, the others as not started. Thread-safe.
 class RemoteWorker final : public WorkerLink {
  public:
   explicit RemoteWorker(RemoteWorkerOptions options);
@@ -73,7 +73,7 @@ class RemoteWorker final : public WorkerLink {
   std::atomic<bool> is_alive_{false};  // atomic, because callers read it with their own locks held
   std::atomic<std::uint64_t> next_call_{0};
   mutable Mutex mutex_;
-  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);  // worker accepted the hello
+  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);  // worker accepted its hello
   std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);     // until it becomes connection_
   std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);      // ends this connection, or its hello
   std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);  // of the last connection or attempt

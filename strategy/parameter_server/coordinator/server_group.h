@@ -21,7 +21,7 @@ namespace tutti::internal {
 /// kCancelled after interrupt(). Thread-safe, but only one thread at a time may give orders.
 class ServerGroup {
  public:
-  /// Returns true if the server will be restored; otherwise calls of it end with an error.
+  /// Returns true if the server will be restored; otherwise calls to the server end with an error.
   using OnLoss = std::function<bool(const std::string& why)>;
 
   /// `patience`: time for a lost server to be back, and for its answer to an order.
@@ -45,9 +45,9 @@ class ServerGroup {
   /// Ends pending and later orders.
   void interrupt();
 
-  /// Begins a generation: servers hold other batches until open().
+  /// Begins a generation: until open(), servers hold back all batches except orders.
   void close(std::uint64_t generation);
-  /// Opens the servers. Closures below `finished_below`, an id, count as finished.
+  /// Opens the servers. Closures with ids below `finished_below` count as finished.
   void open(std::uint64_t finished_below);
   /// Returns false if a server was restarted.
   bool is_open();

@@ -1,4 +1,4 @@
-// Registration, and the first difference between the lists of two tasks.
+// Implements StepRegistry: registration, and the first difference between two tasks' lists.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 
@@ -56,8 +56,9 @@ ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
   MutexLock lock(mutex_);
   const auto found = resources_.find(id);
   if (found == resources_.end()) {
-    fail(ErrorCode::kNotFound, "per-worker value ", id, ": is not defined here; expected below ",
-         resources_.size(), "; make it on every task, before start()");
+    fail(ErrorCode::kNotFound, "per-worker value ", id,
+         ": is not defined here; expected a number below ", resources_.size(),
+         "; make it on every task, before start()");
   }
   return found->second;
 }

@@ -97,7 +97,7 @@ Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
     case v1::Nest::VALUE_NOT_SET:
       break;
   }
-  refuse_nest("a value of no kind");
+  refuse_nest("a value of unknown kind");
 }
 
 void put_nest(const Nest& nest, PayloadWriter& payload, v1::Nest& out) {

@@ -400,7 +400,7 @@ TEST(ClosureQueue, WaitUntilCaughtUpBlocksDuringRepetition) {
   queue.mark_finished(*get(queue, 0));
   queue.wait_until_caught_up(soon());
   queue.roll_back();
-  EXPECT_ERROR(queue.wait_until_caught_up(soon()), kDeadlineExceeded, "done again");
+  EXPECT_ERROR(queue.wait_until_caught_up(soon()), kDeadlineExceeded, "are repeated");
   const auto again = get(queue, 0);
   const auto waiter =
       Executor::system().start("reader", [&] { queue.wait_until_caught_up(TimePoint::max()); });

@@ -194,7 +194,7 @@ TEST(FaultTolerance, ClosuresFailWhenAllWorkersStayLost) {
   coordinator.start();
   mortal_worker(coordinator, 0).kill(), mortal_worker(coordinator, 1).kill();
   coordinator.schedule("count");
-  EXPECT_ERROR(coordinator.join(), kUnavailable, "worker error", "no worker was there for");
+  EXPECT_ERROR(coordinator.join(), kUnavailable, "worker error", "no worker was connected for");
 }
 
 TEST(FaultTolerance, AbsenceTimeoutStartsWhenLastWorkerIsLost) {

@@ -520,7 +520,7 @@ TEST(JobCheckpoint, FailedClosureRepetitionIsReportedAsDataLoss) {
   CountingJob::count_more(coordinator, 10);
   job.fails_from_now_on = true;
   job.replace(0);
-  EXPECT_ERROR(job.read(0, CountingJob::number(0)), kDataLoss, "had finished", "done again");
+  EXPECT_ERROR(job.read(0, CountingJob::number(0)), kDataLoss, "had finished", "was repeated");
 }
 
 TEST(JobCheckpoint, FolderOfDifferentProgramIsRejected) {

@@ -124,7 +124,7 @@ TEST(Nest, TruncatedAndCorruptedMessagesAreDetected) {
   for (std::size_t cut = 0; cut < packet.head.size(); ++cut) {
     Packet part = packet;
     part.head.resize(cut);
-    EXPECT_ERROR(decode_nest(part), kDataLoss, cut == 0 ? "no kind" : "expected a message");
+    EXPECT_ERROR(decode_nest(part), kDataLoss, cut == 0 ? "unknown kind" : "expected a message");
   }
   Packet without_payload = packet;
   without_payload.payload.clear();
@@ -162,7 +162,7 @@ TEST(Nest, InconsistentMessagesAreRejected) {
   EXPECT_EQ(decode_nest(packet_of(bytes(7, name + nothing))).structure(), "{a: nothing}");
   refused(bytes(7, name + name + nothing), "2 names and 1 values");
   refused(bytes(7, name + name + nothing + nothing), "'a' appears twice");
-  refused(bytes(6, bytes(1, "")), "no kind");
+  refused(bytes(6, bytes(1, "")), "unknown kind");
 }
 
 struct OwnValue {
