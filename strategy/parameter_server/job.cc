@@ -109,8 +109,8 @@ ParameterServerJob::~ParameterServerJob() {
   subscriptions_.clear();
 }
 
-/// Called after this task has joined the job: a server that joined later would miss the end of a
-/// short run that had used it, and wait for the next one.
+/// Starts to serve variables. Called after this task has joined the job: a server that joined later
+/// could miss the end of a short run that used it, and would wait for the next run.
 void ParameterServerJob::serve_variables() {
   server_ = std::unique_ptr<Server>(new Server(cluster_, task_.type, task_.index, options_,
                                                /*awaits_coordinator=*/is_coordinated_));
@@ -129,7 +129,7 @@ void ParameterServerJob::join_workers(const ClusterResolver& resolver, bool trai
   const RunRules rules{false, num_workers(), workers_needed, starts_workers_again()};
   WorkerGroupOptions group = group_;
   if (Environment::of_process().has("TUTTI_CONTROL")) {
-    // A worker group is a member of its own, and forwards its verdicts to the watch.
+    // A worker group is itself a member of the job, and forwards its verdicts to the watch.
     watch_ = has_group ? std::make_shared<JobWatch>(task_, group_, rules)
                        : std::make_shared<JobWatch>(cluster_, task_, group_, rules);
     group.ends_calls = [watch = watch_](const Verdict& verdict) {

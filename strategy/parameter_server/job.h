@@ -34,7 +34,7 @@ class WorkerService;
 enum class ParameterServerRole { kWorker, kServer, kChief };
 
 /// Returns the role of this process. Throws kInvalidArgument for a cluster without worker or ps,
-/// with other jobs or several chiefs, or if this task is not one of it.
+/// with other jobs or several chiefs, or if this task is not in the cluster.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 
 /// Connections to the servers of a cluster, which can all be ended at once. Thread-safe.

@@ -15,7 +15,8 @@
 namespace tutti::internal {
 namespace {
 
-/// The chief is first: it hosts the control server if no launcher does.
+/// Returns the tasks of the cluster. The chief is first: it hosts the control server if no launcher
+/// does.
 std::vector<MemberTask> tasks_of(const ClusterSpec& cluster) {
   std::vector<MemberTask> tasks;
   for (const char* const job : {"chief", "worker", "ps"}) {
@@ -200,7 +201,7 @@ void JobWatch::wait_for_servers(Duration patience) {
   const TimePoint begin = Clock::system().now(), deadline = deadline_after(begin, patience);
   TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
-  // Verdicts are old until this task has joined.
+  // Verdicts that arrive before this task has joined are old.
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
     return verdicts_.end().has_value() ||
            (verdicts_.is_present() && verdicts_.awaited_servers().empty());

@@ -36,11 +36,11 @@ struct RunRules {
   bool workers_come_back = false;
 };
 
-/// Evaluates the job's verdicts in order to find when this task has nothing left to do: the run is
+/// Evaluation of the job's verdicts, which finds when this task has nothing left to do: the run is
 /// lost by the rules; the tasks that assign or do the work have left; this process was given up; or
 /// the control plane was lost. A restarted task also receives older verdicts, which end nothing.
-/// Neither does the end of a task that belonged to an earlier, lost run: it may end after this run
-/// began. Value type.
+/// Neither does the end of a task of an earlier, lost run, which may happen after this run began.
+/// Value type.
 class RunVerdicts {
  public:
   /// `self`: task, incarnation and pid.
@@ -77,7 +77,7 @@ class RunVerdicts {
   std::optional<RunEnd> end_;
 };
 
-/// Subscription of a task to the job's verdicts. Its destructor leaves the job; that of a chief
+/// Subscription of a task to the job's verdicts. Its destructor leaves the job; on a chief, it also
 /// ends the work of workers and servers, as a failure if an exception is being thrown. Thread-safe.
 class JobWatch {
  public:
@@ -88,7 +88,7 @@ class JobWatch {
   /// for it. Throws as join_job() does.
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
            RunRules rules = {});
-  /// Overload for a member by a WorkerGroup, which forwards its verdicts to evaluate().
+  /// Overload for a task that joins by a WorkerGroup, which forwards its verdicts to evaluate().
   JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules);
   ~JobWatch();
 
@@ -99,7 +99,8 @@ class JobWatch {
   /// object exists. Its destructor waits for a running call.
   [[nodiscard]] std::shared_ptr<void> when_lost(const Task& task, Lost lost);
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
-  /// Waits for the end of the run, or for `patience` without a task that has work for this one.
+  /// Waits for the end of the run, or until no task with work for this one has been present for
+  /// `patience`.
   RunEnd wait_for_end(Duration patience);
   /// Waits, without a coordinator, until servers that were lost, or belong to a lost run, are
   /// present again. Throws kUnavailable if the run ends, kDeadlineExceeded naming the servers.

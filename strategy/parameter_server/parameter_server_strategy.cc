@@ -31,7 +31,7 @@ namespace {
 
 constexpr const char* kName = "parameter_server";
 
-/// Replicas on GPUs would need transfers of values that overlap with the steps.
+/// Throws for replicas on GPUs, which would need transfers of values that overlap with the steps.
 void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;
@@ -68,7 +68,7 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
                                             int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return std::nullopt;
   if (num_workers < 1 || worker < 0 || worker >= num_workers) {
-    refuse("there is no worker ", worker, " of ", num_workers);
+    refuse("there is no worker ", worker, " among ", num_workers, " workers");
   }
   internal::WorkerPace pace;
   pace.mode = options.update_mode;
@@ -96,7 +96,8 @@ std::string describe(const internal::WorkerPace& pace) {
   if (pace.mode == UpdateMode::kSyncReplicas) {
     mode += concat(", ", pace.num_to_aggregate, " of ", pace.num_workers, " make a step");
   }
-  return concat("worker ", pace.worker, " of ", pace.num_workers, " trains apart (", mode, ")");
+  return concat("worker ", pace.worker, " of ", pace.num_workers, " trains independently (", mode,
+                ")");
 }
 
 /// Returns the number of workers below which no step can be made.
@@ -182,8 +183,8 @@ struct ParameterServerStrategy::Parts {
   }
 };
 
-/// State of the strategy, and its interface for a coordinator. The workers of the latter are the
-/// tasks of the job; without a job, threads of this process.
+/// State of the strategy, and its interface for a coordinator. The coordinator's workers are the
+/// tasks of the job; without a job, they are threads of this process.
 struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   Impl(Parts parts, const ParameterServerOptions& options, Placement central)
       : partitioner(options.variable_partitioner),
@@ -254,7 +255,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
     log_warning(concat(kName, ": ", call,
                        "() outside a closure: the coordinator's chief works alone, ",
-                       "its workers do not take part; expected a step scheduled on a worker; use ",
+                       "without its workers; expected a step scheduled on a worker; use ",
                        "ClusterCoordinator::define() and schedule(); logged once"));
   }
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
@@ -270,7 +271,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
 
   const Partitioner partitioner;
   internal::ServerPicker picker;
-  const std::unique_ptr<internal::ParameterServerJob> job;  // null: all in this process
+  const std::unique_ptr<internal::ParameterServerJob> job;  // null: all tasks are in this process
   const std::shared_ptr<internal::WorkerTeam> team;
   const UpdateMode mode;
   const std::optional<internal::WorkerPace> pace;  // nullopt: workers make each step together
@@ -310,7 +311,8 @@ ParameterServerStrategy::ParameterServerStrategy(
             parts.pace = pace_of(options, worker, num_workers);
             if (parts.pace) return parts;
             fail(ErrorCode::kInvalidArgument, kName,
-                 ": a worker that trains apart; expected update_mode kAsync or kSyncReplicas, ",
+                 ": a worker that trains independently; expected update_mode kAsync or "
+                 "kSyncReplicas, ",
                  "got kSync");
           }(),
           options) {}
@@ -410,7 +412,8 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
     return extended().create_storage(initializer({Device{}, key}), std::move(options));
   }
   if (is_on_read) {
-    // Closures run in several processes, and the chief reads the result: writes go through.
+    // Closures run in several processes, and the chief reads the result, so each write goes to the
+    // servers.
     options.synchronization = VariableSynchronization::kOnWrite;
     options.trainable = options.trainable.value_or(false);
   }

@@ -1,4 +1,4 @@
-// tf's partitioners, with its rounding.
+// tf's partitioners, with tf's rounding.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/partitioner.h"
 

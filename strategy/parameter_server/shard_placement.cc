@@ -1,4 +1,4 @@
-// Contiguous rows; servers round-robin, or by bytes.
+// Division of variables into contiguous rows, and choice of servers: round-robin or by bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/shard_placement.h"
 
@@ -31,7 +31,7 @@ std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& va
   if (static_cast<int>(shards.size()) != shape.rank()) refuse("one number per dimension");
   if (std::ranges::any_of(shards, [](std::int64_t n) { return n < 1; })) refuse("numbers above 0");
   if (std::any_of(shards.begin() + 1, shards.end(), [](std::int64_t n) { return n != 1; })) {
-    refuse("more than one shard along the first dimension alone");
+    refuse("one shard along each dimension after the first");
   }
   // As in tf, no partitioner makes more shards than rows.
   return std::min(shards.front(), shape.dim(0));

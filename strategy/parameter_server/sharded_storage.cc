@@ -38,7 +38,7 @@ ListedRows rows_in(const ShardSpec& shard, const std::vector<std::int64_t>& rows
   return rows_within(shard.first_row, shard.num_rows, rows);
 }
 
-/// Returns the values at the positions of `rows`; the tensor itself for all of them.
+/// Returns the values at the positions of `rows`, or the tensor itself if these are all positions.
 Tensor picked(const Tensor& values, const ListedRows& rows) {
   if (static_cast<std::int64_t>(rows.positions.size()) == values.shape().dim(0)) return values;
   return gather(values, tensor_of(rows.positions));
@@ -48,7 +48,7 @@ Tensor picked(const Tensor& values, const ListedRows& rows) {
 
 void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
                    const std::variant<ValueGenerator, Tensor>& initial) {
-  if (ClosureContext::current() != nullptr) {  // an earlier checkpoint would not have it
+  if (ClosureContext::current() != nullptr) {  // earlier checkpoints would lack the variable
     fail(ErrorCode::kFailedPrecondition, "variable '", shards.front().spec.variable,
          "': made in a closure; expected it to be made before ClusterCoordinator::start(), on ",
          "every task");
@@ -76,14 +76,14 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
                       one_component(servers, std::move(shards))),
       servers_(std::move(servers)) {}
 
-/// Outside run(), all workers call it and one changes the values. In a replica, the one that owns
-/// the variable's work changes them, and all meet in updates_done().
+/// Outside run(), all workers call it, and one of them changes the values. Inside run(), the
+/// replica that owns the variable's work changes them, and all replicas meet in updates_done().
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (!replica("assign_replicated")) return remote().assign(op, operand);
   if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
-         ": an optimizer keeps state of a step in it, which workers that train apart would mix up; "
+         ": an optimizer keeps a step's state in it, which independent workers would mix up; "
          "expected no gradient accumulation and no dynamic loss scaling; use UpdateMode::kSync");
   }
   for_each_own_component("assign_replicated", [&](int) {
@@ -247,7 +247,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     for (Component* slot : slots) {
       const auto* sharded = dynamic_cast<const ShardedComponent*>(slot);
       TUTTI_CHECK(sharded && sharded->num_shards() == num_shards(), who,
-                  ": a slot that is cut otherwise than its variable");
+                  ": a slot with other shards than its variable");
       own.slots.push_back(sharded->shard(i).id);
     }
     if (gradient.is_slices()) {

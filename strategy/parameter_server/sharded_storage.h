@@ -30,8 +30,8 @@ class ShardedComponent final : public Component {
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
-  /// Adds `value` (equal on all workers) when the step is complete. For counters, in a step whose
-  /// gradients the servers add up.
+  /// Adds `value` (equal on all workers) once, when the step is complete. For counters in steps
+  /// whose gradients the servers add up.
   void add_once(const Tensor& value);
 
   const std::vector<RemoteShard>& shards() const { return cache_->shards; }
@@ -53,10 +53,10 @@ class ShardedComponent final : public Component {
 };
 
 /// Variable whose replicas all read and write the same values; assignments of replicas are combined
-/// as in a mirrored variable. tf's AggregatingVariable and ShardedVariable.
+/// as in a mirrored variable. Corresponds to tf's AggregatingVariable and ShardedVariable.
 class ShardedStorage final : public MirroredStorage {
  public:
-  /// Requires: the shards were created. `placement`: central, on the host.
+  /// Requires: the shards were created. `placement` is central, on the host.
   ShardedStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
                  std::shared_ptr<const Placement> placement, int work_number,
                  std::shared_ptr<ParameterServers> servers, std::vector<RemoteShard> shards);
@@ -82,8 +82,8 @@ class ShardedStorage final : public MirroredStorage {
   const std::shared_ptr<ParameterServers> servers_;
 };
 
-/// Creates the shards on their servers and waits until they exist. `initial`: of the whole
-/// variable.
+/// Creates the shards on their servers and waits until they exist. `initial` is the value of the
+/// whole variable.
 void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
                    const std::variant<ValueGenerator, Tensor>& initial);
 

@@ -35,7 +35,7 @@ RandomKey key_of(const Tensor& tensor) {
 
 UpdateScalars scalars_of(const Tensor& tensor) {
   const auto numbers = elements_of<double>(tensor, 4);
-  constexpr double kMost = 9e15;  // integers that a double holds
+  constexpr double kMost = 9e15;  // doubles are exact for integers up to this one
   expect_operation(numbers[1] >= 0.0 && numbers[1] <= kMost, "an iteration, got ", numbers[1]);
   UpdateScalars scalars;
   scalars.learning_rate = numbers[0];
@@ -125,7 +125,7 @@ void ProgramExecutor::create(const ProgramOperation& operation, const std::vecto
     variable = Variable(make_local_storage(initial, device, {.name = operation.variable()}));
   }
   expect_operation(variable.shape() == spec.shape && variable.dtype() == spec.dtype, spec.dtype,
-                   " ", spec.shape, ", but the variable is here as ", variable.dtype(), " ",
+                   " ", spec.shape, ", but the variable exists as ", variable.dtype(), " ",
                    variable.shape(), "; try another name");
 }
 
@@ -150,7 +150,7 @@ VariableStorage& ProgramExecutor::find(const std::string& name) const {
   const auto found = variables_.find(name);
   if (found != variables_.end() && found->second.defined()) return found->second.storage();
   fail(ErrorCode::kNotFound, "there is no variable '", name,
-       "' here; expected one that a session has made; was this task started again since?");
+       "' here; expected one that a session has made; was this task restarted?");
 }
 
 }  // namespace tutti::internal

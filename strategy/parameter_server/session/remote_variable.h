@@ -49,7 +49,8 @@ class RemoteStorage final : public VariableStorage {
   std::string description_;  // of that rule
 };
 
-/// Creates variables in device scopes of other tasks; in other scopes, the previous creator does.
+/// Creator of variables in device scopes of other tasks. In other scopes, the previous creator
+/// creates them.
 class RemoteVariableCreator final : public VariableCreator {
  public:
   explicit RemoteVariableCreator(std::shared_ptr<SessionCore> core)

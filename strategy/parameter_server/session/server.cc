@@ -18,7 +18,8 @@
 namespace tutti {
 namespace {
 
-/// Returns the tasks that will connect: "worker 0", "worker 1". A chief may have no requests.
+/// Returns the tasks that must connect: "worker 0", "worker 1". A chief may have no requests, so it
+/// is not one of them.
 std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
   std::set<std::string> clients;
   for (const Task& task : cluster.tasks()) {

@@ -53,10 +53,11 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
   }
 }
 
-/// `task`: the expected task; nullptr: any.
+/// Opens the session on the task that `client` calls. `task` is the expected task; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   TaskRequest request = new_request();
-  // Shorter than here, so that the error is that of the waiting task, which names the value.
+  // Shorter than this session's timeout, so that the waiting task reports the error first: it names
+  // the value.
   const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
   request.message.set_open(static_cast<std::uint64_t>(between_tasks));
   Link link;
@@ -140,7 +141,8 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   return reply;
 }
 
-/// A part on another task would try for some seconds to reach a task that has died.
+/// Throws if the task is lost. Otherwise, a part on another task would try for some seconds to
+/// reach it.
 void SessionCore::require_connected(const Task& task) {
   const auto why = link(task).client->why_broken();
   if (why)
@@ -178,7 +180,7 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
     }
   }
   if (errors.empty()) return number;
-  // Parts that have ended, or will end, keep values to which no tensor of this process refers.
+  // Releases the values that parts keep after they end: no tensor of this process refers to them.
   for (const auto& [task, part] : parts) {
     for (const auto& kept : part.program.kept()) release(task, number, kept.value());
   }
@@ -218,7 +220,7 @@ void SessionCore::add_variable(const std::string& name, const Task& task) {
   const MutexLock lock(mutex_);
   if (variables_.emplace(name, task).second) return;
   fail(ErrorCode::kAlreadyExists, "Session: the variable '", name,
-       "' was made in this session before; expected another name, or the variable itself");
+       "' already exists in this session; expected another name, or the variable itself");
 }
 
 void SessionCore::remove_variable(const std::string& name) {
@@ -265,7 +267,8 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   }
 }
 
-/// An error of an operation may have the code of a lost connection, so this calls every task.
+/// Adds lost tasks and variables to the error. An error of an operation may have the code of a lost
+/// connection, so this function calls every task.
 Error SessionCore::explained(const Error& error) {
   if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;
@@ -290,7 +293,7 @@ Error SessionCore::explained(const Error& error) {
              "and restore the lost variables from a checkpoint"));
 }
 
-/// Servers exit after their last session, unless another one is announced.
+/// Announces another session: otherwise servers exit after their last session.
 void SessionCore::announce_return() noexcept {
   {
     const MutexLock lock(mutex_);

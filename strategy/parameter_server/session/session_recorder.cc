@@ -42,8 +42,8 @@ void RemoteValue::materialize(std::byte* to) {
   if (run_ != 0) {
     const Tensor value = core_->fetch(place_->task, run_, number_);
     if (value.shape() != spec_.shape || value.dtype() != spec_.dtype) {
-      fail(ErrorCode::kDataLoss, "Session: the value of ", maker_, " came as ", value.dtype(), " ",
-           value.shape(), "; expected ", spec_.dtype, " ", spec_.shape);
+      fail(ErrorCode::kDataLoss, "Session: the value of ", maker_, " arrived as ", value.dtype(),
+           " ", value.shape(), "; expected ", spec_.dtype, " ", spec_.shape);
     }
     if (value.num_bytes() > 0) std::memcpy(to, value.bytes().data(), value.num_bytes());
     is_materialized_ = true;
@@ -51,7 +51,7 @@ void RemoteValue::materialize(std::byte* to) {
   }
   if (is_lost_) {
     fail(ErrorCode::kFailedPrecondition, "the value of ", maker_, " on ", place_->task,
-         " was to be made by a step that failed; expected a step that ran");
+         " was not computed, because its step failed; expected a step that succeeded");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker_,
        " is read on the host within Session::run(), before it is computed on ", place_->task,
@@ -146,7 +146,7 @@ std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlac
   put_specs(specs, operation);
   std::vector<Tensor> outputs;
   for (const TensorSpec& spec : specs) {
-    if (operation.kind() == TaskProgram::CREATE) break;  // the spec is that of the variable
+    if (operation.kind() == TaskProgram::CREATE) break;  // a creation has the variable's spec
     const ValueNumber number = step_.num_values++;
     operation.add_outputs(number);
     const auto value =
@@ -188,7 +188,7 @@ ValueNumber SessionRecorder::number_of(const Tensor& tensor) {
   if (value == nullptr) return host_argument(tensor);
   if (value->step() == step_.number) return view(value->number(), *value, tensor);
   if (value->run() != 0) return remote_argument(tensor, value);
-  return host_argument(tensor);  // throws: it was lost
+  return host_argument(tensor);  // throws, because the value was lost
 }
 
 ValueNumber SessionRecorder::host_argument(const Tensor& tensor) {
@@ -212,8 +212,9 @@ ValueNumber SessionRecorder::remote_argument(const Tensor& tensor,
   return view(number, *value, tensor);
 }
 
-/// Rows and other shapes of a buffer are made without an operation. Here they become operations of
-/// the task that has the value, so that only these elements are sent elsewhere.
+/// Records a view. Rows and other shapes of a buffer are made without an operation, but here they
+/// become operations of the task that has the value, so that only these elements are sent
+/// elsewhere.
 ValueNumber SessionRecorder::view(ValueNumber whole, const RemoteValue& value,
                                   const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();

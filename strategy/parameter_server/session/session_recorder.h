@@ -60,9 +60,10 @@ class RemoteValue final : public LazyValue {
   bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// Records operations of a thread on values and variables of other tasks. Between begin() and end()
-/// they are one step; outside, each operation is one. Every tensor that the step did not make is an
-/// argument, so that steps which differ only in numbers are one program. Used by one thread.
+/// Recorder of one thread's operations on values and variables of other tasks. Between begin() and
+/// end() the operations are one step; outside, each is a step. Every tensor that the step did not
+/// make is an argument, so that steps which differ only in numbers are one program. Used by one
+/// thread.
 class SessionRecorder final : public RemoteRecorder {
  public:
   explicit SessionRecorder(std::shared_ptr<SessionCore> core);
@@ -114,7 +115,7 @@ class SessionRecorder final : public RemoteRecorder {
     /// Key: first byte, shape, type.
     std::map<std::tuple<const std::byte*, std::string, DType>, ValueNumber> host_arguments = {};
     std::map<const RemoteValue*, ValueNumber> remote_arguments = {};
-    std::map<std::string, Tensor> reads = {};  // of variables not changed since
+    std::map<std::string, Tensor> reads = {};  // reads that are still valid, by variable
     std::map<std::array<double, 4>, Tensor> scalars = {};
   };
   std::shared_ptr<RemoteValue> own_value(const Tensor& tensor) const;

@@ -13,8 +13,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Maximum number of concurrent runs: the oldest ones on every task, so that none waits for a run
-/// that has not started.
+/// Maximum number of concurrent runs. Every task executes its oldest runs, so that none waits for a
+/// run that has not started.
 constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {
@@ -168,7 +168,7 @@ void TaskSession::run(TaskRequest request, std::shared_ptr<RpcCall> call) {
   release(run, released);
   if (run.number() <= last_run_) {
     fail(ErrorCode::kInvalidArgument, parts_.task, ": run ", run.number(),
-         " came before; expected one after ", last_run_);
+         " is out of order; expected a run after ", last_run_);
   }
   const std::shared_ptr<const Program> program = find_program(run);
   if (run.arguments_size() != program->message.arguments_size()) {
@@ -200,7 +200,7 @@ std::shared_ptr<const TaskSession::Program> TaskSession::find_program(
   if (known != nullptr) return known;
   programs_.erase(run.signature());
   fail(ErrorCode::kInvalidArgument, parts_.task, ": no program of the signature '", run.signature(),
-       "'; expected it with the run, or with one before");
+       "'; expected it with this run, or with an earlier one");
 }
 
 void TaskSession::release(const v1::SessionRequest::Run& run, std::vector<Tensor>& released) {
@@ -281,7 +281,7 @@ void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::siz
   if (run.has_ended && run.values.empty()) runs_.erase(number);
 }
 
-/// A failed run keeps no values.
+/// Ends a run. A failed run keeps no values.
 void TaskSession::end_run(std::uint64_t number, bool has_failed) {
   std::vector<Held> dropped;  // destroyed, and their fetches answered, without the lock
   {

@@ -34,7 +34,7 @@ struct TaskParts {
 /// program; a client that wants one after another waits in between. Thread-safe.
 class TaskSession {
  public:
-  /// `number`: of the session. `timeout`: for values of other tasks.
+  /// `number` is the number of the session. `timeout` limits the wait for values of other tasks.
   TaskSession(TaskParts& parts, std::uint64_t number, Duration timeout);
   /// Calls end(), then waits for the running operations.
   ~TaskSession();

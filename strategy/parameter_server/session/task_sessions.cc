@@ -112,8 +112,8 @@ std::shared_ptr<TaskSession> TaskSessions::find(std::uint64_t number) const {
   const auto found = open_.find(number);
   if (found != open_.end()) return found->second.session;
   fail(ErrorCode::kAborted, parts_.task,
-       ": the session is not open here; expected one that lives: it has ended, or this task was "
-       "started again since it began; try a new Session");
+       ": the session is not open here; expected an open session; it has ended, or this task was "
+       "restarted after it began; try a new Session");
 }
 
 void TaskSessions::client_left(const RpcPeer& peer) {
@@ -141,7 +141,7 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   }
   const MutexLock lock(connecting_);
   std::shared_ptr<RpcClient>& peer = peers_[task];
-  // A new session may need it before the old connection has found that the task is back.
+  // A new session may need the connection before the old one is known to be broken.
   if (peer == nullptr || peer->why_broken()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =

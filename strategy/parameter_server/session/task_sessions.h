@@ -21,7 +21,7 @@ namespace tutti::internal {
 /// Opens sessions, forwards requests to them, and ends those whose client has left. Thread-safe.
 class TaskSessions final : public RpcHandler {
  public:
-  /// `left`: called after a client has left.
+  /// `left` is called after a client has left.
   TaskSessions(
       const ClusterSpec& cluster, const Task& self, const ServerOptions& options,
       std::function<void()> left = [] {});
@@ -29,7 +29,7 @@ class TaskSessions final : public RpcHandler {
 
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
-  /// Returns true if there was a session, and none is open or announced any more.
+  /// Returns true if a session was opened, and none is open or announced any more.
   bool are_over() const;
 
  private:
@@ -41,8 +41,8 @@ class TaskSessions final : public RpcHandler {
   void stay(std::uint64_t milliseconds);
   std::shared_ptr<TaskSession> find(std::uint64_t number) const;
   TaskDescription description() const;
-  /// Returns the connection to another task, opened at the first call and after a loss. One at a
-  /// time, because live tasks answer immediately.
+  /// Returns the connection to another task, opened at the first call and after a loss. Connections
+  /// are opened one at a time, because live tasks answer immediately.
   std::shared_ptr<RpcClient> peer(const Task& task);
 
   const ClusterSpec cluster_;

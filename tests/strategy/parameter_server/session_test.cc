@@ -171,11 +171,11 @@ TEST_F(SessionTest, ClientsOnDifferentMastersShareVariables) {
   const Variable sum = variable_on("/job:ps", "sum", Tensor::zeros({2}));
   expect_tensor(sum.value(), {2}, {2550, 2550});
   EXPECT_ERROR((void)variable_on("/job:ps", "sum", Tensor::zeros({2})), kAlreadyExists,
-               "'sum' was made in this session before");
+               "'sum' already exists in this session");
   Session other(cluster.target(0));
   const auto inner = other.scope();
   EXPECT_ERROR((void)variable_on("/job:ps", "sum", Tensor::zeros({3})), kInvalidArgument,
-               "expected float32 [3], but the variable is here as float32 [2]");
+               "expected float32 [3], but the variable exists as float32 [2]");
 }
 
 TEST_F(SessionTest, EveryTaskListsAllClusterDevices) {
@@ -460,7 +460,7 @@ TEST_F(SessionTest, ErrorsNameTaskOperationAndLine) {
                  Error);
     return made;
   }();
-  EXPECT_ERROR((void)lost.to_doubles(), kFailedPrecondition, "a step that failed");
+  EXPECT_ERROR((void)lost.to_doubles(), kFailedPrecondition, "its step failed");
   EXPECT_EQ((table + 1.0f).to_doubles()[0], 2.0);  // the session is still usable
 }
 

@@ -114,7 +114,8 @@ TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
   run_in(session, third);
   EXPECT_EQ(session.num_held(), 2u);
   EXPECT_ERROR((void)fetch(1, 1), kCancelled, "the value was released");
-  EXPECT_ERROR(run_in(session, third), kInvalidArgument, "run 3 came before; expected one after");
+  EXPECT_ERROR(run_in(session, third), kInvalidArgument,
+               "run 3 is out of order; expected a run after");
   EXPECT_ERROR(run_in(session, run_of(4, doubling())), kInvalidArgument, "0 arguments; expected 1");
   TaskRequest unknown = run_of(5, doubling());
   unknown.message.mutable_run()->set_signature("other");
@@ -190,7 +191,7 @@ TEST_F(TaskSession, InvalidOperationsAreRejected) {
     EXPECT_TRUE(error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kDataLoss)
         << error.message();
   };
-  refused([](auto& each) { each.set_op(255); }, "255 names nothing");
+  refused([](auto& each) { each.set_op(255); }, "255 is not a known value");
   refused([](auto& each) { each.clear_inputs(); }, "inputs");
   refused([](auto& each) { each.clear_specs(); }, "expected outputs float32 [2]");
   refused([](auto& each) { each.mutable_specs(0)->set_dims(0, 3); }, "expected outputs");
