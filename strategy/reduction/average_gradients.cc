@@ -37,7 +37,7 @@ void check_lists(TowerGradients towers) {
     for (std::size_t i = 0; i < towers[t].size(); ++i) {
       if (towers[t][i].variable == towers[0][i].variable) continue;
       fail(ErrorCode::kInvalidArgument, kAverageGradients, ": tower ", t, ": expected variable '",
-           towers[0][i].variable.name(), "' in place ", i, " as in tower 0, got '",
+           towers[0][i].variable.name(), "' at position ", i, " as in tower 0, got '",
            towers[t][i].variable.name(), "'; do the towers share their variables?");
     }
   }
@@ -59,7 +59,7 @@ std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t i
   return gradients;
 }
 
-/// Requires one weight per tower, at least one above 0.
+/// Throws unless there is one weight >= 0 per tower and at least one is positive.
 void check_weights(std::span<const double> weights, std::size_t num_towers) {
   const auto is_weight = [](double weight) { return weight >= 0.0 && std::isfinite(weight); };
   const auto is_positive = [](double weight) { return weight > 0.0; };

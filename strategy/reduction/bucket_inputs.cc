@@ -76,7 +76,7 @@ GradientKind BucketInputs::unify(std::size_t variable) {
   if (!without.empty()) {
     log_warning_once(concat("Variable '", variables[variable].name(),
                             "' has no gradient on replicas ", tutti::join(without),
-                            " but has one on others; zeros are used there"));
+                            " but has one on others; its gradient counts as zeros there"));
   }
   if (any_dense) make_dense(variable);
   return kinds[variable] = any_dense ? GradientKind::kDense : GradientKind::kSparse;
@@ -109,7 +109,7 @@ std::vector<IndexedSlices> BucketInputs::slices_of(std::size_t variable) const {
 }
 
 void BucketInputs::sum_slices(std::size_t variable, std::vector<IndexedSlices> slices) {
-  // The host sorts the rows.
+  // Slices of GPUs are summed on the host, because only the host sorts rows.
   const Device first = services.replica_devices.front();
   const Device where = first.type == DeviceType::kGpu ? Device{} : first;
   IndexedSlices sum = sum_slices_canonically(slices, where);

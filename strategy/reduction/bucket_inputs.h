@@ -33,7 +33,8 @@ struct Piece {
 
 /// Gradients by local replica and variable, and the decisions for all of them: kinds, sums of
 /// slices, non-finite values. Threads, per bucket: each replica accesses its own gradients until it
-/// has filled the bucket, then the last one accesses all; then all may read. note() is thread-safe.
+/// has filled the bucket. Then the last replica accesses all gradients. Afterwards all replicas may
+/// read. note() is thread-safe.
 struct BucketInputs {
   BucketInputs(ReplicaServices& all_services, const PlanInUse& in_use,
                std::span<const Variable> of_variables);
@@ -53,9 +54,9 @@ struct BucketInputs {
   const BucketPlan::Item& item_of(std::size_t variable) const;
   bool has_dense(std::size_t bucket) const;
 
-  /// Sets and returns the kind of the variable's gradient on all replicas of this process, once all
-  /// have given it: a missing gradient counts as zeros, and slices become dense if another
-  /// replica's gradient is.
+  /// Sets and returns the kind of the variable's gradient on all replicas of this process, after
+  /// all have given it: a missing gradient counts as zeros, and slices become dense if another
+  /// replica's gradient is dense.
   GradientKind unify(std::size_t variable);
   void make_dense(std::size_t variable);
   /// Returns slices on the host, one per replica, with no rows for a replica without a gradient.
@@ -74,7 +75,8 @@ struct BucketInputs {
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
   void note(const BucketPlan::Item& item, std::size_t index, int replica);
-  /// Notes the first non-finite element of each replica's part, or else of the piece's `sum`.
+  /// Notes the first non-finite element of each replica's part; if there is none, that of the
+  /// piece's `sum`.
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);

@@ -15,8 +15,9 @@
 namespace tutti::internal {
 
 /// Buckets of variables in reverse order, because the gradients of the last used variables are
-/// ready first. A bucket holds one dtype, and only variables that are sharded over the replicas or
-/// only others. The first is small, so that reductions start early. Equal on all replicas.
+/// ready first. A bucket holds variables of one dtype, which are either all sharded over the
+/// replicas or all not sharded. The first bucket is small, so that reductions start early. Plans
+/// are equal on all replicas.
 struct BucketPlan {
   struct Item {
     std::size_t variable = 0;  // index in the variable list
@@ -39,8 +40,9 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // per variable
 
-  /// Numbers sent after the elements of a bucket, with several workers: these for each item, and in
-  /// one bucket the bytes of a digest and a number per worker, its waiting time.
+  /// Number of counters per item, which are sent after the elements of a bucket if there are
+  /// several workers. In one bucket, the bytes of a digest and the waiting time of each worker
+  /// follow.
   static constexpr std::size_t kCountersPerItem = 2;
   static constexpr std::size_t kBucketOfWorkers = 0;
   static constexpr std::size_t kDigestBytes = 8;
@@ -50,7 +52,8 @@ struct BucketPlan {
     return kCountersPerItem * buckets[bucket].items.size() + of_workers;
   }
 
-  /// Makes a plan. 0 bytes mean 4 MiB; for a dtype's first bucket, the other size up to 1 MiB.
+  /// Makes a plan. bytes_per_pack = 0 selects 4 MiB. first_bytes_per_pack = 0 selects, for the
+  /// first bucket of each dtype, the same size but at most 1 MiB.
   static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
                          std::int64_t first_bytes_per_pack = 0);
 };

@@ -4,11 +4,11 @@
 // A bucket's *partial sums* are this worker's contribution to the team (PartialSums), in buffers of
 // PartialSums::sum_dtype(). The bucket's elements are followed by two *counters* per variable: the
 // numbers of replicas with a dense gradient and with slices. They are summed like the elements, so
-// that every worker learns the others' kinds without another message. In one bucket, further
+// that every worker gets the kinds of all workers without another message. In one bucket, further
 // numbers follow the counters: the bytes of the worker's digest (consistency_check.h), which are
-// equal on all workers if each sum is the number of workers times the own byte, and the waiting
-// time of each worker (straggler_watch.h), where the others leave 0. Decisions depend only on sums,
-// which are equal on all workers.
+// equal on all workers if each sum is the number of workers times the worker's own byte, and the
+// waiting time of each worker (straggler_watch.h), to which the other workers add 0. Decisions
+// depend only on sums, which are equal on all workers.
 #include "strategy/reduction/bucket_sums.h"
 
 #include <algorithm>
@@ -200,7 +200,7 @@ void BucketSums::submit_buckets(bool all) {
 }
 
 void BucketSums::submit_bucket(std::size_t bucket) {
-  // If only shards of sums are kept, the whole sums should not all exist at once.
+  // If only shards of sums are kept, the full sums of all buckets should not exist at once.
   constexpr std::size_t kMostGiven = 2;
   if (gives_shards() && bucket >= kMostGiven) collect_early(bucket - kMostGiven);
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
@@ -242,7 +242,7 @@ void BucketSums::collect_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Reads a bucket's result early, unless that takes further messages, whose order is fixed.
+/// Reads a bucket's result early, unless that requires further messages, whose order is fixed.
 void BucketSums::collect_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;
@@ -266,7 +266,7 @@ void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, dou
   if (kind == GradientKind::kNone && num_dense + num_sparse > 0.0) {
     log_warning_once(concat("Variable '", variable.name(),
                             "' has no gradient on the replicas of worker ", team_->worker(),
-                            " but has one on others; zeros are used there"));
+                            " but has one on others; its gradient counts as zeros there"));
   }
   if (num_dense > 0.0 && num_sparse > 0.0) {
     // Workers that had only slices have contributed zeros.
@@ -310,8 +310,8 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
   return all;
 }
 
-/// Agrees on the lowest position over all workers: every worker found the same sums, but may know
-/// different replicas that caused them.
+/// Agrees with all workers on the lowest position of a non-finite value. Every worker found the
+/// same sums, but may know different replicas that caused them.
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;

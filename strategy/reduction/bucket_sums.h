@@ -43,7 +43,7 @@ class CpuSums {
   HostPartials& partials(std::size_t bucket) { return buckets_[bucket].partials; }
   /// Starts the exchange of a scattered bucket. `wire`: as in PartialSums.
   void start_scattered(std::size_t bucket, std::optional<DType> wire);
-  /// Sums a variable again; returns its elements of each partial sum.
+  /// Sums a variable again. Returns its elements of each partial sum.
   std::vector<Elements> repeat(const BucketPlan::Item& item, std::size_t bucket);
   /// Rounds and searches the sum over all workers, which is in the first partial sum, and keeps the
   /// replicas' results.
@@ -106,10 +106,11 @@ class BucketSums {
 
   /// Called by the replica when its gradient of the variable is in BucketInputs.
   void given(std::size_t replica, std::size_t variable);
-  /// Called by the replica when its gradients of a whole bucket are there.
+  /// Called by the replica when all its gradients of the bucket are in BucketInputs.
   void filled(std::size_t replica, std::size_t bucket);
   /// Called by one thread when all replicas have filled the bucket, and kinds are unified. Returns
-  /// the slices that replicas have to reduce(); empty if GPUs do, or there is nothing to add.
+  /// the slices that replicas have to reduce(); empty if GPUs reduce the bucket, or if there is
+  /// nothing to add.
   std::vector<SliceRange> begin(std::size_t bucket);
   /// Thread-safe; slices of one bucket are disjoint.
   void reduce(std::size_t bucket, SliceRange slice);
@@ -132,7 +133,7 @@ class BucketSums {
   /// State of a bucket with several workers.
   struct Bucket {
     bool summed = false;  // by this worker
-    bool taken = false;   // read early, while later buckets are passed on
+    bool taken = false;   // read early, while later buckets are being passed on
     CollectiveHandle over_workers;
   };
 
@@ -140,10 +141,10 @@ class BucketSums {
   HostPartials& partials(std::size_t bucket) {
     return cpus_ ? cpus_->partials(bucket) : gpus_->partials(bucket);
   }
-  /// Writes into the counters which gradients the replicas have.
+  /// Writes the kinds of the replicas' gradients into the counters.
   void count_kinds(std::size_t bucket);
-  /// Passes buckets to the team in order: only those that are summed and on the host, or all,
-  /// waiting for them.
+  /// Passes buckets to the team in order. If `all`, waits for each bucket; otherwise stops at the
+  /// first one that is not summed and on the host.
   void submit_buckets(bool all);
   void submit_bucket(std::size_t bucket) TUTTI_REQUIRES(mutex_);
   void collect_bucket(std::size_t bucket);
@@ -166,8 +167,8 @@ class BucketSums {
   WorkerTeam* const team_;  // null: this process has all replicas
   std::vector<Bucket> buckets_;
   Mutex mutex_;
-  std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // bucket
-  std::uint64_t digest_ = 0;                               // this worker's, as sent
+  std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // index of a bucket
+  std::uint64_t digest_ = 0;                               // digest of this worker, as sent
   std::vector<double> numbers_;  // after the counters of one bucket, as sent
   bool digests_differ_ = false;
 };

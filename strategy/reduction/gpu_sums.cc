@@ -44,7 +44,8 @@ class HostSums {
         try {
           copy->synchronize();
         } catch (const std::exception& error) {  // a failed GPU makes no further copies
-          log(LogLevel::kError, concat("sums of gradients on the host: ", error.what()));
+          log(LogLevel::kError,
+              concat("gradients: a copy to or from the host failed: ", error.what()));
         }
       }
     }
@@ -213,7 +214,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   const std::vector<Device>& devices = given_.services.replica_devices;
   state.pending.join();
   begin_work(bucket, std::make_unique<DeviceWork>(devices));
-  // The previous step may still copy its result from there.
+  // The previous step may still copy its result from the same host memory.
   for (const Device& device : devices) {
     for (const auto& copy : host.copies) state.work->wait(device, *copy);
   }
@@ -224,7 +225,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   host.copies = state.events;
 }
 
-/// Queues the sum over all workers' GPUs in their streams.
+/// Queues the sum over the GPUs of all workers in the GPUs' streams.
 void GpuSums::start_nccl(std::size_t bucket) {
   Bucket& state = buckets_[bucket];
   const std::size_t count = given_.bucket(bucket).count;
@@ -281,8 +282,8 @@ void GpuSums::take_shards(std::size_t bucket) {
   flat.clear();
 }
 
-/// Searches the sums. The host reads one number per bucket, all at once, and the gradients
-/// themselves only if there are any.
+/// Searches the sums for non-finite values. The host reads one count per bucket, all at once, and
+/// reads a bucket's gradients only if its count is not 0.
 void GpuSums::search() {
   std::vector<std::size_t> dense;
   std::vector<Tensor> sums;

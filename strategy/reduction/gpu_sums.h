@@ -34,14 +34,15 @@ class GpuSums {
   GpuSums(BucketInputs& given, PlanInUse& plan);
 
   /// Copies the replica's dense gradients to its buffer of the bucket, in one launch of its compute
-  /// stream; zeros where there is none.
+  /// stream. Where it has no dense gradient, writes zeros.
   void pack(std::size_t replica, std::size_t bucket);
   /// Starts the sum, or its preparation. Requires: all replicas have packed the bucket.
   void begin(std::size_t bucket);
-  /// Keeps shards of earlier buckets, after this one was started. For one process.
+  /// Releases the bucket's gradients, and extracts the replicas' shards of an earlier bucket. Does
+  /// nothing unless gives_shards().
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
-  /// Orders later work of the replicas' compute streams after the sums.
+  /// Makes later work of the replicas' compute streams wait for the sums.
   void join();
   Tensor sum(std::size_t bucket, std::size_t replica) const {
     return buckets_[bucket].flat[replica].freeze();
@@ -83,8 +84,8 @@ class GpuSums {
   void begin_work(std::size_t bucket, std::unique_ptr<DeviceWork> work);
   void search();
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_);
-  /// Return the buffers that receive results, and those that are summed, as part of the bucket's
-  /// work if it has one.
+  /// Return the buffers that receive results, and the buffers that are summed. They are part of the
+  /// bucket's work, if it has any.
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
   Events mark(StreamId stream) const;

@@ -90,10 +90,11 @@ void NonFiniteFindings::note(const NonFiniteValue& value) {
 
 std::string describe(const NonFiniteValue& value, const Variable& variable, std::uint64_t step) {
   const bool is_sum = value.replica == NonFiniteValue::kSum;
-  return concat(
-      "the gradient of Variable '", variable.name(), "' is not finite at flat index ", value.index,
-      is_sum ? " of the sum, though on every replica it is" : concat(" on replica ", value.replica),
-      ", in step ", step);
+  return concat("the gradient of Variable '", variable.name(), "' is not finite at flat index ",
+                value.index,
+                is_sum ? " of the sum, although it is finite on every replica"
+                       : concat(" on replica ", value.replica),
+                ", in step ", step);
 }
 
 namespace {
@@ -156,7 +157,7 @@ void require_compressible(WireCompression compression, std::span<const Variable>
     if (variable.dtype() != DType::kFloat64) continue;
     fail(ErrorCode::kUnimplemented, "compression ", to_string(compression), ": Variable '",
          variable.name(),
-         "' cannot be compressed; expected float32 or a type that travels as it is, "
+         "' cannot be compressed; expected float32 or a type that is sent unchanged, "
          "got float64; use CommunicationOptions::compression = WireCompression::kNone");
   }
 }

@@ -28,10 +28,11 @@ struct NonFiniteValue {
 
 /// Returns how many of `count` elements are infinite or NaN; 0 for types that are not floating.
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count);
-/// Returns the index of the first one; nullopt if all are finite.
+/// Returns the index of the first element that is infinite or NaN; nullopt if all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count);
-/// Returns the indices of the tensors, all on one GPU, that have any. Waits for the GPU.
+/// Returns the indices of the tensors that have infinite or NaN elements. All tensors are on one
+/// GPU, for which this function waits.
 std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
 
 /// Lowest of the positions that the threads of a step found. note() is thread-safe.

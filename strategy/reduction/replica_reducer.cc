@@ -112,7 +112,8 @@ class BucketReducer {
     }
     return gradients;
   }
-  /// Returns the variables whose results() are shards, undefined ones for others; empty if none.
+  /// Returns the list of variables in which those whose results() are not shards are undefined;
+  /// empty if no result is a shard.
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
@@ -303,7 +304,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
         if (!are_copies && components[a] != components[b]) continue;
-        if (digest(a) == digest(b)) break;  // and therefore equals the earlier ones
+        if (digest(a) == digest(b)) break;  // thus equal to the earlier ones, too
         const bool is_shared =
             placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);
@@ -367,7 +368,7 @@ void ReplicaReducer::begin(std::span<const Variable> variables) {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   if (buckets_) {
     fail(ErrorCode::kFailedPrecondition,
-         "GradientReducer::begin: the reduction before is not "
+         "GradientReducer::begin: the previous reduction is not "
          "finished; expected finish() first");
   }
   context_.rendezvous().check(context_.local_replica());
@@ -437,7 +438,7 @@ Gradient ReplicaReducer::whole(std::size_t index, const Gradient& gradient) {
 
 void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
-  // The call before the recording has compared; a traced step has no values.
+  // The call before the recording has compared the gradients; a traced step has no values.
   if (StepRecorder::current() || StepTracer::current()) return;
   RendezvousHeader header{.kind = RendezvousKind::kCompareGradients};
   SharedGradients shared;

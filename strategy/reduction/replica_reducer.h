@@ -23,7 +23,7 @@ class GradientExchange {
                    std::uint64_t step)
       : services_(services), plans_(plans), monitor_(monitor), step_(step) {}
   /// Returns the reduction of these variables. Throws kInvalidArgument if a replica that joined
-  /// earlier passed others.
+  /// earlier passed other variables.
   std::shared_ptr<BucketReducer> join(int replica, std::span<const Variable> variables);
   /// Applies the policy for non-finite values: throws, or warns once. Called by one replica, when
   /// the reduction is done.
@@ -38,7 +38,8 @@ class GradientExchange {
   std::vector<int> joined_ TUTTI_GUARDED_BY(monitor_.mutex());  // replicas that joined it
 };
 
-/// Joins reductions, contributes gradients, helps to reduce slices, and waits for the rest.
+/// Reducer of one replica: joins reductions, contributes gradients, helps to reduce slices, and
+/// waits for unfinished sums.
 class ReplicaReducer final : public GradientReducer, private IdleWork {
  public:
   ReplicaReducer(LocalReplicaContext& context, GradientExchange& exchange)

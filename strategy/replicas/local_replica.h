@@ -34,8 +34,9 @@ struct ReplicaServices {
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
   /// The leader calls it once, after all replicas have applied their updates and before any reads.
   std::function<void()> after_updates = {};
-  /// For workers that train independently: the number of this worker's first replica among those of
-  /// all workers, and the number of all. 0: this process counts alone.
+  /// For workers that train independently: the number of this worker's first replica among the
+  /// replicas of all workers, and the number of all replicas. 0: only this process's replicas
+  /// count.
   int first_apart = 0;
   int num_apart = 0;
 
@@ -90,7 +91,7 @@ class LocalReplicaContext final : public ReplicaContext {
   Rendezvous& rendezvous() { return rendezvous_; }
   ReplicaGroup& group() { return group_; }
 
-  /// Counts its lifetime as communication; nested timers do not count.
+  /// Scope whose duration counts as communication; nested scopes are not counted twice.
   class CommunicationTimer {
    public:
     explicit CommunicationTimer(LocalReplicaContext& context)
@@ -119,13 +120,13 @@ class LocalReplicaContext final : public ReplicaContext {
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }
   /// Returns the result of the step if it is not finite.
   std::optional<double> non_finite_result() const { return non_finite_result_; }
-  /// Records that gradients are summed over replicas: those of a mean over this replica's rows, if
-  /// the last call of note_target() declared one.
+  /// Records that gradients are summed over replicas. If the last call of note_target() declared a
+  /// mean over this replica's rows, they are gradients of that mean.
   void note_sum() { summed_mean_ = target_; }
   /// Returns the mean whose gradients were summed, if there was one.
   const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }
 
-  /// Meets all replicas; `action` runs once, with the arguments of all.
+  /// Waits for all replicas, and runs `action` once, with the arguments of all replicas.
   template <class Argument>
   void meet(RendezvousHeader header, Argument& argument,
             const std::function<void(const std::vector<Argument*>&)>& action,

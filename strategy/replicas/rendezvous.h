@@ -1,5 +1,5 @@
-// Meetings of the replicas of one run: collectives, merge calls, failures; and the lock on which
-// they wait.
+// Rendezvous of the replicas of one run (collectives, merge calls, failures), and the lock on which
+// replicas wait.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,19 +39,19 @@ class ReplicaMonitor {
   void wait_as_caller(const std::function<bool()>& ready) TUTTI_REQUIRES(mutex_);
   void wait_idle(const std::function<bool()>& ready) TUTTI_REQUIRES(mutex_);
 
-  /// Signals that a condition may have changed for which a replica waits.
+  /// Signals that a condition for which a replica waits may have changed.
   void notify_replicas() TUTTI_REQUIRES(mutex_);
   void notify_caller() { caller_.notify_all(); }
 
   /// Called by run(): starts the bodies of all replicas, or nested bodies of parked replicas.
   /// Replica 0 has the first turn.
   void begin(bool outermost) TUTTI_REQUIRES(mutex_);
-  /// A replica calls these when it starts and ends its body.
+  /// Called by a replica when its body starts and when it ends.
   void enter(int replica) TUTTI_REQUIRES(mutex_);
   void leave(int replica) TUTTI_REQUIRES(mutex_);
   /// Passes the turn on; the replica's next wait() requests it again.
   void yield(int replica) TUTTI_REQUIRES(mutex_);
-  /// Continues a replica that yielded, where it was before the nested body.
+  /// Continues a replica that yielded, at the point where it was before the nested body.
   void resume(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
@@ -130,8 +130,9 @@ class IdleWork {
   virtual void work() = 0;
 };
 
-/// Threads of a run's replicas. kReplicaThreads: the caller of run() for replica 0, the others'
-/// own. kNested: these, inside a merge call. kCaller: only the caller's thread, with one replica.
+/// Threads on which a run's replicas run. kReplicaThreads: replica 0 on the thread that called
+/// run(), every other replica on its own thread. kNested: the same threads, inside a merge call.
+/// kCaller: only the caller's thread, with one replica.
 enum class RunPlace { kReplicaThreads, kNested, kCaller };
 
 /// Result of a run.
@@ -142,13 +143,13 @@ struct RunOutcome {
   bool failed_in_update = false;
 };
 
-/// The rendezvous of one run, one after the other. The last replica to arrive compares the headers
-/// and is the leader, which runs the action while the others sleep (replica 0, on the thread that
+/// Sequence of the rendezvous of one run. The last replica to arrive compares the headers and is
+/// the leader, which runs the action while the other replicas sleep (replica 0, on the thread that
 /// called run(), runs the action of a merge call). Any failure aborts the run: every replica that
 /// waits or arrives later gets kAborted.
 class Rendezvous {
  public:
-  /// Called with one pointer per replica, the argument of meet().
+  /// Called with one pointer per replica: the argument that the replica passed to meet().
   using Action = std::function<void(std::span<void* const> arguments)>;
 
   Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place);
@@ -162,8 +163,7 @@ class Rendezvous {
   void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
 
-  /// Waits until `ready()`, in actions and work of rendezvous. Throws kAborted if the run is
-  /// aborted.
+  /// Waits until `ready()`. For actions and idle work. Throws kAborted if the run is aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
   /// Waits until `ready()`, or until another replica waits in a rendezvous or has ended, or all
   /// hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is aborted.
@@ -195,7 +195,7 @@ class Rendezvous {
       TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
   enum class Woken { kCompleted, kLeads, kIdleWork };
-  /// Sets `arguments` to those of all replicas for the leader.
+  /// For the leader, sets `arguments` to the arguments of all replicas.
   Woken wait_for_others(int replica, IdleWork* idle, std::vector<void*>& arguments)
       TUTTI_REQUIRES(monitor_.mutex());
   bool leads(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {

@@ -29,7 +29,8 @@ struct NotedStep {
   int num_exchanging = 1;  // replicas that exchange values, without those that train independently
 };
 
-/// Logs each kind of mistake once, since every later step repeats it. Not thread-safe.
+/// Checks for mistakes. Logs each kind of mistake once, because every later step repeats it. Not
+/// thread-safe.
 class StepWarnings {
  public:
   void check_step(std::span<const ReplicaNotes> notes, const NotedStep& step);

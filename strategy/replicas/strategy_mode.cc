@@ -53,8 +53,8 @@ std::shared_ptr<VariableStorage> ForbiddenVariableCreator::create(const Variable
                                                                   const RandomKey&,
                                                                   VariableOptions options) {
   fail(ErrorCode::kFailedPrecondition, "Variable '", options.name,
-       "': created inside run; expected it to be made once, before; make it in "
-       "strategy.scope() and capturing it");
+       "': created inside run; expected it to be made once, before run; make it in "
+       "strategy.scope() and capture it");
 }
 
 MergeScope::MergeScope(Strategy& strategy)
@@ -102,7 +102,7 @@ void check_not_mixed(const Strategy& strategy) {
        "'; close the outer scope first");
 }
 
-/// Changes made by opening a scope once.
+/// Changes that one opening of a scope makes to its thread.
 class OpenScope {
  public:
   explicit OpenScope(Strategy& strategy) : creator_(strategy), mode_(mode_for(strategy)) {
@@ -124,14 +124,14 @@ class OpenScope {
   std::string_view nesting_error() const {
     if (!mode_scope_->is_current()) {
       return "scope nesting error: a strategy's scope that was opened later on this thread is "
-             "open, or this one is of another thread";
+             "open, or this scope was opened on another thread";
     }
     if (!is_current()) {
-      return "variable creator scope nesting error: one that was opened later is open";
+      return "variable creator scope nesting error: a scope that was opened later is open";
     }
     if (DeviceScope::current() != device_scope_) {
-      return "device scope nesting error: one that was opened later is open, or the one around "
-             "this scope has ended";
+      return "device scope nesting error: a scope that was opened later is open, or the scope "
+             "around this one has ended";
     }
     return "";
   }
@@ -142,8 +142,8 @@ class OpenScope {
     bool keeps_context;
   };
 
-  /// Returns the new mode. A scope inside a replica or a merge function of the same strategy, and
-  /// that of the default strategy, change nothing.
+  /// Returns the new mode. A scope inside a replica or a merge function of the same strategy, and a
+  /// scope of the default strategy, change nothing.
   static Mode mode_for(Strategy& strategy) {
     const StrategyMode* outer = current_mode();
     if (outer && (outer->replica || outer->merging)) return {*outer, true};
@@ -161,8 +161,8 @@ class OpenScope {
   std::optional<StrategyModeScope> mode_scope_;
 };
 
-/// Scopes destroyed while a later one was open. They end when it does, so that the state which it
-/// restores does not dangle.
+/// Scopes destroyed while a later one was open. They end when the later scope ends, so that the
+/// state which it restores does not dangle.
 std::vector<std::unique_ptr<OpenScope>>& orphans() {
   thread_local std::vector<std::unique_ptr<OpenScope>> scopes;
   return scopes;

@@ -43,7 +43,7 @@ class StrategyModeScope {
   const StrategyMode* previous_;
 };
 
-/// Returns the replica outside every scope.
+/// Returns the context of the default replica, which is current outside every scope.
 ReplicaContext& default_replica_context();
 
 /// Returns the replica of `strategy` on this thread; nullptr if it runs none.
@@ -53,7 +53,7 @@ ReplicaContext* replica_of(const void* strategy);
 /// default context.
 void require_cross_replica(const Strategy& strategy, std::string_view who);
 
-/// Creates variables in `strategy`'s cross-replica context.
+/// Creator of variables in `strategy`'s cross-replica context.
 class StrategyVariableCreator final : public VariableCreator {
  public:
   explicit StrategyVariableCreator(Strategy& strategy) : strategy_(strategy) {}
@@ -64,7 +64,7 @@ class StrategyVariableCreator final : public VariableCreator {
   Strategy& strategy_;
 };
 
-/// Throws on attempts to create a variable inside run.
+/// Creator that throws on attempts to create a variable inside run.
 class ForbiddenVariableCreator final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,

@@ -92,7 +92,7 @@ TEST(AverageGradients, MismatchErrorNamesTowerAndVariable) {
   refused(towers, {"tower 1", "2 variables", "got 1"});
   towers = random_towers(variables, 2);
   std::swap(towers[1][0], towers[1][1]);
-  refused(towers, {"tower 1", "'weights' in place 0", "'biases'"});
+  refused(towers, {"tower 1", "'weights' at position 0", "'biases'"});
   EXPECT_INVALID(with_variables({}, variables), "2 variables", "got 0");
 }
 
