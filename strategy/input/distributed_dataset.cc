@@ -21,9 +21,9 @@ namespace tutti {
 struct DistributedDataset::Impl {
   InputPlan plan;
   internal::InputPart part;
-  std::uint64_t epoch = 0;       // of the current pass, or of the next one
+  std::uint64_t epoch = 0;       // number of the current pass, or of the next one
   std::int64_t batches = 0;      // yielded in this epoch
-  bool resume = false;           // restore() was called; begin() continues there
+  bool resume = false;           // restore() was called; begin() continues at this position
   std::uint64_t generation = 0;  // number of the valid Iterator
   double wait_seconds = 0.0;
 
@@ -42,8 +42,8 @@ struct DistributedDataset::Iterator::State {
 std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
   if (generation != impl->generation) {
     fail(ErrorCode::kFailedPrecondition,
-         "DistributedDataset: this iterator has ended since begin() or restore() was called "
-         "again; use the newest iterator");
+         "DistributedDataset: this iterator is invalid, because begin() or restore() was called "
+         "after it was made; use the newest iterator");
   }
   const TimePoint begin = Clock::system().now();
   auto pieces = cutter.next(*elements);
@@ -78,8 +78,8 @@ DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
 }
 
 DistributedDataset::Iterator DistributedDataset::begin() {
-  // A pass that was left in the middle counts as started, so the next begin() starts the next
-  // epoch, except after restore().
+  // A pass that the caller abandoned counts as started, so begin() starts the epoch after it,
+  // except after restore().
   Impl& impl = *impl_;
   if (impl.batches > 0 && !impl.resume) {
     ++impl.epoch;
@@ -129,8 +129,8 @@ void DistributedDataset::restore(const Json& position) {
     fail(ErrorCode::kFailedPrecondition, "DistributedDataset::restore: the saved position follows ",
          batches, " global batches of ", global_batch->as_int(), " rows in epoch ", epoch,
          "; expected the same global batch, got ", *own_batch,
-         ", with which rows would be missed or repeated; use the batch size of before until that "
-         "epoch has ended, or a checkpoint of the end of an epoch");
+         ", with which rows would be missed or repeated; use the previous batch size until that "
+         "epoch has ended, or a checkpoint from the end of an epoch");
   }
   impl_->epoch = static_cast<std::uint64_t>(epoch);
   impl_->batches = batches;
@@ -176,7 +176,7 @@ void require_numbers(const InputPlan& plan) {
   }
 }
 
-// tf's sizes assume that all workers are alike.
+// tf's batch sizes assume that all workers have equally many replicas of equal weight.
 void require_equal_workers(const InputPlan& plan) {
   const int local = num_local(plan);
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
@@ -185,15 +185,16 @@ void require_equal_workers(const InputPlan& plan) {
          "distribute_dataset: ShardingRule::kTensorFlow expected the same number of replicas on "
          "every worker, "
          "with equal shares, got ",
-         local, " of ", plan.num_replicas_in_sync, " on one of ", plan.num_workers, " workers, ",
-         plan.weights.size(), " weights; use ShardingRule::kCanonical");
+         local, " of ", plan.num_replicas_in_sync, " replicas on one of ", plan.num_workers,
+         " workers, ", plan.weights.size(), " weights; use ShardingRule::kCanonical");
   }
 }
 
 InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   require_equal_workers(plan);
   AutoShardPolicy policy = plan.options.auto_shard_policy.value_or(AutoShardPolicy::kAuto);
-  // A single worker reads all files, so FILE needs none and only selects how batches are split.
+  // A single worker reads all files. Policy FILE therefore does not require files; it only selects
+  // how batches are split.
   if (plan.num_workers > 1 || policy == AutoShardPolicy::kAuto) {
     policy = choose_auto_shard(dataset, plan.num_workers, policy).policy;
   }
@@ -201,13 +202,14 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // Rotated sizes would lose and repeat rows here, as they assume workers that read other rows.
+    // Rotated sizes would lose and repeat rows here: they assume that workers read different rows.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
     return part;
   }
-  // Workers read different numbers of files, so only an infinite cardinality holds for all.
+  // Workers read different numbers of files, so only an infinite cardinality is the same on all of
+  // them.
   if (dataset.cardinality() == kInfinite) part.steps = kInfinite;
   const Dataset own = auto_shard(dataset, plan.num_workers, plan.worker, policy);
   part.dataset = batch ? rebatch(own, batch_sizes_for_worker(*batch, plan.num_workers,
@@ -223,7 +225,7 @@ InputPart unsharded_part(const Dataset& dataset, const InputPlan& plan) {
   if (plan.cut == InputCut::kSplit) return part;
   if (part.steps && *part.steps != kInfinite) {
     part.steps = (*part.steps + num_local(plan) - 1) / num_local(plan);
-    // Other workers may have more.
+    // Other workers may have more steps.
     if (plan.num_workers > 1) part.steps = std::nullopt;
   }
   if (part.global_batch_size) *part.global_batch_size *= plan.num_replicas_in_sync;
@@ -241,10 +243,11 @@ void require_host(const InputOptions& options) {
 // Elements that are not known to be single examples are assumed to be batches.
 void require_batches(const Dataset& dataset) {
   if (dataset.source().batch_depth() != 0) return;
-  fail(ErrorCode::kInvalidArgument,
-       "distribute_dataset: the dataset is not batched; expected elements that are global batches, "
-       "got single examples; call dataset.batch(global_batch_size), after unbatch() where each "
-       "already holds many rows");
+  fail(
+      ErrorCode::kInvalidArgument,
+      "distribute_dataset: the dataset is not batched; expected elements that are global batches, "
+      "got single examples; call dataset.batch(global_batch_size), after unbatch() if each element "
+      "already holds many rows");
 }
 
 }  // namespace
@@ -257,7 +260,7 @@ InputPart part_of_worker(const Dataset& dataset, InputPlan& plan) {
   const bool own_parts = shards(plan) || plan.cut == InputCut::kWhole;
   if (plan.num_workers > 1 && own_parts && !plan.rows_of_workers) {
     fail(ErrorCode::kFailedPrecondition,
-         "distribute_dataset: workers that read parts of their own must agree when the data ends; "
+         "distribute_dataset: workers that read different parts must agree on the end of the data; "
          "expected InputPlan::rows_of_workers, got none");
   }
   return shards(plan) ? sharded_part(dataset, plan) : unsharded_part(dataset, plan);
@@ -359,7 +362,7 @@ struct Rebatching {
   BatchOptions options;
 };
 
-// Yields pieces of the given sizes from the stream of rows.
+// Joins the rows of all batches to one stream, and yields pieces of the given sizes from it.
 class RebatchIterator final : public ElementIterator {
  public:
   RebatchIterator(std::unique_ptr<ElementIterator> input, const Rebatching& rebatching)
@@ -382,7 +385,8 @@ class RebatchIterator final : public ElementIterator {
   }
 
  private:
-  // Makes a row available in batch_. Keeps the last batch at the end of the data.
+  // Makes the next row available in batch_. Returns false, and keeps the last batch, at the end of
+  // the data.
   bool fill() {
     while (!batch_ || first_ >= batch_->rows()) {
       std::optional<Element> next = ended_ ? std::nullopt : input_->next();
@@ -398,8 +402,8 @@ class RebatchIterator final : public ElementIterator {
     return true;
   }
 
-  // An empty piece belongs to the rows around it. After the last row, only the empty pieces that
-  // complete the round of sizes follow.
+  // Returns a piece without rows, for size 0. It is yielded only between rows of the data, or once
+  // after the last row, where it completes the round of sizes.
   std::optional<Element> empty_piece() {
     if (!fill()) {
       if (!batch_ || trailing_empties_ > 0 || options_.drop_remainder) return std::nullopt;
@@ -499,7 +503,8 @@ std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) 
     auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
     if (!pieces) return std::nullopt;
     ++steps_;
-    // Rotated sizes may leave a step without rows; training on it would still update momenta.
+    // Rotated sizes may leave a step without rows. Training on such a step would still change
+    // momenta.
     const bool is_empty = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
     if (plan_.num_workers == 1 || !is_empty) return pieces;
   }
@@ -569,7 +574,7 @@ const Element& StepCutter::pattern() {
   if (!pattern_) pattern_ = part_.whole.iterate(0)->next();
   if (!pattern_) {
     fail(ErrorCode::kFailedPrecondition, "distribute_dataset: worker ", plan_.worker,
-         " has no element while others have, so that what an empty batch looks like is not known; "
+         " has no element, but other workers have some, so the form of an empty batch is unknown; "
          "expected at least one element on every worker");
   }
   return *pattern_;

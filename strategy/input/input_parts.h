@@ -12,11 +12,11 @@
 
 namespace tutti::internal {
 
-/// Data that one worker iterates.
+/// Data that one worker reads.
 struct InputPart {
   Dataset dataset;
   InputCut cut = InputCut::kSplit;
-  /// The whole dataset; shows the form of an empty batch to workers without elements.
+  /// The full dataset, from which workers without elements get the form of an empty batch.
   Dataset whole;
   /// Steps per epoch, and rows of a full step over all workers, if known.
   std::optional<std::int64_t> steps = std::nullopt;
@@ -39,8 +39,9 @@ class StepCutter {
  public:
   StepCutter(const InputPlan& plan, const InputPart& part) : plan_(plan), part_(part) {}
 
-  /// Returns nullopt at the end, which is the same step on all workers. With several workers, skips
-  /// steps in which none of them has rows.
+  /// Returns one element per replica of this worker for the next step; nullopt at the end, which
+  /// all workers reach at the same step. With several workers, skips steps in which no worker has
+  /// rows.
   std::optional<std::vector<Element>> next(ElementIterator& elements);
   /// Returns the number of steps since the last call, including skipped ones.
   std::int64_t take_steps() { return std::exchange(steps_, 0); }

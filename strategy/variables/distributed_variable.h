@@ -28,9 +28,9 @@ class Component {
   /// Returns the device on which read() returns its value.
   virtual Device device() const = 0;
   virtual void assign(AssignOp op, const Tensor& value) = 0;
-  /// `name` is the variable's, for messages.
+  /// Applies a scatter operation. `name` is the variable's name, for messages.
   virtual void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) = 0;
-  /// `slots` are components of the same kind, of variables made by create_slot().
+  /// Applies `rule`. `slots` are components of the same kind, of variables made by create_slot().
   virtual void update(std::span<Component* const> slots, const UpdateRule& rule,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 };
@@ -68,7 +68,8 @@ class DistributedStorage : public VariableStorage {
 
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
-  /// Called if a write outside replicas changes component 0: by `method`, with these operands.
+  /// Called when a write outside replicas changes component 0. `method` is the function that
+  /// writes.
   virtual void note_write(std::string_view /*method*/,
                           std::initializer_list<Tensor> /*operands*/) const {}
 

@@ -18,7 +18,7 @@ namespace {
 
 // Updates of a shard: its part of a gradient, and rules that require norms of the whole variable.
 
-/// Adds rows that occur several times in their order.
+/// Returns a dense gradient of the shard. Adds rows that occur several times, in their order.
 Tensor dense_of_shard(const IndexedSlices& slices, const Shard& shard) {
   const Tensor values = slices.values.to(Device{});
   const auto rows = checked_rows(slices.indices.to(Device{}), slices.dense_shape.dim(0),
@@ -134,7 +134,8 @@ Shards::Kept* Shards::find_kept(Device device) const {
   return found == kept_.end() ? nullptr : found->get();
 }
 
-/// Casts shards one by one, so that little is copied, and little memory is used besides the result.
+/// Gathers this process's shards. Casts them one by one, so that only small copies and little
+/// additional memory are needed.
 void Shards::gather_here(const MutableTensor& to) const {
   auto* place = static_cast<std::byte*>(to.address());
   for (const VariableComponent& each : shards_) {
@@ -144,7 +145,7 @@ void Shards::gather_here(const MutableTensor& to) const {
   }
 }
 
-/// Gathers on the host, where messages are made.
+/// Gathers on the host, because messages are sent from host memory.
 StartedGather Shards::start_gather(DType dtype) const {
   const std::size_t own_count = counts_[static_cast<std::size_t>(team_->worker())];
   Tensor own = cast_elements(shards_.front().read(), dtype);
@@ -241,7 +242,7 @@ void Shards::forget(Kept& kept) {
 void Shards::assign(AssignOp op, const Tensor& value) {
   note_write();
   for (std::size_t r = 0; r < shards_.size(); ++r) {
-    // Copies, since a view of these elements would keep the whole value alive.
+    // Copies, because a view of these elements would keep the whole value alive.
     shards_[r].assign(op, elements_of_shard(value, ranges_[r]).to(shards_[r].device()).copy());
   }
 }
@@ -269,7 +270,7 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   std::vector<Shards*> shards;
   for (Component* slot : slots) {
     shards.push_back(dynamic_cast<Shards*>(slot));
-    TUTTI_CHECK(shards.back(), "Shards::update: a slot that is cut otherwise than its variable");
+    TUTTI_CHECK(shards.back(), "Shards::update: a slot with other shards than its variable");
   }
   if (!rule.uses_norms()) {
     for (int r = 0; r < num_shards(); ++r) update_shard(r, shards, rule, gradient, scalars);
@@ -277,7 +278,7 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   }
   if (team_) {
     fail(ErrorCode::kUnimplemented, "Variable '", name_, "'.update (", rule.name(),
-         "): a rule with norms, outside of replicas, with several workers; call it in run");
+         "): a rule with norms outside replicas, with several workers; call update() in run");
   }
   std::vector<Shards*> all = {this};
   all.insert(all.end(), shards.begin(), shards.end());
@@ -356,7 +357,8 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
   if (!context) {
     const Tensor whole = shards().gather(shards().device(), dtype);
-    // Keeps it on all devices, as a replica that has it does not wait for those that must read it.
+    // Keeps the value on all devices: a replica whose device has it does not wait for replicas that
+    // must read it.
     if (use_.team) shards().keep(whole);
     return whole;
   }
@@ -437,7 +439,7 @@ void FullyShardedStorage::update_with_norms(LocalReplicaContext& context,
     return update_of_whole(context, slots, rule, gradient, scalars);
   }
   const int r = context.local_replica();
-  // Each replica reads only its own shard, since other replicas may be a call ahead.
+  // Each replica reads only its own shard, because other replicas may be a call ahead.
   const Tensor weights = context.all_gather(shards().shard(r).read(), 0);
   MutableTensor direction({shards().range(r).count}, dtype(), context.device());
   const DirectionRule direct(rule, direction.data());
@@ -447,8 +449,8 @@ void FullyShardedStorage::update_with_norms(LocalReplicaContext& context,
   shards().update_shard(r, slots, ApplyRule(rule), own, with_norms);
 }
 
-/// Updates a copy of the whole on each replica, which keeps its shard: GPU kernels add norms in
-/// their own order, over all elements of an update.
+/// On each replica, updates a copy of the full variable and keeps only the replica's shard, because
+/// GPU kernels add norms in their own order, over all elements of an update.
 void FullyShardedStorage::update_of_whole(LocalReplicaContext& context,
                                           std::span<Shards* const> slots, const UpdateRule& rule,
                                           const Gradient& gradient, const UpdateScalars& scalars) {
@@ -473,7 +475,7 @@ void FullyShardedStorage::update_of_whole(LocalReplicaContext& context,
 void ReadAhead::begin_run() {
   MutexLock lock(mutex_);
   begun_.reset();
-  // A restarted worker knows no earlier run, so the others must forget theirs.
+  // A restarted worker knows no earlier run, so the other workers must forget theirs.
   const std::uint64_t before = std::exchange(connection_, team_->connection());
   if (before != connection_) reads_.clear();
   before_ = std::exchange(reads_, {});

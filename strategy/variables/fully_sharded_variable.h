@@ -23,14 +23,14 @@
 namespace tutti::internal {
 
 /// Returns the elements of `gradient` that belong to `shard`, as a gradient of shape [count].
-/// `gradient` has the shape `whole`, or [count] if it is already that of the shard. Returns no
-/// gradient if there is none.
+/// `gradient` has the shape `whole`, or [count] if it is already that of the shard. Without a
+/// gradient, returns none.
 Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const Shard& shard);
 
 /// First pass of a rule with norms: writes the unscaled step of each element.
 class DirectionRule final : public UpdateRule {
  public:
-  /// `direction` has the number and type of the elements that apply() receives.
+  /// `direction` has room for the elements that apply() receives, and their type.
   DirectionRule(const UpdateRule& rule, void* direction) : rule_(rule), direction_(direction) {}
   std::string_view name() const override { return rule_.name(); }
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }
@@ -84,10 +84,10 @@ struct StartedGather {
 Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 
 /// Elements of a variable in shards, [count], one per replica on its device; this object holds
-/// those of this process. Shards begin at multiples of 64 bytes and differ by at most that, so
-/// small variables have empty ones. Threads: update_shard() of different replicas may run
-/// concurrently, and so may gather() calls while no shard is written. With other workers, gather()
-/// is collective, one call at a time.
+/// those of this process. Shards begin at multiples of 64 bytes and their sizes differ by at most
+/// 64 bytes, so small variables have empty ones. Threads: update_shard() of different replicas may
+/// run concurrently, and so may gather() calls while no shard is written. With other workers,
+/// gather() is collective, one call at a time.
 class Shards final : public Component {
  public:
   /// Creates the elements of a shard, [count], on a device.
@@ -95,7 +95,7 @@ class Shards final : public Component {
   Shards(const Shape& shape, DType dtype, std::span<const Device> replica_devices,
          const ShardUse& use, std::string name, const MakeShard& make);
 
-  /// Returns the whole, on the device of the first replica of this process.
+  /// Returns the full value, on the device of the first replica of this process.
   Tensor read() const override { return gather(device(), dtype_); }
   Device device() const override { return shards_.front().device(); }
   void assign(AssignOp op, const Tensor& value) override;
@@ -114,7 +114,7 @@ class Shards final : public Component {
   std::span<const std::size_t> counts_of_workers() const { return counts_; }
   /// Starts the work of gather(). Requires a team. Collective.
   StartedGather start_gather(DType dtype) const;
-  /// Returns the whole as `dtype`; elements are cast before they are copied.
+  /// Returns the full value as `dtype`; elements are cast before they are copied.
   Tensor gather(Device device, DType dtype) const;
   /// Returns the value kept on the device; undefined if it keeps none that can be cast to `dtype`.
   Tensor kept(Device device, DType dtype) const;
@@ -122,8 +122,8 @@ class Shards final : public Component {
   void keep(const Tensor& whole) const;
   /// Sets this process's shards to `elements`, [count] in shard order, on the host.
   void assign_own(const Tensor& elements);
-  /// Updates a shard by the rule, with the same shard of each of `slots`. `gradient` is that of the
-  /// whole or of this shard.
+  /// Updates a shard by the rule, with the same shard of each of `slots`. `gradient` is the
+  /// gradient of the full variable or of this shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
                     const Gradient& gradient, const UpdateScalars& scalars);
   /// Sets the shard to its elements of `whole`, which is on its device.
@@ -159,7 +159,8 @@ class Shards final : public Component {
   std::atomic<std::uint64_t> version_{0};
 };
 
-/// Looks like one component shared by all replicas (central storage), except to update() and reads.
+/// Storage of a variable whose replicas own its shards. Except to update() and reads, it looks like
+/// one component shared by all replicas (central storage).
 class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
  public:
   FullyShardedStorage(const Tensor& initial_value, const VariableOptions& options,
@@ -170,7 +171,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
                       int work_number, ShardUse use, const Shards::MakeShard& make);
   ~FullyShardedStorage() override;
 
-  /// Returns the whole, on the replica's device, or outside run on the first local replica's
+  /// Returns the full value: in a replica on its device, outside run on the first local replica's
   /// device. With other workers this is a rendezvous of all replicas unless the device keeps the
   /// value; outside run it is collective.
   Tensor read() const override { return read_as(dtype()); }
@@ -201,18 +202,19 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   const ShardUse use_;
 };
 
-/// Records the reads of a run in their order. While the next run repeats them, each read starts the
-/// gather of the following one. The started gathers depend only on this order, which is equal on
-/// all workers, so all of them start the same ones. After a deviation from the previous run, the
-/// remaining reads start no gather. Holds one value more than is read. Threads: read() one at a
-/// time; forget() is thread-safe.
+/// Prefetcher that starts gathers ahead of the reads that need them. Records the reads of a run in
+/// their order. While the next run repeats them, each read starts the gather of the following one.
+/// The started gathers depend only on this order, which is equal on all workers, so all of them
+/// start the same ones. After a deviation from the previous run, the remaining reads start no
+/// gather. Holds one value more than is read. Threads: read() one at a time; forget() is
+/// thread-safe.
 class ReadAhead {
  public:
   explicit ReadAhead(std::shared_ptr<WorkerTeam> team) : team_(std::move(team)) {}
 
   /// Must be called before a run, when the workers are connected.
   void begin_run();
-  /// Returns the whole of `shards` as `dtype`, on the host. Collective.
+  /// Returns the full value of `shards` as `dtype`, on the host. Collective.
   Tensor read(const Shards& shards, DType dtype);
   /// Must be called before these shards are destroyed.
   void forget(const Shards& shards);

@@ -15,7 +15,8 @@
 
 namespace tutti::internal {
 
-/// tf's MirroredVariable, or its AggregatingVariable if replicas share one component.
+/// Corresponds to tf's MirroredVariable, or to its AggregatingVariable if replicas share one
+/// component.
 class MirroredStorage : public DistributedStorage {
  public:
   /// `work_number`, modulo the number of replicas that share a component, selects the replica that
@@ -47,8 +48,9 @@ class MirroredStorage : public DistributedStorage {
 
  protected:
   int work_number() const { return work_number_; }
-  /// Calls write(component index) for each component that the caller must write: all outside run;
-  /// in a replica that of its device, if this replica does this variable's work.
+  /// Calls write(component index) for each component that the caller must write. Outside run these
+  /// are all components. In a replica it is the component of its device, if this replica does this
+  /// variable's work.
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
 
  private:

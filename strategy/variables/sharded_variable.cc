@@ -41,7 +41,7 @@ VariableOptions joined_options(const std::vector<Variable>& parts, const std::st
   return options;
 }
 
-/// Reserves its variables as parts of one ShardedVariable while it lives.
+/// Reservation of variables as parts of one ShardedVariable, for the lifetime of this object.
 class ReservedShards {
  public:
   /// Throws kInvalidArgument naming a part that is used already or passed twice.
@@ -52,8 +52,8 @@ class ReservedShards {
     for (const Variable& part : parts) {
       if (!taken.ids.contains(part.storage().id())) continue;
       fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': '", part.name(),
-           "' is a part of another ShardedVariable already, which is saved as one tensor; expected "
-           "variables of its own; use that one, or new variables");
+           "' is already a part of another ShardedVariable, which is saved as one tensor; expected "
+           "variables that are not parts yet; use that ShardedVariable, or new variables");
     }
     internal::require(ids_.size() == parts.size(), "ShardedVariable '", name, "': expected ",
                       parts.size(), " different variables, got ", ids_.size(),

@@ -12,9 +12,9 @@
 
 namespace tutti::internal {
 
-/// tf's SyncOnReadVariable: metrics, moving statistics. One component per replica. Other workers
-/// hold those of their replicas, so with several workers, reads outside run, saves and
-/// AggregateOnReadScope are collective.
+/// Corresponds to tf's SyncOnReadVariable: metrics, moving statistics. Each replica has one
+/// component, and each worker stores those of its replicas. With several workers, reads outside
+/// run, saves and AggregateOnReadScope are therefore collective.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
   /// `team` holds the workers; nullptr: this process alone. `services` are the strategy's, which
@@ -79,9 +79,9 @@ class SyncOnReadStorage final : public DistributedStorage {
   std::vector<std::int64_t> updates_;  // per component; each replica writes its own
 };
 
-/// Sets ON_READ variables with aggregation MEAN (moving averages) to their aggregate, and restores
-/// the components on destruction. Evaluation must not depend on which replicas had rows in
-/// training. Collective. Use it outside replicas.
+/// Scope that sets ON_READ variables with aggregation MEAN (moving averages) to their aggregate,
+/// and restores the components at its end. Evaluation then does not depend on which replicas had
+/// rows in training. Collective. Use it outside replicas.
 class AggregatedComponents {
  public:
   explicit AggregatedComponents(std::span<const Variable> variables);

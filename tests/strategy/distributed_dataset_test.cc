@@ -258,7 +258,7 @@ TEST_F(DistributedDatasetTest, RestoreWithDifferentBatchSizeFailsWithinEpoch) {
   auto iterator = small.begin();
   for (int i = 0; i < 2; ++i) ++iterator;
   EXPECT_ERROR(large.restore(small.position()), kFailedPrecondition, "3 global batches of 4 rows",
-               "got 8", "batch size of before");
+               "got 8", "previous batch size");
 }
 
 TEST_F(DistributedDatasetTest, NewIteratorInvalidatesOlderIterator) {

@@ -265,7 +265,7 @@ TEST(ShardedVariable, ShardsAlreadyInUseAreRejected) {
     const std::vector<Variable> both = {one};
     const Adam adam(both);  // its slots are sharded, too
     EXPECT_ERROR(ShardedVariable({third, second}, "other"), kInvalidArgument,
-                 "'other': 'second' is a part of another ShardedVariable already");
+                 "'other': 'second' is already a part of another ShardedVariable");
     const ShardedVariable refused_ones_are_free({third});
     EXPECT_THAT(numbers(one.value()), ElementsAre(1, 2, 3, 4));
   }
