@@ -31,26 +31,27 @@ Words words_of(NoteKind kind) {
     case NoteKind::kGlobalBatch:
       return {ErrorCode::kInvalidArgument, "has", "the workers' ", " differ",
               "the same dataset and global batch size on all workers; call "
-              "distribute_datasets_from_function() where each is to read rows of its own"};
+              "distribute_datasets_from_function() if each worker is to read its own rows"};
     case NoteKind::kFirstBatch:
-      return {ErrorCode::kInvalidArgument, "has", "the workers' first batches of ", " differ",
-              "the same dataset in the same order on all workers, which each cut their rows out of "
-              "it; use the same files and the same seed of shuffle(), or "
-              "distribute_datasets_from_function() where each is to read rows of its own"};
+      return {
+          ErrorCode::kInvalidArgument, "has", "the workers' first batches of ", " differ",
+          "the same dataset in the same order on all workers, of which each takes its rows; use "
+          "the same files and the same seed of shuffle(), or "
+          "distribute_datasets_from_function() if each worker is to read its own rows"};
     case NoteKind::kOptimizer:
       return {ErrorCode::kInvalidArgument, "has", "the workers' ", " differ",
               "the same on all workers; set them without a condition on the worker"};
     case NoteKind::kWrite:
       return {ErrorCode::kFailedPrecondition, "wrote", "Variable '",
               "' was written outside a step, and not alike on all workers",
-              "the same writes on all workers, whose copies would differ; write without a "
+              "the same writes on all workers, because their copies would differ; write without a "
               "condition on the worker"};
     case NoteKind::kValue:
       break;
   }
   return {ErrorCode::kDataLoss, "has", "the workers' values of '", "' differ",
-          "the same bits on all; memory has lost a bit, or a step depends on the worker; use the "
-          "last checkpoint on another machine"};
+          "the same bits on all workers; memory has lost a bit, or a step depends on the worker; "
+          "use the last checkpoint on another machine"};
 }
 
 bool may_lack(NoteKind kind) { return kind == NoteKind::kOptimizer || kind == NoteKind::kValue; }

@@ -30,7 +30,7 @@ class ConsistencyCheck {
     kValue         // a variable, and its value
   };
 
-  /// Separates digests of a worker's own copies of a value, if they differ.
+  /// Separates the digests of a worker's own copies of a value if these differ.
   static constexpr const char* kBetweenComponents = "/";
 
   /// Adds a note about `subject`. `bytes` are compared, and `shown` represents them in messages

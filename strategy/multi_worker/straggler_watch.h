@@ -15,10 +15,10 @@
 
 namespace tutti::internal {
 
-/// Measures this worker's waits. The waits of all workers travel with the sums of gradients, as a
-/// few additional numbers, without a message of their own. A slow worker waits least; the excess
-/// wait of the others is time spent waiting for it. A worker is reported only if it is slow in
-/// several consecutive windows of steps. Thread-safe.
+/// Detector of slow workers, which measures how long this worker waits. The waits of all workers
+/// are sent with the sums of gradients, as a few additional numbers. A slow worker waits least; the
+/// excess wait of the other workers is time spent waiting for it. A worker is reported only if it
+/// is slow in several consecutive windows of steps. Thread-safe.
 class StragglerWatch {
  public:
   static constexpr std::int64_t kWindow = 5;
@@ -28,7 +28,7 @@ class StragglerWatch {
 
   explicit StragglerWatch(const StragglerOptions& options, Clock& clock = Clock::system());
 
-  /// Counts its lifetime as waiting.
+  /// Scope whose duration counts as waiting.
   class Waiting {
    public:
     explicit Waiting(StragglerWatch& watch) : watch_(watch), begin_(watch.clock_.now()) {}
@@ -43,8 +43,8 @@ class StragglerWatch {
 
   /// Returns the seconds that this worker has waited since the last call.
   double take_wait();
-  /// Adds the results of take_wait() on each worker in one step. Returns a straggler if this step
-  /// ends a window that shows one which may be reported again.
+  /// Adds one step: the result of take_wait() on each worker. Returns a straggler if this step ends
+  /// a window that shows one which may be reported again.
   std::optional<Straggler> note(std::span<const double> waits);
   /// Returns the last result of note() that was a straggler.
   std::optional<Straggler> last() const;

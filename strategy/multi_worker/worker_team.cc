@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums of gradients: each worker adds its replicas' gradients along the largest whole subtrees of
-// the canonical tree that they fill (*nodes*). If every worker's replicas form one node, all of one
-// size, one all_reduce over the workers' sums completes the canonical tree over replicas. Otherwise
-// each worker gets *slice* w of all nodes' sums (all_to_all) and combines them along the tree, and
-// the slices are gathered. The same applies if a replica's values travel in 16 bits. If each worker
-// needs only its own part (reduce_scatter, or the same without the last step), the slices are these
-// parts. If an algorithm without canonical order was named, each worker's sum is one buffer.
+// the canonical tree that they fill (*nodes*). If every worker's replicas form one node and all
+// nodes have one size, one all_reduce over the workers' sums completes the canonical tree.
+// Otherwise, and if replicas' values are sent in 16 bits, worker w receives *slice* w of all nodes'
+// sums (all_to_all) and combines them along the tree. Then the slices are gathered. If each worker
+// needs only its part of the sum, the slices are these parts: a reduce_scatter replaces the
+// all_reduce, or the slices are not gathered. With an algorithm without canonical order, each
+// worker's sum is one buffer.
 #include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
@@ -32,9 +33,9 @@ namespace {
 
 // Serialization of replicas' values.
 //
-// Number of replicas; per replica the number of values; per value its kind and, if it has one, a
-// tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
-// dimensions of the whole.
+// Format: number of replicas; per replica the number of values; per value its kind and, if it has
+// one, a tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
+// dimensions of the dense value.
 
 enum class Kind : std::uint8_t { kNone = 0, kDense = 1, kSlices = 2 };
 
@@ -80,10 +81,11 @@ class Reader {
   std::int64_t number(std::int64_t limit) {
     std::int64_t value = 0;
     std::memcpy(&value, take(sizeof value).data(), sizeof value);
-    if (value < 0 || value > limit) fail_with(concat("the number ", value, " above ", limit));
+    if (value < 0 || value > limit)
+      fail_with(concat("the number ", value, " is not in 0 .. ", limit));
     return value;
   }
-  /// Reads the count of items of at least `bytes_each` bytes.
+  /// Reads the count of items that take at least `bytes_each` bytes each.
   std::size_t count(std::size_t bytes_each) {
     return static_cast<std::size_t>(number(static_cast<std::int64_t>(rest_.size() / bytes_each)));
   }
@@ -100,7 +102,7 @@ class Reader {
     std::size_t size = size_of(dtype);
     for (const std::int64_t dim : dims) {
       if (__builtin_mul_overflow(size, static_cast<std::size_t>(dim), &size)) {
-        fail_with("more elements than memory");
+        fail_with("more elements than fit into memory");
       }
     }
     const std::string_view bytes = take(size);
@@ -208,14 +210,14 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
   set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
 }
 
-/// Reports an exception that ends the strategy before the connections close. The other workers
-/// would otherwise name the closed connections as the reason.
+/// If an exception ends the strategy, reports it before the connections close. Otherwise the other
+/// workers would name the closed connections as the reason.
 WorkerTeam::~WorkerTeam() {
   if (!group_) return;
   group_->when_lost({});
   if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
   ControlClient* const job = control();
-  const bool is_cause = !job || !job->fatal_verdict();  // else calls fail for the verdict's reason
+  const bool is_cause = !job || !job->fatal_verdict();  // else the verdict is the reason
   if (job) job->report_unwinding();
   if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,
@@ -244,7 +246,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   is_canonical_ = gpu_sums_->determinism() == Determinism::kCanonical;
   partial_sums_ = std::make_unique<PartialSums>(*sums_, counts, is_canonical_);
   if (!group_) return;
-  // NCCL by itself may take long to detect the loss.
+  // NCCL alone may take long to detect the loss.
   group_->when_lost([gpus = std::weak_ptr<CrossDeviceOps>(gpu_sums_)](const Error& reason) {
     if (const auto sums = gpus.lock()) sums->abort(reason);
   });
@@ -279,7 +281,7 @@ void WorkerTeam::require_connection() {
   if (sums_) return;
   if (!group_ || !may_restart_ || !group_->restart()) {
     fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
-         ": this process takes the place of one that died, and has not got its state yet; expected "
+         ": this process replaces one that died, and has not received its state yet; expected "
          "Recovery::run() first; put it around the training loop");
   }
   begin(group_->make_communicator(options_));
@@ -382,7 +384,7 @@ void WorkerTeam::set_step(std::uint64_t step) {
 }
 
 void WorkerTeam::abort(const Error& reason) noexcept {
-  // Aborting calls may not reach all workers if a connection is broken, so the job is notified.
+  // If a connection is broken, the abort may not reach all workers, so the job is notified, too.
   if (ControlClient* const job = control()) job->note_failure(reason.message());
   if (values_) values_->abort(reason);
   if (sums_) sums_->abort(reason);
@@ -477,14 +479,14 @@ Elements bytes_of(std::string& text) {
   return bytes_of(reinterpret_cast<std::byte*>(text.data()), text.size());
 }
 
-/// Bytes of the head and of the whole snapshot.
+/// Bytes of the head, and of the full snapshot.
 using Sizes = std::array<std::uint64_t, 2>;
 
 Elements bytes_of(Sizes& sizes) {
   return bytes_of(reinterpret_cast<std::byte*>(sizes.data()), sizeof sizes);
 }
 
-/// Copies the root's tensors into the same tensors of the other ranks.
+/// Copies the root's tensors into the corresponding tensors of the other ranks.
 void broadcast_all(Communicator& group, int root, std::span<const Elements> tensors) {
   std::string together;
   for (const Elements& tensor : tensors) {
@@ -537,7 +539,7 @@ void say_rate(int worker, int giver, std::size_t bytes, Duration duration) {
   const double seconds = std::max(std::chrono::duration<double>(duration).count(), 1e-6);
   char text[96];
   std::snprintf(text, sizeof text, "%.1f MB in %.3f s, %.0f MB/s", mb, seconds, mb / seconds);
-  log_info(concat("worker ", worker, ": has the state of worker ", giver, ": ", text));
+  log_info(concat("worker ", worker, ": received the state of worker ", giver, ": ", text));
 }
 
 }  // namespace

@@ -36,13 +36,14 @@ struct WorkerGpus {
   std::chrono::milliseconds timeout = std::chrono::seconds(120);
 };
 
-/// Returns the operation "nccl" over all replicas of all workers, or nullptr. Collective, once all
-/// know their numbers of replicas. If there was a choice, worker 0 logs the reason. Throws on all
-/// workers alike, naming those without support: kInvalidArgument for replicas on CPUs or that share
-/// a GPU, and for workers that pass different uses; kUnavailable for a missing library.
+/// Returns the operation "nccl" over the replicas of all workers, or nullptr if NCCL is not used.
+/// Collective; all workers must know the numbers of replicas. If NCCL was optional, worker 0 logs
+/// the reason for the choice. Throws on all workers alike, naming those without support:
+/// kInvalidArgument for replicas on CPUs or that share a GPU, and for workers that pass different
+/// uses; kUnavailable for a missing library.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
-/// Values of each replica of a worker: equally many per replica, each dense, slices, or none.
+/// Values of each replica of a worker: the same number per replica, each dense, slices, or none.
 using ReplicaValues = std::vector<std::vector<Gradient>>;
 
 /// Serializes values; copies those on GPUs to the host. Numbers are little-endian.
@@ -50,11 +51,11 @@ std::string encode_values(const ReplicaValues& values);
 /// Returns values on the host. Throws kDataLoss for bytes that encode_values() cannot have made.
 ReplicaValues decode_values(std::string_view bytes);
 
-/// A *worker* is a process (in tests: a thread with its own strategy) with some replicas, which are
-/// numbered over all workers in worker order. All workers must make the same calls in the same
-/// order. Each call has a name, and a worker that makes a different call is an error on all of
-/// them. A call that fails (a worker is lost, late, or fails) ends the connection: later calls
-/// throw the same reason, until reconnect().
+/// Workers that train together. A *worker* is a process (in tests: a thread with its own strategy)
+/// with some replicas, which are numbered over all workers in worker order. All workers must make
+/// the same calls in the same order. Each call has a name; if one worker makes a different call,
+/// all of them throw. If a call fails (a worker is lost, late, or fails), the connection ends:
+/// later calls throw the same reason until reconnect().
 ///
 /// Values and sums of gradients use separate message groups, so that sums can be in progress while
 /// layers exchange values. Threads: gather functions may be called on any thread, one at a time;
@@ -65,15 +66,16 @@ class WorkerTeam {
   /// the worker's number. Its algorithm sums gradients, unless `gpus` select NCCL.
   WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
              const StragglerOptions& stragglers = {});
-  /// Same as above, but for the workers of a job. A process that replaces a worker that died is not
-  /// connected until reconnect(), which the others call, too, or require_connection().
+  /// Same as above, but for the workers of a job. A process that replaces a lost worker is not
+  /// connected until require_connection() or reconnect(), which the other workers call, too.
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
              WorkerGpus gpus, const StragglerOptions& stragglers = {});
   ~WorkerTeam();
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
-  /// V, the number of replicas of all workers, and the number of this worker's first one.
+  /// Return V, the number of replicas of all workers, and the number of this worker's first
+  /// replica.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_replica_of(worker()); }
   /// Returns the number of worker `worker`'s first replica; for num_workers(): V.
@@ -89,9 +91,9 @@ class WorkerTeam {
   bool is_connected() const { return sums_ != nullptr; }
   /// Returns how often the workers were connected.
   std::uint64_t connection() const { return connection_; }
-  /// Returns true if a call failed with `error` because a worker or a connection between two was
-  /// lost (not because a worker failed by itself), so that reconnect() helps. Waits up to
-  /// `patience` for the job to detect the loss.
+  /// Returns true if a call failed with `error` because a worker or a connection between two
+  /// workers was lost (not because a worker failed by itself), so that reconnect() helps. Waits up
+  /// to `patience` for the job to detect the loss.
   bool may_reconnect(const Error& error, Duration patience) const;
   /// Reconnects all workers, including restarted ones. Collective; call it outside all other calls.
   /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost meanwhile,
@@ -101,7 +103,8 @@ class WorkerTeam {
   /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. All
   /// calls of all workers begin with it; call it before threads make several calls concurrently.
   void require_connection();
-  /// Declares that workers hold all training state, so new processes of all form a new job.
+  /// Declares that the workers hold all training state, so that new processes of all workers may
+  /// form a new job.
   void allow_restart() { may_restart_ = true; }
 
   /// Returns the text of each worker, by worker.
@@ -110,17 +113,17 @@ class WorkerTeam {
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
   /// Same as Communicator::group() of values; returns nullptr if `members` is empty.
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
-  /// Returns values of all replicas, in replica order, on the host, given `local`, those of this
-  /// worker. Carries the digest of check(), and throws if the workers' digests differ.
+  /// Returns the values of all replicas, in replica order, on the host; `local` are those of this
+  /// worker. Also exchanges the digest of check(), and throws if the workers' digests differ.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
-  /// Starts to gather the elements of all workers in worker order: counts[w] of worker w. Gathering
-  /// calls complete in the order in which they started.
+  /// Starts to gather the elements of all workers in worker order: counts[w] elements of worker w.
+  /// Gathering calls complete in the order in which they started.
   CollectiveHandle start_all_gather(const ConstElements& own, const Elements& all,
                                     std::span<const std::size_t> counts, std::string_view name);
   /// Same as gather(), but for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
-  /// Returns the sums over the replicas of all workers, each replica being a rank.
+  /// Returns the sums over the replicas of all workers, in which each replica is a rank.
   PartialSums& sums();
 
   /// Returns the notes about values that must be equal on all workers, since the last connection.
@@ -169,9 +172,9 @@ class WorkerTeam {
 };
 
 /// Sends the state `own` of `giver` to the `takers` (increasing, without the giver), from memory to
-/// memory, small tensors in one message, others one by one. Collective. All other workers, and a
-/// giver without takers, return at once. Returns the state that a taker received. Throws kDataLoss
-/// if it is damaged, and as collectives.
+/// memory: small tensors in one message, larger ones one by one. Collective, but workers that
+/// neither send nor receive return at once. Returns the received state on takers, nullopt on other
+/// workers. Throws kDataLoss if the state is damaged, and as collectives.
 std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
                                                  const std::vector<int>& takers,
                                                  const CheckpointSnapshot* own);

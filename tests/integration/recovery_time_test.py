@@ -36,12 +36,12 @@ MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("joined", "new", r"strategy is made"),
               ("variables", "new", r"variables are made"),
               ("connected", "new", r"workers: rank \d+ of \d+"),
-              ("state", "new", r"has the state of worker \d+: (\S+) MB in \S+ s, (\S+) MB/s"),
+              ("state", "new", r"received the state of worker \d+: (\S+) MB in \S+ s, (\S+) MB/s"),
               ("continues", "new", r"continues after step (\d+)"),
               ("step", "any", r"finished step (\d+)$")]
 # Last line that the new process writes before it is killed; "": it is killed after a random time.
 PHASES = [("not yet in the job", r"process is here"), ("in the job", r"strategy is made"), ("about to connect", r"variables are made"),
-          ("connected", r"workers: rank \d+ of \d+"), ("in possession of the state", r"has the state of worker \d+"), ("anywhere", "")]
+          ("connected", r"workers: rank \d+ of \d+"), ("in possession of the state", r"received the state of worker \d+"), ("anywhere", "")]
 
 
 class Workers(Job):
