@@ -31,8 +31,8 @@ struct Entry {
   std::vector<std::vector<Tensor>> outputs;        // [replica]
 };
 
-/// Action of all replicas. The last replica that drops a failed capture discards it, after all
-/// threads have stopped recording work in its streams.
+/// Joint decision of all replicas about one call. The last replica that drops a failed capture
+/// discards it, after all threads have stopped recording work in the capture's streams.
 struct Decision {
   Action action = Action::kRun;
   std::shared_ptr<Entry> entry;
@@ -70,7 +70,7 @@ std::vector<Device> local_devices(ReplicaContext& context) {
   return {devices.begin(), devices.end()};
 }
 
-/// Launches with the random numbers of this run if the step draws any.
+/// Launches the graph, with the random context of this run if the step draws random numbers.
 void launch_in_context(StepCapture& capture) {
   capture.launch(capture.draws() ? current_random_context() : RandomContext{});
 }
@@ -99,9 +99,9 @@ std::shared_ptr<Entry> CapturedCalls::State::find_or_make(const Calls& calls) {
   const auto found = entries.find(signature);
   if (found != entries.end()) return found->second;
   if (entries.size() == static_cast<std::size_t>(options.max_signatures)) {
-    log_warning_once(concat("captured step: arguments of more than ", options.max_signatures,
-                            " signatures; expected the same shapes again and again; new ones are "
-                            "run without capture. Try batch(n, drop_remainder)"));
+    log_warning_once(concat("captured step: got arguments of more than ", options.max_signatures,
+                            " signatures; expected calls with equal shapes; further signatures are "
+                            "run without capture; try batch(n, drop_remainder)"));
     return nullptr;
   }
   return entries.emplace(signature, std::make_shared<Entry>()).first->second;
@@ -168,7 +168,7 @@ int CapturedCalls::num_captured() const {
 
 namespace {
 
-/// Runs `action(calls of all replicas)` once and returns its result on every replica.
+/// Calls `action` once, with the calls of all replicas, and returns its result on every replica.
 template <class Action>
 auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Action& action) {
   if (local_devices(context).size() == 1) return action(Calls{&call});
@@ -204,7 +204,7 @@ std::vector<Tensor> CapturedCalls::run(const Call& call) {
                                             : "on CPU devices");
     return call.body(call.inputs);
   }
-  if (context.strategy().num_workers() > 1) {  // a graph cannot repeat messages
+  if (context.strategy().num_workers() > 1) {  // a graph cannot repeat messages to other workers
     state_->say_eager("with several workers");
     return call.body(call.inputs);
   }

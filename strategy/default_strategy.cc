@@ -16,7 +16,7 @@ namespace {
 
 constexpr Device kDefaultDevice{};
 
-/// The replica outside every scope.
+/// Context of the only replica, which is current outside every scope.
 class DefaultReplicaContext final : public ReplicaContext {
  public:
   int replica_id() const override { return 0; }
@@ -62,14 +62,14 @@ class DefaultStrategy final : public Strategy {
     random_step_ = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : step_.load();
   }
   const Failure& last_failure() const override { return no_failure_; }
-  /// Warns once, since later steps usually return such numbers, too.
+  /// Warns if a step returns a non-finite result; only once, because later steps usually do, too.
   void warn_of_result(double result) {
     if (std::isfinite(result) || warned_of_results_.exchange(true)) return;
     log_warning(internal::result_warning("0", step_.load(), name(), result));
   }
 
  protected:
-  /// Runs on the caller's thread and in its context; exceptions propagate.
+  /// Runs `body` on the caller's thread and in its context; exceptions propagate.
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
     internal::require_cross_replica(*this, "Strategy::run");
     const RandomContextScope random({random_seed(), random_step_.load(), 0});
@@ -87,7 +87,7 @@ class DefaultStrategy final : public Strategy {
   const Device device_ = kDefaultDevice;
   std::unique_ptr<CrossDeviceOps> ops_;
   std::atomic<std::uint64_t> step_{0};
-  std::atomic<std::uint64_t> random_step_{0};  // runs that train or draw random numbers
+  std::atomic<std::uint64_t> random_step_{0};  // number of runs that train or draw random numbers
   std::atomic<bool> warned_of_results_{false};
   const Failure no_failure_;
 };

@@ -1,9 +1,9 @@
 // Implements Horovod's functions over a team of workers with one replica each.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that has joined does not know the others' next calls. So before each call, ranks exchange
-// the names of their calls (agree()). Once a rank has joined, the lowest active rank also describes
-// its tensors, for which the joined ranks contribute zeros.
+// A rank that has called join() does not know which calls the other ranks make next. Before each
+// call, all ranks therefore exchange the names of their calls (agree()). After a rank has joined,
+// the lowest active rank also describes its tensors, for which the joined ranks contribute zeros.
 #include "tutti/strategy/horovod.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ TensorSpec spec_of(const Json& json) {
 
 using Describe = std::function<std::vector<TensorSpec>()>;
 
-/// This process as a rank of its job.
+/// This process's rank in its job, with the strategy that connects it to the other ranks.
 class Job {
  public:
   explicit Job(const MultiWorkerOptions& options)
@@ -78,14 +78,15 @@ class Job {
   Communicator& values() { return *values_; }
   MultiWorkerMirroredStrategy& strategy() { return strategy_; }
 
-  /// Exchanges the names of calls. `describe` returns this call's tensors if ranks may send zeros.
+  /// Exchanges the names of the ranks' calls. `describe` returns the tensors of this call; it is
+  /// required if joined ranks are to contribute zeros.
   void agree(std::string_view call, const Describe& describe = {}) {
     const std::optional<int> active = exchange_calls(call);
     if (std::ranges::find(joined_, true) == joined_.end()) return;
     if (!describe || !takes_zeros(call)) {
       fail(ErrorCode::kUnimplemented, "hvd: ", call, " on rank ", rank(),
-           ", when others have joined; expected all ranks, or gradients and allreduce with SUM or "
-           "MEAN; call join() on all ranks first");
+           " after other ranks have joined; expected a call on all ranks, or a sum or mean of "
+           "gradients or of an allreduce; call join() on all ranks first");
     }
     Json specs = Json::array();
     for (const TensorSpec& spec : describe()) specs.push_back(to_json(spec));
@@ -93,7 +94,7 @@ class Job {
   }
 
   int join() {
-    std::map<std::string, std::vector<Variable>> zeros;  // by description
+    std::map<std::string, std::vector<Variable>> zeros;  // by description of the tensors
     for (;;) {
       const std::vector<bool> before = std::exchange(joined_, {});
       const std::optional<int> active = exchange_calls(kJoin);
@@ -209,7 +210,7 @@ std::unique_ptr<Job>& current_job() {
 Job& job_for(std::string_view who) {
   if (current_job()) return *current_job();
   fail(ErrorCode::kFailedPrecondition, "hvd::", who,
-       ": this process has no rank; expected hvd::init() before");
+       ": this process has no rank yet; call hvd::init() first");
 }
 
 void check(const MultiWorkerOptions& options) {
@@ -218,7 +219,7 @@ void check(const MultiWorkerOptions& options) {
       devices <= 1 && options.local.replicas <= 1,
       "hvd::init: a rank is one replica; expected one device, got ",
       std::max<std::size_t>(devices, static_cast<std::size_t>(options.local.replicas)),
-      "; try a process for each");
+      "; try one process per device");
   if (options.digest_steps == 0) return;
   fail(ErrorCode::kInvalidArgument,
        "hvd::init: digest_steps compares mirrored variables; expected 0, got ",
@@ -231,7 +232,7 @@ ReduceOp checked(std::string_view who, ReduceOp op) {
        "MEAN or SUM, got ", op);
 }
 
-/// Runs `body` with a reducer that combines this rank's gradients with those of the others.
+/// Runs `body` with a reducer that combines this rank's gradients with those of the other ranks.
 template <class Body>
 void with_all_ranks(std::string_view who, ReduceOp op, const SourceLocation& where, Body&& body) {
   const CallSite site(where);
@@ -250,7 +251,8 @@ void init(MultiWorkerOptions options) {
   check(options);
   if (options.local.devices.devices.empty()) options.local.devices = std::vector<Device>{Device{}};
   current_job() = std::make_unique<Job>(options);
-  // Registered after connecting, so that it runs before connecting's statics are destroyed.
+  // Registered after the connection is made, so that shutdown() runs before the static objects of
+  // the connection are destroyed.
   static const bool at_exit [[maybe_unused]] = std::atexit(shutdown) == 0;
 }
 

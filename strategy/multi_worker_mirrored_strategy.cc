@@ -34,9 +34,10 @@ std::string digest_of(const DistributedStorage& variable) {
 
 }  // namespace
 
-/// Compares the values of mirrored variables at intervals of steps. They are never exchanged after
-/// their creation, so a bit flip in one worker's memory would persist and spread through the
-/// gradients. Adds a note about each variable to the workers' ConsistencyCheck. Not thread-safe.
+/// Comparison of the values of mirrored variables at intervals of steps. These values are never
+/// exchanged after their creation, so a bit flip in one worker's memory would persist and spread
+/// through the gradients. Adds a note about each variable to the workers' ConsistencyCheck. Not
+/// thread-safe.
 class StateDigest {
  public:
   /// `every` is the number of steps between comparisons; 0: never. Throws kInvalidArgument if < 0.

@@ -1,8 +1,8 @@
 // Implements Recovery.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A commit reads all variables, which for ON_READ ones is a collective of all workers. So a worker
-// that has committed step n knows that all others have ended step n and committed n - 1. Two
+// A commit reads all variables; reads of ON_READ variables are collectives of all workers. So a
+// worker that has committed step n knows that all others have ended step n and committed n - 1. Two
 // commits are kept, so the remaining workers have one in common, whenever a worker dies. If only a
 // connection broke, all workers have one in common.
 #include "tutti/strategy/recovery.h"
@@ -25,12 +25,12 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCommitsKept = 2;
-/// Longer than it takes to detect a worker that has stopped.
+/// Longer than it takes to detect a stopped worker.
 constexpr Duration kPatience = std::chrono::seconds(4);
-/// Prevents endless repeats of a step in which a connection breaks each time.
+/// Limits the repeats of a step in which a connection breaks each time.
 constexpr int kMostRepeats = 20;
 
-/// Returns nullptr if there is no other worker.
+/// Returns the strategy's team; nullptr if there is no other worker.
 internal::WorkerTeam* team_of_several(const Strategy& strategy) {
   internal::WorkerTeam* const team = internal::team_of(strategy);
   return team && team->num_workers() > 1 ? team : nullptr;
@@ -84,13 +84,14 @@ void Recovery::run(const std::function<void()>& loop) {
     } catch (const std::exception& error) {
       if (!is_of_a_loss(error) || ++num_repeats_ > kMostRepeats) throw;
       log_warning(concat("worker ", team_->worker(), ": ", error.what(),
-                         "; going back to the last commit when all workers are here"));
+                         "; going back to the last commit when all workers are connected"));
     }
     roll_back();
   }
 }
 
-/// A connection breaks before the job knows why; other error codes are the program's own.
+/// Returns true if a lost worker or connection caused the error. A connection breaks before the job
+/// knows the loss. Errors with other codes come from the program itself.
 bool Recovery::is_of_a_loss(const std::exception& error) const {
   const auto* const own = dynamic_cast<const Error*>(&error);
   if (!own) return false;
@@ -107,7 +108,7 @@ void Recovery::roll_back() {
   ++num_recoveries_;
 }
 
-/// Returns false if another worker or connection was lost meanwhile.
+/// Rolls back all workers. Returns false if another worker or connection is lost meanwhile.
 bool Recovery::try_roll_back(TimePoint deadline) {
   try {
     team_->reconnect(deadline);
@@ -157,7 +158,7 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
   const auto taken =
       internal::transfer_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
   state_.restore(taken ? *taken : own->state);
-  kept_ = {{step, state_.snapshot(step)}};  // on all workers: it may be collective
+  kept_ = {{step, state_.snapshot(step)}};  // on all workers, because it may be collective
 }
 
 CheckpointOptions checkpoint_options(Strategy& strategy) {
@@ -168,7 +169,8 @@ CheckpointOptions checkpoint_options(Strategy& strategy) {
     };
     options.worker = team->worker();
     options.connect = [team]() -> ExchangeTexts {
-      // Uses its own group, since background saving runs concurrently with the team's other calls.
+      // Uses its own group, because background saving runs concurrently with the team's other
+      // calls.
       std::vector<int> all(static_cast<std::size_t>(team->num_workers()));
       std::iota(all.begin(), all.end(), 0);
       return [group = std::shared_ptr(team->make_group(all, "a checkpoint in parts"))](

@@ -39,16 +39,17 @@ DeviceList::DeviceList(std::initializer_list<const char*> names) {
 
 namespace {
 
-/// Returns nullptr if the replicas compute on the host or on GPUs.
+/// Returns the XLA steps; nullptr if the replicas compute on the host or on GPUs.
 std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
                                                    LocalStrategyOptions& options) {
   const std::vector<Device> devices = internal::consume_xla_devices(who, options);
   return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
 }
 
-/// Notes the rows of each batch and the first elements of a pass, enough to detect other orders.
+/// Notes the row count of each batch and the first elements of a pass, which suffice to detect a
+/// different order.
 void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
-  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // of a tensor
+  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // compared per tensor
   using Kind = internal::ConsistencyCheck::Kind;
   check.note_number(Kind::kGlobalBatch, "global batches", static_cast<double>(batch.rows()),
                     " rows");
@@ -60,7 +61,7 @@ void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, 
   }
 }
 
-/// Returns `placement`; its writes outside steps are compared with those of other workers.
+/// Returns `placement`, changed so that writes outside steps are compared between workers.
 std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
                                                    Placement placement) {
   if (services.num_workers() > 1) placement.check = services.team->check();
@@ -90,7 +91,8 @@ struct StrategyExtended::Impl {
     internal::check_weights(name, options, services.num_replicas());
   }
 
-  /// Waits until no other user thread runs, and claims the strategy. Nested runs need not wait.
+  /// Claim of a strategy for one run. The constructor waits until no other user thread runs; nested
+  /// runs do not wait.
   class RunClaim {
    public:
     RunClaim(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
@@ -170,7 +172,7 @@ struct StrategyExtended::Impl {
     note.summed_mean = context.summed_mean();
     note.draws = internal::num_random_draws() != num_draws;
   }
-  /// Returns the field's word for what runs the step on a thread of its own.
+  /// Returns the term for the unit that runs the step on its own thread.
   const char* unit() const { return name == "mesh" ? "position" : "replica"; }
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const {
@@ -330,7 +332,7 @@ Strategy::~Strategy() = default;
 StrategyExtended& Strategy::extended() const {
   if (extended_) return *extended_;
   fail(ErrorCode::kUnimplemented,
-       "Strategy: expected replicas on threads of this process, got a strategy made without; use ",
+       "Strategy: expected replicas on threads of this process, got a strategy without any; use ",
        "the constructor with LocalStrategyOptions, or override this function");
 }
 
@@ -584,8 +586,8 @@ void Strategy::update(const Variable& variable,
     return;
   }
   for (int c = 0; c < count; ++c) {
-    int element = c;  // if there are fewer components than replicas: of the first replica that
-                      // reads the component
+    int element = c;  // with fewer components than replicas: the element of the first
+                      // replica that reads the component
     for (int r = num_replicas - 1; size != count && r >= 0; --r) {
       if (storage->component_of_replica(r) == c) element = r;
     }

@@ -32,7 +32,8 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   return devices;
 }
 
-/// Requires CPUs or GPUs, not both, as an operation reduces only one kind of memory.
+/// Throws unless the devices are all CPUs or all GPUs, because an operation reduces only one kind
+/// of memory.
 void check_kinds(std::string_view who, const LocalStrategyOptions& options,
                  const std::vector<Device>& replica_devices) {
   const Device first = replica_devices.front();
@@ -47,10 +48,11 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
        "; expected replicas on CPUs; use WireCompression::kNone, or variables of bfloat16");
 }
 
-/// Other strategies do not keep variables with their replicas, or sum over processes.
+/// Strategies that can use XLA. The other strategies do not keep variables with their
+/// replicas, or they sum over processes.
 constexpr std::string_view kStrategiesOnXla[] = {"mirrored", "one_device", "tpu"};
 
-/// Requires distinct XLA devices, with one replica on each.
+/// Throws unless the devices are distinct XLA devices with one replica on each.
 void check_xla_devices(std::string_view who, const LocalStrategyOptions& options) {
   const std::vector<Device>& devices = options.devices.devices;
   for (const Device& device : devices) {
@@ -65,7 +67,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   if (options.replicas == 0 || options.replicas == count) return;
   fail(ErrorCode::kInvalidArgument, who, ": replicas; expected one per device of XLA (", count,
        "), got ", options.replicas,
-       "; use that many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
+       "; list as many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
 }
 
 /// Refuses options that do not apply to XLA, which sums gradients itself, in equal shares.
@@ -87,12 +89,12 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
   for (const auto& [is_given, option] : refused) {
     if (!is_given) continue;
     fail(ErrorCode::kInvalidArgument, who, ": ", option, " on ", options.devices.devices.front(),
-         ": XLA sums gradients within its programs, in the order of replicas of equal shares; "
+         ": XLA sums gradients within its programs, in replica order and with equal weights; "
          "expected none; leave it out, or use CPUs and GPUs");
   }
   if (name.empty()) return;
   log_info(concat(who,
-                  ": XLA adds in the order of replicas, not canonically: other bits than "
+                  ": XLA adds in the order of replicas, not canonically: bits differ from "
                   "those of CPUs and GPUs"));
 }
 
@@ -131,7 +133,7 @@ LaunchedCopies copies_of_this_program() {
   try {
     return {static_cast<int>(workers_in(Json::parse(text, "TF_CONFIG"))), "TF_CONFIG"};
   } catch (const Error&) {
-    return {};  // code that joins the cluster reports errors in it
+    return {};  // code that joins the cluster reports the errors
   }
 }
 
@@ -172,7 +174,7 @@ void check_weights(std::string_view who, const LocalStrategyOptions& options, in
 }
 
 namespace {
-constexpr const char* kAccepted = "; deterministic = false accepts that without a warning";
+constexpr const char* kAccepted = "; deterministic = false turns this warning off";
 }  // namespace
 
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
@@ -189,9 +191,10 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
   if (!options.deterministic.has_value()) {
     const bool is_repeatable = ops->determinism() == Determinism::kRunToRun;
     log_warning(concat(who, ": ", ops->name(), ": ",
-                       is_repeatable ? "the bits are the same in each run, but not those of other "
-                                       "strategies"
-                                     : "sums have no fixed order, so bits may differ between runs",
+                       is_repeatable
+                           ? "the bits are the same in each run, but differ from those of "
+                             "other strategies"
+                           : "sums have no fixed order, so bits may differ between runs",
                        kAccepted));
   }
   return ops;
@@ -217,7 +220,7 @@ LocalStrategyOptions options_of_worker(std::string_view who, int worker, int wor
   }
   const int share = options.replicas / workers + (worker < options.replicas % workers ? 1 : 0);
   internal::require(share >= devices, who, ": ", options.replicas, " replicas over ", workers,
-                    " workers give worker ", worker, " ", share,
+                    " workers give worker ", worker, " a share of ", share,
                     "; expected at least one per device (", devices,
                     "); try fewer devices or workers");
   options.replicas = share;
@@ -265,7 +268,8 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
        spec.name, "' is named; use one of the two");
 }
 
-/// Returns the algorithm between the hosts, by messages or shared memory. GPUs use it or NCCL.
+/// Returns the algorithm by which hosts combine values, over messages or shared memory. GPUs use it
+/// or NCCL.
 std::string algorithm_of(std::string_view who, const CrossDeviceOpsSpec& spec) {
   const std::string wanted = wanted_by(who, spec);
   return wanted.empty() || wanted == "nccl" ? "canonical" : wanted;
@@ -282,8 +286,8 @@ bool are_gpus(const LocalStrategyOptions& options) {
   return options.devices.devices.front().type == DeviceType::kGpu;
 }
 
-/// Returns this worker's replicas, and whether NCCL may sum their gradients over `workers`. `order`
-/// is that of the other algorithm, if the options name none.
+/// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients over
+/// `workers`. `order` is the order of the other algorithm, for options that name none.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);
@@ -317,7 +321,7 @@ void check_compression(std::string_view who, const WorkerTeam& team,
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
-  options.cross_device_ops.plugin_options.clear();  // they are for the operation between workers
+  options.cross_device_ops.plugin_options.clear();  // options of the operation between workers
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
 }

@@ -30,7 +30,7 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
                                           const std::vector<Device>& replica_devices);
 
 /// Returns `options`. Logs a warning once if a launcher started several copies of this program,
-/// since a strategy of one process does not connect them.
+/// because a strategy of one process does not connect them.
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {

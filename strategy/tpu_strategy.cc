@@ -39,7 +39,7 @@ TpuClusterResolver::TpuClusterResolver(std::string_view tpu) {
   if (tpu.empty() || tpu == "local") return;
   fail(ErrorCode::kUnimplemented, "TpuClusterResolver: expected '' or 'local', this host, got '",
        tpu,
-       "': TPUs of other hosts and of Google Cloud's API are not reached; try a program on "
+       "': TPUs of other hosts and of Google Cloud's API are not supported; try a program on "
        "the TPU's own host");
 }
 

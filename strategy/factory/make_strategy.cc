@@ -29,7 +29,8 @@ void require_at_least(const char* option, std::int64_t value, std::int64_t least
        value);
 }
 
-/// Warns of options of other strategies. A program that swaps strategies may set them on purpose.
+/// Warns about options that the chosen strategy does not use. They are not errors, because a
+/// program that swaps strategies may set them on purpose.
 void warn_of_unused_options(const StrategySpec& spec) {
   const StrategySpec defaults;
   const auto warn_unless_used = [&](const char* option, const auto& value, const auto& otherwise,
@@ -180,7 +181,7 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
   flags.add("--replicas", spec.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", spec.cross_device_ops, "how gradients are summed");
   flags.add("--plugin-options", spec.plugin_options,
-            "options of that operation's own: k=0.01,name=value");
+            "plugin options of that operation: k=0.01,name=value");
   flags.add_choice("--transport", spec.transport, {"auto", "shm", "tcp"},
                    "how bytes get from worker to worker");
   flags.add("--bytes-per-pack", spec.bytes_per_pack,
@@ -199,7 +200,7 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
   flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,
             "of sync_replicas: workers whose gradients make a step; 0: all");
   flags.add("--parameter-servers", spec.parameter_servers,
-            "servers in this process, where there is no cluster");
+            "number of servers in this process, if there is no cluster");
 }
 
 CommunicationOptions communication_options(const StrategySpec& spec) {

@@ -14,7 +14,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Records the sums over replicas in its replica's trace. Never waits, as nothing is executed.
+/// Reducer that records the sums over replicas in the trace of its replica. Never waits, because
+/// nothing is executed.
 class TracedReducer final : public GradientReducer {
  public:
   explicit TracedReducer(StepTracer& tracer) : tracer_(tracer) {}
@@ -24,7 +25,8 @@ class TracedReducer final : public GradientReducer {
   }
   void ready(std::size_t index, const Gradient& gradient) override {
     const GradientTape::StopRecording stop;
-    // A sparse gradient becomes dense: its rows differ between replicas, and their number may.
+    // A sparse gradient becomes dense, because its rows, and maybe their number, differ between
+    // replicas.
     gradients_.at(index) = gradient.is_none() ? gradient : Gradient(gradient.to_dense());
   }
   std::vector<Gradient> finish() override {

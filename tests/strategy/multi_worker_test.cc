@@ -55,7 +55,7 @@ TEST(MultiWorker, ReplicasAreDistributedOverWorkers) {
 
 TEST(MultiWorker, FewerReplicasThanDevicesAreRejected) {
   const auto errors = run_workers({on_cpus(2, 3), on_cpus(2, 3)}, [](auto&) {});
-  EXPECT_THAT(errors[1], HasSubstr("3 replicas over 2 workers give worker 1 1"));
+  EXPECT_THAT(errors[1], HasSubstr("3 replicas over 2 workers give worker 1 a share of 1"));
 }
 
 /// Runs `body` once per replica on workers of 2 and 1 replicas; returns the results by replica.
