@@ -43,7 +43,7 @@ inline constexpr bool is_unknown_structure =
 template <class T>
 void collect_tensors(const T& value, std::vector<Tensor>& tensors) {
   static_assert(!is_unknown_structure<T>,
-                "a captured step takes and gives Tensor, Batch, Element, numbers, strings, and "
+                "a captured step takes and returns Tensor, Batch, Element, numbers, strings, and "
                 "std::vector, std::pair and std::tuple of them");
   if constexpr (std::same_as<T, Tensor>) {
     tensors.push_back(value);
@@ -58,7 +58,7 @@ void collect_tensors(const T& value, std::vector<Tensor>& tensors) {
   }
 }
 
-/// Appends the part of the signature of `value` that its tensors do not show: numbers, sizes.
+/// Appends the numbers and sizes in `value`, which its tensors lack, to the signature `text`.
 template <class T>
 void describe_plain(const T& value, std::string& text) {
   if constexpr (std::is_enum_v<T>) {
@@ -70,7 +70,7 @@ void describe_plain(const T& value, std::string& text) {
   } else if constexpr (std::same_as<T, Batch>) {
     describe_plain(value.element(), text);
   } else if constexpr (std::same_as<T, Element>) {
-    // Losses divide by this number on the host, so a captured graph holds it as a constant.
+    // Losses divide by the row count on the host, so it is a constant in a captured graph.
     text += concat(value.size() == 0 ? 0 : value.global_rows(), " rows;");
   } else if constexpr (is_vector<T>) {
     text += concat(value.size(), ":");
@@ -86,7 +86,8 @@ inline Tensor take_front(std::span<const Tensor>& tensors) {
   return front;
 }
 
-/// Returns `value` with its tensors replaced by the first ones of `tensors`, and removes these.
+/// Returns `value` with its tensors replaced by the first `tensors`, which are removed from the
+/// span.
 template <class T>
 T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -109,7 +110,7 @@ T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   }
 }
 
-/// Builds a result of type T from the first ones of `tensors`, and removes these.
+/// Builds a result of type T from the first `tensors`, which are removed from the span.
 template <class T>
 T result_of_tensors(std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -120,7 +121,7 @@ T result_of_tensors(std::span<const Tensor>& tensors) {
     return all;
   } else {
     static_assert(is_tuple<T>,
-                  "a captured step gives Tensor, std::vector<Tensor> (alone or last), "
+                  "a captured step returns Tensor, std::vector<Tensor> (alone or last), "
                   "std::pair and std::tuple of them, or nothing");
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return T{result_of_tensors<std::tuple_element_t<I, T>>(tensors)...};
@@ -134,20 +135,21 @@ T result_of_tensors(std::span<const Tensor>& tensors) {
 namespace tutti {
 
 struct CaptureOptions {
-  /// Calls per signature (shapes and types of the arguments) that run the function itself before it
-  /// is captured; they create variables and slots. At least 1.
+  /// Number of calls per signature (shapes and types of the arguments) that run the function
+  /// uncaptured, so that it can create variables and slots. At least 1.
   int num_warm_up_calls = 1;
-  /// Number of signatures kept. Calls with further ones run without capture (logged once).
+  /// Maximum number of captured signatures. Calls with additional signatures run without capture,
+  /// which is logged once.
   int max_signatures = 8;
 };
 
 namespace internal {
 
-/// Graphs of one step function, by signature. Called by one thread per replica.
+/// Graphs of one step function, by signature. One thread per replica calls run().
 class CapturedCalls {
  public:
-  /// One replica's part of a call. `body` runs the function on these inputs in place of the
-  /// arguments' tensors and returns the tensors of its result.
+  /// One replica's call. `body` runs the function with `inputs` in place of the arguments' tensors
+  /// and returns the tensors of its result.
   struct Call {
     std::vector<Tensor> inputs;
     std::string plain_arguments;  // arguments other than tensors: part of the signature
@@ -167,22 +169,22 @@ class CapturedCalls {
 
 }  // namespace internal
 
-/// Calls `fn` by replaying the device work of an earlier call. Made by captured(); a cheap handle
-/// whose copies share the graphs. For strategy.run(): on GPUs the first call with arguments of new
-/// shapes runs `fn`. The next call runs it while its device work is captured, of all replicas of
-/// this process together. Later calls launch that graph, and the host does not run `fn` again. On
-/// CPU devices `fn` runs each time, and on XLA devices, too, where each run() is compiled as a
-/// whole.
+/// Step function for strategy.run() that replays the device work of an earlier call of `fn`. Made
+/// by captured(); a cheap handle whose copies share the graphs. On GPUs the first call with
+/// arguments of new shapes runs `fn`. The next call also runs it, and captures the device work of
+/// all replicas of this process in one graph. Later calls launch that graph without running `fn` on
+/// the host. On CPU devices `fn` runs each time. It also does on XLA devices, where each run() is
+/// compiled as one program.
 ///
-/// So `fn` must do the same work each time. Tensors that it makes from numbers are constants.
-/// Tensors of its arguments, variables, optimizers' iterations and schedules and dropout masks are
-/// those of each step. Throws kFailedPrecondition or kUnimplemented, naming the reason, if `fn`
-/// reads a value on the host (item()), as your own update rules without a GPU kernel do, or uses
-/// random tensors, gradient accumulation or dynamic loss scaling.
+/// So `fn` must do the same work each time. Tensors that it makes from numbers are constants. Each
+/// step uses the current argument tensors, variables, optimizer iterations, schedules and dropout
+/// masks. Throws kFailedPrecondition or kUnimplemented, naming the reason, if `fn` reads a value on
+/// the host (with item(), or in an update rule without a GPU kernel), or uses random tensors,
+/// gradient accumulation or dynamic loss scaling.
 ///
-/// Arguments: Tensor, Batch, Element, std::vector, std::pair and std::tuple of such, and plain
-/// numbers and strings (a new value is a new signature). Results: these types without Batch,
-/// Element, numbers and strings, or nothing.
+/// Arguments: Tensor, Batch, Element, plain numbers and strings (a new value is a new signature),
+/// and std::vector, std::pair and std::tuple of these types. Results: Tensor and std::vector,
+/// std::pair and std::tuple of tensors, or nothing.
 template <class Fn>
 class CapturedStep {
  public:
@@ -197,7 +199,7 @@ class CapturedStep {
     (internal::collect_tensors(args, call.inputs), ...);
     (internal::describe_plain(args, call.plain_arguments), ...);
     call.body = [&]([[maybe_unused]] std::span<const Tensor> inputs) {
-      // Braces evaluate their elements in order, so arguments take their tensors in order.
+      // Braced initializers are evaluated in order, so each argument takes its own tensors.
       std::tuple<Args...> replaced{internal::with_tensors(args, inputs)...};
       std::vector<Tensor> results;
       if constexpr (std::is_void_v<R>) {

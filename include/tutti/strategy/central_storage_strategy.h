@@ -20,7 +20,7 @@ struct CentralStorageOptions {
   std::optional<Device> parameter_device = std::nullopt;
 };
 
-/// Variables live on the parameter device; gradients are summed to it and applied once.
+/// Strategy that stores variables on one device, sums gradients there and applies them once.
 /// tf.distribute.experimental.CentralStorageStrategy.
 class CentralStorageStrategy final : public Strategy {
  public:

@@ -22,10 +22,12 @@ struct TeamSetup;
 
 /// Options of FullyShardedStrategy.
 struct FullyShardedOptions {
-  /// With several workers `replicas` counts those of all workers, as in MultiWorkerOptions.
+  /// With several workers, `replicas` is the number of replicas on all workers, as in
+  /// MultiWorkerOptions.
   LocalStrategyOptions local = {};
-  /// ZeRO stage: the values that are sharded over the replicas. 1: optimizer slots. 2: sums of
-  /// gradients, too. 3: parameters, too; a replica has a whole one only while a layer uses it.
+  /// ZeRO stage, which selects the values that are sharded over the replicas. 1: optimizer slots.
+  /// 2: also the sums of gradients. 3: also the parameters; a replica gathers a full parameter only
+  /// while a layer uses it.
   int stage = 3;
   /// Stage 3 only. true: parameters gathered for the forward pass are released after the layer and
   /// gathered again for the backward pass. false: they are kept until then. As in PyTorch's FSDP.
@@ -36,18 +38,18 @@ struct FullyShardedOptions {
   WorkerGroupOptions cluster = {};
 };
 
-/// Each replica owns an equal part of every variable and of the optimizer's slots. It gathers whole
-/// values when it reads them, receives the gradient sum for its part, and updates that part. The
-/// bits equal those of MirroredStrategy with the same number of replicas, at every stage. With
-/// several workers, all of them must make the same calls, including reads of variables outside run
-/// and saves. ZeRO (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
-/// parameter models", SC 2020), PyTorch's fully_shard().
+/// Strategy in which each replica owns an equal part of every variable and of the optimizer's
+/// slots. A replica gathers full values when it reads them, receives the gradient sum for its part,
+/// and updates that part. At every stage, results are bit-identical to those of MirroredStrategy
+/// with the same number of replicas. With several workers, all of them must make the same calls,
+/// including saves and reads of variables outside run(). ZeRO (Rajbhandari et al., "ZeRO: memory
+/// optimizations toward training trillion parameter models", SC 2020), PyTorch's fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3 or min_shard_bytes is < 0.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
-  /// Trains on the cluster's chief and workers, or on this process alone if the cluster has none.
-  /// Waits for all of them. Throws as MultiWorkerMirroredStrategy.
+  /// Trains on the cluster's chief and workers, or in this process alone if the cluster has no such
+  /// tasks. Waits until all of them have joined. Throws as MultiWorkerMirroredStrategy does.
   explicit FullyShardedStrategy(const ClusterResolver& resolver, FullyShardedOptions options = {});
   /// Same as above, but for workers that are already connected. Ignores options.cluster.
   explicit FullyShardedStrategy(std::unique_ptr<Communicator> communicator,
@@ -78,7 +80,7 @@ class FullyShardedStrategy final : public Strategy {
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;
-  std::shared_ptr<const Placement> placement_;  // of variables that read as one component
+  std::shared_ptr<const Placement> placement_;  // of variables that are not sharded
 };
 
 }  // namespace tutti

@@ -16,7 +16,7 @@
 /// initial values (broadcast_variables()) and equal gradients keep them equal. All ranks must make
 /// the same calls in the same order; if one makes a different call, all of them throw
 /// kInvalidArgument, which names both calls. Other errors are those of Communicator and
-/// Strategy::run(); after one of these every call throws its reason. Before init() every call
+/// Strategy::run(); after such an error, every later call throws it again. Before init() every call
 /// throws kFailedPrecondition. Not thread-safe.
 namespace tutti::hvd {
 
@@ -25,38 +25,41 @@ namespace tutti::hvd {
 /// `options.local.devices` is this rank's device, by default cpu:0;
 /// `options.local.cross_device_ops` names the algorithm that sums gradients. Has no effect if
 /// already initialized. Throws kInvalidArgument for more than one device or replica and for
-/// digest_steps; also throws as WorkerGroup::join().
+/// digest_steps other than 0; also throws as WorkerGroup::join() does.
 void init(MultiWorkerOptions options = {});
 /// Leaves the job. Also called at program exit.
 void shutdown();
 bool is_initialized();
 
-/// Return the number of this process, 0 .. size() - 1, and the number of processes.
+/// Return this process's rank, 0 .. size() - 1, and the number of processes.
 int rank();
 int size();
 /// Same as rank() and size(), but among the processes of this host.
 int local_rank();
 int local_size();
 
-/// Returns the mean (or the sum, ...) over all ranks of tensors of one shape and type, on the
-/// device of `value`. MEAN requires a floating type. Ranks that have joined contribute zeros: the
-/// mean is the sum divided by size(), and MIN, MAX and PRODUCT throw kUnimplemented.
+/// Returns the result of `op` (MEAN, SUM, ...) over the tensors of all ranks, on the device of
+/// `value`. All tensors have one shape and type. MEAN requires a floating type. Ranks that have
+/// called join() contribute zeros: the mean is still the sum divided by size(), and MIN, MAX and
+/// PRODUCT throw kUnimplemented.
 Tensor allreduce(const Tensor& value, ReduceOp op = ReduceOp::kMean,
                  SourceLocation where = SourceLocation::current());
-/// Returns all ranks' tensors concatenated along the first dimension, whose length may differ.
-/// Throws kUnimplemented after a rank has joined, like the next two functions.
+/// Returns all ranks' tensors, concatenated along the first dimension, whose length may differ
+/// between ranks. Throws kUnimplemented after a rank has called join(), like the next two
+/// functions.
 Tensor allgather(const Tensor& value, SourceLocation where = SourceLocation::current());
 /// Returns rank `root_rank`'s tensor; the other ranks pass one of the same shape and type.
 Tensor broadcast(const Tensor& value, int root_rank,
                  SourceLocation where = SourceLocation::current());
 /// Sets every variable to its value on rank `root_rank`. Call it for the weights and for
-/// Optimizer::state_variables(), before the first step or after reading a checkpoint there.
+/// Optimizer::state_variables(), before the first step or after reading a checkpoint on that rank.
 void broadcast_variables(std::span<const Variable> variables, int root_rank,
                          SourceLocation where = SourceLocation::current());
 
-/// Signals that this rank has no more data, and takes part in the others' allreduce() and gradients
-/// with zeros until all ranks have called it. Variables of this rank do not change. Returns the
-/// rank that joined last (the highest of several), whose variables are those of the last step.
+/// Signals that this rank has no more data. Until all ranks have called join(), contributes zeros
+/// to the allreduce() calls and gradients of the remaining ranks. Variables of this rank do not
+/// change. Returns the rank that joined last (the highest if several did), whose variables are
+/// those of the last step.
 int join(SourceLocation where = SourceLocation::current());
 
 /// A tape whose gradients are averaged over all ranks, bucket by bucket as they become ready.
@@ -74,13 +77,14 @@ class DistributedGradientTape {
   const ReduceOp op_;
 };
 
-/// An optimizer that updates with gradients averaged over all ranks, once per update if it has
-/// gradient_accumulation_steps (Horovod's backward_passes_per_step).
+/// An optimizer that updates with gradients averaged over all ranks. With
+/// gradient_accumulation_steps (Horovod's backward_passes_per_step), it averages them once per
+/// update.
 class DistributedOptimizer {
  public:
   /// `optimizer` must outlive this object. Throws kInvalidArgument unless `op` is kMean or kSum.
   explicit DistributedOptimizer(Optimizer& optimizer, ReduceOp op = ReduceOp::kMean);
-  /// Same as Optimizer's, for the loss of this rank's batch: its mean over the rank's own examples.
+  /// Same as Optimizer's functions; `loss` is the mean over this rank's own examples.
   void minimize(GradientTape& tape, const Tensor& loss,
                 const SourceLocation& where = SourceLocation::current());
   void apply_gradients(std::span<const Gradient> gradients,

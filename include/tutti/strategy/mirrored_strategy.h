@@ -9,14 +9,15 @@
 
 namespace tutti {
 
-/// Keeps a copy of every variable on every device. Gradients are summed over replicas by
-/// CrossDeviceOps and each copy is updated from equal values, so copies stay bit-identical.
+/// Strategy with a copy of every variable on every device. CrossDeviceOps sums gradients over
+/// replicas, and each copy is updated from equal values, so copies stay bit-identical.
 /// tf.distribute.MirroredStrategy.
 class MirroredStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that does not exist.
+  /// Throws kInvalidArgument for duplicate devices and kUnavailable for a device that does not
+  /// exist.
   explicit MirroredStrategy(LocalStrategyOptions options = {});
-  /// `MirroredStrategy("cpu:0-1")`.
+  /// Takes only devices: `MirroredStrategy("cpu:0-1")`.
   template <std::convertible_to<DeviceList> Devices>
   explicit MirroredStrategy(const Devices& devices)
       : MirroredStrategy(LocalStrategyOptions{.devices = devices}) {}

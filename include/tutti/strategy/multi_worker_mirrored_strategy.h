@@ -22,12 +22,13 @@ class StateDigest;
 /// This worker's replicas, and how workers find, watch and compare each other. Must be equal on all
 /// workers, except for the devices in `local`.
 struct MultiWorkerOptions {
-  /// For this worker, except `replicas` (of all workers, spread evenly, the first workers getting
-  /// one more; 0: one per local device) and `replica_weights` (of all replicas). cross_device_ops
-  /// names the algorithm that sums gradients between workers: canonical, ring,
-  /// hierarchical_copy, mpi or a plugin that spans processes; or nccl, if each replica
-  /// has its own GPU. Default: nccl if all workers support it and `deterministic` is not set, else
-  /// canonical; a log line states why. Other values are combined in canonical order.
+  /// Options of this worker, except that `replicas` and `replica_weights` are those of all workers.
+  /// Replicas are divided evenly, and the first workers get one more if needed; 0: one replica per
+  /// local device. cross_device_ops names the algorithm that sums gradients between workers:
+  /// canonical, ring, hierarchical_copy, mpi or a plugin that spans processes; or nccl, if each
+  /// replica has its own GPU. Default: nccl if all workers support it and `deterministic` is not
+  /// set, else canonical; a log line states why. Values other than gradients are combined in
+  /// canonical order.
   LocalStrategyOptions local = {};
   /// How the workers find and watch each other.
   WorkerGroupOptions cluster = {};
@@ -39,23 +40,25 @@ struct MultiWorkerOptions {
   int digest_steps = 0;
 };
 
-/// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order, and the
-/// same number of replicas gives the same bits on one worker or many (with algorithms that add in
-/// canonical order). Every worker must run the same program and make the same calls: run(),
-/// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
-/// collective. A worker that fails or is lost ends the step on all of them with an error that names
-/// it; afterwards the strategy refuses to run. tf.distribute.MultiWorkerMirroredStrategy.
+/// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order. With
+/// algorithms that add in canonical order, results depend on the number of replicas, but not on the
+/// number of workers, to the bit. Every worker must run the same program and make the same calls:
+/// run(), reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and
+/// saves are collective. A worker that fails or is lost ends the step on all of them with an error
+/// that names it; afterwards the strategy refuses to run.
+/// tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
-  /// Trains on the cluster's chief and workers; an empty cluster is this process alone. Waits for
-  /// all of them. Throws as WorkerGroup::join(); kInvalidArgument as MirroredStrategy, if the
-  /// workers' options contradict each other, and if a worker cannot use the named NCCL;
-  /// kUnimplemented for compressed gradients on GPUs, or with an algorithm that is not canonical.
+  /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.
+  /// Waits until all of them have joined. Throws as WorkerGroup::join() and MirroredStrategy do.
+  /// Also throws kInvalidArgument if the workers' options contradict each other, or if NCCL is
+  /// named and a worker cannot use it; kUnimplemented for compressed gradients on GPUs or with an
+  /// algorithm that is not canonical.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
   /// Same as above, but for workers that are already connected: this worker is
   /// communicator->rank(), and gradients are summed between workers by the communicator's
-  /// algorithm, or by NCCL as above. Ignores options.cluster.
+  /// algorithm, or by NCCL under the same conditions as above. Ignores options.cluster.
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
                                        MultiWorkerOptions options = {});
   MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
@@ -65,9 +68,9 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   ~MultiWorkerMirroredStrategy() override;
 
   /// Returns true if this process replaces a worker that died while the others kept running. A
-  /// replacement can create variables and datasets; it trains once Recovery::run() has connected
-  /// it. Without Recovery the other workers end as well; once all were restarted, the first step
-  /// connects them as a new job.
+  /// replacement can create variables and datasets; it can train after Recovery::run() has
+  /// connected it. Without Recovery the other workers end as well; after all have been restarted,
+  /// the first step connects them as a new job.
   bool is_replacement() const;
   /// Returns the worker that the last warning named as slow. Equal on all workers.
   std::optional<Straggler> straggler() const;

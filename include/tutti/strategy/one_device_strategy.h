@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Runs one replica on `device`, and creates variables there. Values are never exchanged, so of the
-/// communication options only the policy for non-finite values has an effect.
+/// Strategy that runs one replica on one device and stores variables there. Values are never
+/// exchanged, so the only communication option with an effect is the policy for non-finite values.
 /// tf.distribute.OneDeviceStrategy.
 class OneDeviceStrategy final : public Strategy {
  public:

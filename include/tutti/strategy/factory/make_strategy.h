@@ -14,13 +14,14 @@
 
 namespace tutti {
 
-/// Options that a program can let its user choose, the same for every strategy. Options that the
-/// chosen strategy does not use are logged once as a warning, since a program that swaps strategies
-/// may set them. All strategies except parameter_server refuse an update_mode other than "sync".
+/// Options for choosing a strategy at run time, the same for every strategy. Options that the
+/// chosen strategy does not use cause one logged warning and no error, because a program that swaps
+/// strategies may set them. All strategies except parameter_server refuse an update_mode other than
+/// "sync".
 struct StrategySpec {
   std::string strategy = "mirrored";  // one of strategy_names()
   std::string devices = "";           // "cpu:0-1", "gpu:0", "xla:0"; empty: default_devices()
-  std::int64_t replicas = 0;          // 0: one per device
+  std::int64_t replicas = 0;          // 0: one replica per device
   /// Algorithm that sums gradients; empty: canonical, or the strategy's preference on GPUs.
   std::string cross_device_ops = "";
   std::string plugin_options = "";    // options of that algorithm: "k=0.01,name=value"
@@ -29,13 +30,13 @@ struct StrategySpec {
   std::string non_finite = "ignore";  // error, skip, zero
   /// Transport between workers: auto, shm, tcp.
   std::string transport = "auto";
-  // Only fully_sharded:
+  // Used by fully_sharded only:
   std::int64_t stage = 3;  // sharded over replicas: 1 slots, 2 gradients too, 3 parameters too
   std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
-  // Only parameter_server:
+  // Used by parameter_server only:
   std::string update_mode = "sync";        // async, sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // for sync_replicas; 0: all workers
-  std::int64_t parameter_servers = 1;      // in this process, if there is no cluster
+  std::int64_t parameter_servers = 1;      // servers in this process without a cluster
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
@@ -43,20 +44,22 @@ struct StrategySpec {
 std::vector<std::string> strategy_names();
 
 /// Creates the strategy. multi_worker_mirrored, fully_sharded and parameter_server take their
-/// cluster from the environment (resolver_from_environment()). Throws kInvalidArgument naming the
-/// option for an unknown name or a senseless combination, and as the strategy's constructor.
+/// cluster from the environment (resolver_from_environment()). Throws kInvalidArgument, naming the
+/// option, for an unknown name or contradictory options; also throws as the strategy's constructor
+/// does.
 std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec);
-/// Same as above, but by name: `make_strategy("mirrored", {.devices = "cpu:0-1"})`.
+/// Same as above, but takes the name separately: `make_strategy("mirrored", {.devices =
+/// "cpu:0-1"})`.
 std::unique_ptr<Strategy> make_strategy(std::string_view name, StrategySpec spec = {});
 
 /// Returns `otherwise`, overridden by TUTTI_STRATEGY, TUTTI_DEVICES and TUTTI_CROSS_DEVICE_OPS.
 StrategySpec strategy_spec_from_environment(StrategySpec otherwise = {});
 
-/// Declares --strategy, --devices, --replicas, --cross-device-ops, --transport and the like, bound
-/// to `spec`, whose values are the defaults.
+/// Declares a flag for each option of `spec` (--strategy, --devices, --replicas, ...) that sets it.
+/// The values in `spec` are the defaults.
 void add_strategy_flags(Flags& flags, StrategySpec& spec);
 
-/// Returns the part of the options that concerns how gradients are summed.
+/// Returns the options in `spec` that concern summing gradients.
 CommunicationOptions communication_options(const StrategySpec& spec);
 
 }  // namespace tutti

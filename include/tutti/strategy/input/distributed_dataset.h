@@ -14,10 +14,11 @@
 
 namespace tutti {
 
-/// Yields PerReplica<Batch>: slice v of each global batch for replica v of this worker. A replica
-/// without rows gets an empty batch and still runs; all workers make the same number of steps. Call
-/// number e of begin() starts epoch e. Made by Strategy::distribute_dataset(). A handle: copies
-/// share the position. Not thread-safe. tf.distribute.DistributedDataset.
+/// Dataset whose elements are PerReplica<Batch>: slice v of each global batch is for replica v of
+/// this worker. A replica without rows gets an empty batch and still runs; all workers make the
+/// same number of steps. The first call of begin() starts epoch 0, the next one epoch 1, and so on.
+/// Made by Strategy::distribute_dataset(). A handle: copies share the position. Not thread-safe.
+/// tf.distribute.DistributedDataset.
 class DistributedDataset {
  public:
   class Iterator {
@@ -25,7 +26,7 @@ class DistributedDataset {
     using value_type = PerReplica<Batch>;
     using difference_type = std::ptrdiff_t;
     Iterator() = default;
-    /// Throw kOutOfRange at the end.
+    /// Both operators throw kOutOfRange at the end.
     const PerReplica<Batch>& operator*() const;
     const PerReplica<Batch>* operator->() const { return &**this; }
     Iterator& operator++();
@@ -38,21 +39,24 @@ class DistributedDataset {
     std::optional<PerReplica<Batch>> current_;
   };
 
-  /// Starts the next epoch, or continues the restored one after restore(). Ends older iterators.
+  /// Starts the next epoch, or resumes the restored epoch after restore(). Invalidates older
+  /// iterators.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
-  /// Returns the global batches per epoch, if known; kInfinite if it never ends.
+  /// Returns the number of global batches per epoch, if known; kInfinite if the dataset never ends.
   std::optional<std::int64_t> cardinality() const;
-  /// Returns the rows of a full global batch (by function: of a full step), if known.
+  /// Returns the number of rows of a full global batch, if known. For a dataset made by a function,
+  /// that is the number of rows of a full step.
   std::optional<std::int64_t> global_batch_size() const;
-  /// Returns the seconds of waiting for input since the last call, as in the progress line.
+  /// Returns the seconds spent waiting for input since the last call, which the progress line
+  /// shows.
   double take_wait_seconds();
 
-  /// Returns the position that a checkpoint stores: epoch, steps yielded or skipped in it, and
-  /// global batch, equal on all workers. Prefetched batches that were not yielded do not count.
-  /// restore() throws kFailedPrecondition for a position within an epoch if its global batch
-  /// differs, where both are known.
+  /// Returns the position that a checkpoint stores: the epoch, the number of its steps yielded or
+  /// skipped, and the global batch size. Equal on all workers. Prefetched batches that were not
+  /// yielded do not count. restore() throws kFailedPrecondition for a position within an epoch if
+  /// both global batch sizes are known and differ.
   Json position() const;
   void restore(const Json& position);
 

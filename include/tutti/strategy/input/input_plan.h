@@ -1,5 +1,5 @@
-// Input of replicas: the user's options, the strategy's description of its replicas, and rules that
-// split batches.
+// Input of replicas: the user's options, the strategy's description of its replicas, and functions
+// that split batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,37 +17,38 @@ namespace tutti {
 
 /// Assignment of a global batch's rows to replicas when several workers train.
 enum class ShardingRule {
-  /// All workers read the same order and split each global batch over all replicas
-  /// (replica_rows()). Batches, and so the bits, equal those of one process with the same number of
-  /// replicas.
+  /// All workers read the dataset in the same order and split each global batch over all replicas
+  /// (replica_rows()). Batches, and so the bits of results, equal those of one process with the
+  /// same number of replicas.
   kCanonical,
   /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches by
-  /// batch_sizes_for_worker(), or by rebatch_evenly() if sharded by DATA. A single worker reads
-  /// everything and splits it likewise: 10 rows for 3 replicas are 4, 3, 3, by DATA 4, 4, 2.
+  /// batch_sizes_for_worker(), or with rebatch_evenly() if the policy is DATA. A single worker
+  /// reads the entire dataset and splits it in the same way: 3 replicas get 4, 3 and 3 of 10 rows,
+  /// or 4, 4 and 2 with DATA.
   kTensorFlow
 };
 
 /// How a dataset is read, split and passed to replicas. tf.distribute.InputOptions.
 struct InputOptions {
-  /// Global batches that a separate thread reads and splits ahead; 0: read on the caller's thread.
-  /// (tf's experimental_per_replica_buffer_size counts batches of one replica.)
+  /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
+  /// reads. (tf's experimental_per_replica_buffer_size counts batches of one replica.)
   int prefetch = 2;
-  /// This and the next option have no effect on datasets made by function.
+  /// This and the next option have no effect on datasets made by a function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
-  /// true: each replica's slice is copied to its device when it is yielded. false: it stays in host
-  /// memory, and operations of the step copy the tensors that they use. tf's
+  /// true: each replica's slice is copied to its device when it is yielded. false: the slice stays
+  /// in host memory, and operations of the step copy the tensors that they use. tf's
   /// experimental_fetch_to_device.
   bool fetch_to_device = true;
-  /// true throws kUnimplemented, as datasets are read on the host. tf's
+  /// true: throws kUnimplemented, because datasets are read on the host. tf's
   /// experimental_place_dataset_on_device.
   bool place_dataset_on_device = false;
 };
 
 /// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,
-/// which is split. kWhole: consecutive elements go to consecutive replicas (tf's datasets made by
-/// function).
+/// which is split. kWhole: consecutive elements are passed unsplit to consecutive replicas (tf's
+/// datasets made by a function).
 enum class InputCut { kSplit, kWhole };
 
 /// Row count that a worker reports when it has no rows left; see InputPlan::rows_of_workers.
@@ -56,22 +57,23 @@ inline constexpr std::int64_t kNoMoreRows = -1;
 /// A strategy's description of its replicas.
 struct InputPlan {
   std::vector<Device> replica_devices = {};  // of this worker
-  std::vector<double> weights = {};          // one per replica of all workers; empty: equal shares
+  std::vector<double> weights = {};          // one per replica on any worker; empty: equal
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 
-  int num_replicas_in_sync = 0;  // of all workers; 0: replica_devices are all
-  int first_replica = 0;         // of this worker among them
+  int num_replicas_in_sync = 0;  // on all workers; 0: replica_devices has all
+  int first_replica = 0;         // of this worker among all replicas
   int num_workers = 1;
   int worker = 0;
-  /// Sends this worker's number of rows in the next step (kNoMoreRows at its end) to all workers
-  /// and returns theirs in worker order; blocks until all have called it. begin() and ++ call it on
-  /// the caller's thread once per step, including the last step, which has no rows. Required with
-  /// several workers if they read their own parts: by tf's rule, or from datasets made by function.
-  /// A worker whose part has ended gets empty batches until no worker has rows.
+  /// Sends the number of rows that this worker has for the next step (kNoMoreRows at its end) to
+  /// all workers. Returns the numbers of all workers in worker order; blocks until all workers have
+  /// called it. begin() and ++ call it on the caller's thread once per step, including the last
+  /// step, which has no rows. Required if several workers each read their own part, either by tf's
+  /// rule or from datasets made by a function. A worker whose part has ended gets empty batches
+  /// until no worker has rows.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
-  /// Called with each global batch from which this worker takes its rows and which all workers must
-  /// read alike. `is_first`: the batch is the first of a pass over the dataset.
+  /// Called with each global batch from which this worker takes its rows; all workers must read
+  /// equal batches. `is_first`: true for the first batch of a pass over the dataset.
   std::function<void(const Element& batch, bool is_first)> note_global_batch = {};
 };
 
@@ -81,8 +83,8 @@ struct InputContext {
   int input_pipeline_id = 0;
   int num_replicas_in_sync = 1;
 
-  /// Returns global_batch_size / num_replicas_in_sync. Throws kInvalidArgument naming both if it
-  /// does not divide.
+  /// Returns global_batch_size / num_replicas_in_sync. Throws kInvalidArgument, naming both, if the
+  /// division leaves a remainder.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
   /// Returns a text such as "input pipeline id 1, total: 3".
   std::string to_string() const;
@@ -95,26 +97,27 @@ struct ValueContext {
 };
 
 /// Returns the row counts of the replicas for a batch of `rows` rows by the canonical rule:
-/// ceil(rows / V) each while rows last, so the last replicas may get fewer or none.
-/// tf.distribute.MirroredStrategy does so with datasets that do not begin at files.
+/// ceil(rows / V) each for V replicas while rows last, so the last replicas may get fewer or none.
+/// tf.distribute.MirroredStrategy uses this rule for datasets that are not read from files.
 std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
-/// Same as replica_rows(), but proportional to `weights` by largest remainder (ties: lower one).
+/// Same as replica_rows(), but the counts are proportional to `weights`, rounded by the largest
+/// remainder method. The lower index wins a tie.
 std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows, std::span<const double> weights);
 
 /// Returns tf's batch_sizes: num_workers * replicas_per_worker sizes that sum to the global batch
-/// and differ by at most 1. They are rotated left by worker * replicas_per_worker, so that each
-/// step's sizes sum to the global batch over the workers.
+/// and differ by at most 1. They are rotated left by worker * replicas_per_worker, so that in each
+/// step the sizes of all workers sum to the global batch.
 std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size, int num_workers,
                                                  int replicas_per_worker, int worker);
 
-/// Splits each batch of `dataset` into pieces of the given sizes, cyclically; a size of 0 yields an
-/// empty piece. Rows are numbered over the whole dataset: a piece may join rows of two batches, as
-/// in tf's rebatch. With drop_remainder an incomplete last piece is dropped.
+/// Divides the rows of `dataset` into batches of the given sizes, which are used cyclically; a size
+/// of 0 yields an empty batch. A new batch may join rows of two old batches, as in tf's rebatch.
+/// With drop_remainder an incomplete last batch is dropped.
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
 
-/// Splits each batch into num_pieces pieces of ceil(rows / num_pieces) rows, the last ones smaller
-/// or empty: tf's legacy rule.
+/// Splits each batch into num_pieces batches of ceil(rows / num_pieces) rows, of which the last may
+/// be smaller or empty: tf's legacy rule.
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces);
 
 }  // namespace tutti

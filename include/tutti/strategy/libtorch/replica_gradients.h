@@ -14,7 +14,7 @@
 
 namespace tutti::torch::internal {
 
-/// Memory of one replica whose elements are reduced over all replicas without an input copy.
+/// Memory of one replica's values, which are reduced over all replicas without an input copy.
 class ReplicaMemory : public FlatMemory {
  public:
   /// Allocates the memory. Call it after the last add().
@@ -33,8 +33,9 @@ class ReplicaMemory : public FlatMemory {
   MutableTensor flat_;
 };
 
-/// Gradients of one replica's parameters, as views of one memory per type. A flag per parameter
-/// follows, 1 if this replica has a gradient; all_reduce() finds parameters that no replica used.
+/// Gradients of one replica's parameters, as views of one memory per type. After them the memory
+/// holds a flag per parameter: 1 if this replica has a gradient. The sum of the flags shows
+/// all_reduce() which parameters no replica used.
 class ReplicaGradients {
  public:
   explicit ReplicaGradients(const std::vector<::torch::Tensor>& parameters) {

@@ -1,4 +1,4 @@
-// A libtorch module and optimizer per replica of a strategy, kept equal.
+// Copies of a libtorch module and optimizer, one per replica of a strategy, that stay equal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,14 +17,14 @@ namespace tutti::torch {
 
 namespace internal {
 
-/// Returns the index of the calling replica within this process; 0 outside every run. Throws
+/// Returns the index of the calling replica within this process; 0 outside run(). Throws
 /// kFailedPrecondition naming `who` in a replica of another strategy.
 inline std::size_t local_replica(const Strategy& strategy, std::string_view who) {
   const ReplicaContext* const replica = get_replica_context();
   if (!replica || &replica->strategy() == &default_strategy()) return 0;
   if (&replica->strategy() != &strategy) {
     fail(ErrorCode::kFailedPrecondition, who, ": expected a replica of '", strategy.name(),
-         "', whose module this is, got one of '", replica->strategy().name(), "'");
+         "', which owns this module, got a replica of '", replica->strategy().name(), "'");
   }
   return static_cast<std::size_t>(replica->replica_id() - strategy.first_replica());
 }
@@ -43,15 +43,16 @@ inline std::size_t local_replica(const Strategy& strategy, std::string_view who)
 ///       optimizer.step();  // gradients become the mean over replicas
 ///     }, batch);
 ///
-/// Inside run() each replica uses its own module; outside, calls use the first replica's module of
-/// this process. All start with the parameters and buffers of replica 0, and equal gradients keep
-/// the parameters bit-identical on all replicas of all workers. Buffers (running averages of batch
-/// normalisation) stay local to each replica until broadcast().
+/// Inside run() each replica uses its own module; outside run(), calls use the module of this
+/// process's first replica. All modules start with the parameters and buffers of replica 0, and
+/// equal gradients keep the parameters bit-identical on all replicas of all workers. Buffers
+/// (running averages of batch normalisation) stay local to each replica until broadcast().
 ///
 /// `Module` is a module holder (torch::nn::Linear, or one made by TORCH_MODULE) or a
 /// std::shared_ptr to a module. Parameters must be dense and on the CPU, and may not be added,
-/// removed or converted later. The strategy's replicas must be on the CPU, and it must outlive this
-/// object. Inside run() each replica's thread may use it concurrently; outside, one thread.
+/// removed or converted later. The strategy's replicas must be on the CPU, and the strategy must
+/// outlive this object. Inside run() the replicas' threads may use this object concurrently;
+/// outside run(), only one thread may.
 template <class Module>
 class Replicated {
  public:
@@ -79,15 +80,17 @@ class Replicated {
     return module()->forward(std::forward<Inputs>(inputs)...);
   }
 
-  /// Return this replica's module, as `make` made it, or a pointer: parameters(), train(), eval().
+  /// Return this replica's module as `make` returned it, or a pointer for calls such as
+  /// parameters(), train() and eval().
   Module& module() { return modules_[internal::local_replica(strategy_, "Replicated")]; }
   auto* operator->() { return &*module(); }
 
   /// Replaces gradients by their mean over all replicas of all workers, or by their sum (for losses
-  /// divided by the global batch, as in tf), with the same bits on all. All replicas call it inside
-  /// run(), after backward(). A parameter that this replica did not use counts as 0; one that no
-  /// replica used keeps its gradient. Throws kFailedPrecondition outside run(), kInvalidArgument
-  /// for another op, kUnimplemented for sparse gradients, and as ReplicaContext::all_reduce().
+  /// divided by the global batch size, as in tf). All replicas get the same bits. All replicas call
+  /// it inside run(), after backward(). A parameter that this replica did not use counts as 0; one
+  /// that no replica used keeps its gradient. Throws kFailedPrecondition outside run(),
+  /// kInvalidArgument for another op, kUnimplemented for sparse gradients, and as
+  /// ReplicaContext::all_reduce().
   void reduce_gradients(ReduceOp op = ReduceOp::kMean,
                         SourceLocation where = SourceLocation::current()) {
     ReplicaContext& replica = ReplicaContext::current();
@@ -102,7 +105,7 @@ class Replicated {
     gradients_[internal::local_replica(strategy_, "Replicated")].all_reduce(op, replica, where);
   }
 
-  /// Copies parameters and buffers of replica 0 to all replicas, e.g. after they were loaded there,
+  /// Copies parameters and buffers of replica 0 to all replicas, e.g. after replica 0 loaded them,
   /// or before replicas evaluate or save. All workers call it outside run().
   void broadcast() {
     strategy_.run([this] {
@@ -117,7 +120,7 @@ class Replicated {
   const std::vector<Module>& modules() const { return modules_; }
 
  private:
-  // Broadcasts bytes by a sum, to which the other replicas contribute zeros.
+  // Broadcasts bytes by summing them with zeros from all replicas except replica 0.
   static void broadcast(std::vector<::torch::Tensor>& tensors, ReplicaContext& replica) {
     const ::torch::NoGradGuard no_grad;
     internal::ReplicaMemory memory;
@@ -148,12 +151,12 @@ class Replicated {
   std::vector<Module> modules_;
   std::vector<internal::ReplicaGradients> gradients_;
 };
-/// Deduces the type of module from the result of `make`.
+/// Deduces the module type from the result of `make`.
 template <class Make>
 Replicated(Strategy&, Make&&) -> Replicated<std::invoke_result_t<Make&>>;
 
-/// One optimizer per replica, for all parameters of its module; equal gradients keep their states
-/// equal.
+/// One optimizer per replica, for all parameters of that replica's module. Equal gradients keep the
+/// optimizers' states equal.
 template <class Optimizer>
 class ReplicatedOptimizer {
  public:
@@ -169,8 +172,8 @@ class ReplicatedOptimizer {
     }
   }
 
-  /// Calls Replicated::reduce_gradients(op), then the optimizer's step(). All replicas call it in
-  /// run().
+  /// Calls Replicated::reduce_gradients(op), then this replica's optimizer's step(). All replicas
+  /// call it inside run().
   void step(ReduceOp op = ReduceOp::kMean, SourceLocation where = SourceLocation::current()) {
     reduce_(op, where);
     (*this)->step();

@@ -21,23 +21,24 @@ struct MeshAxis {
 };
 
 /// Logical array of devices with named axes: `DeviceMesh{{"data", 2}, {"model", 4}}`. Its positions
-/// are numbered in row-major order, so those of the last axis are neighbours. A value type.
-/// keras.distribution.DeviceMesh.
+/// are numbered in row-major order, so positions along the last axis have consecutive numbers. A
+/// value type. keras.distribution.DeviceMesh.
 class DeviceMesh {
  public:
   /// Throws kInvalidArgument for no axis or more than eight, an empty or repeated name, and a size
   /// below 1.
   DeviceMesh(std::initializer_list<MeshAxis> axes) : DeviceMesh(std::vector<MeshAxis>(axes)) {}
   explicit DeviceMesh(std::vector<MeshAxis> axes);
-  /// Parses "data=2,model=4". Throws kInvalidArgument showing the form.
+  /// Parses text such as "data=2,model=4". Throws kInvalidArgument, showing this format, for other
+  /// text.
   static DeviceMesh parse(std::string_view text);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  /// Returns the index of the axis. Throws kNotFound listing the names.
+  /// Returns the index of the axis. Throws kNotFound, listing all names, if there is no such axis.
   int index_of(std::string_view axis) const;
   /// Returns the product of the sizes.
   int num_positions() const;
-  /// Returns "data=2,model=4".
+  /// Returns text such as "data=2,model=4".
   std::string to_string() const;
   bool operator==(const DeviceMesh&) const = default;
 
@@ -46,28 +47,31 @@ class DeviceMesh {
 };
 
 /// Name of the mesh axis over which each dimension of a tensor is sharded; empty: the dimension is
-/// not. `Layout{"", "model"}` shards the columns of a matrix. keras.distribution.TensorLayout.
+/// not sharded. `Layout{"", "model"}` shards the columns of a matrix.
+/// keras.distribution.TensorLayout.
 struct Layout {
   Layout() = default;
   Layout(std::initializer_list<const char*> names) : axes(names.begin(), names.end()) {}
 
   std::vector<std::string> axes;
 
-  /// Returns "[-, model]".
+  /// Returns text such as "[-, model]".
   std::string to_string() const;
   bool operator==(const Layout&) const = default;
 };
 
-/// Layouts of variables by name. A key is a name, or a regular expression that matches a part of
-/// the names; names without a key are not sharded. keras.distribution.LayoutMap.
+/// Layouts of variables by name. A key is a name, or a regular expression that is searched in
+/// names; variables that no key matches are not sharded. keras.distribution.LayoutMap.
 class LayoutMap {
  public:
   LayoutMap() = default;
   LayoutMap(std::initializer_list<std::pair<std::string, Layout>> entries);
-  /// Adds a key. Throws kAlreadyExists; kInvalidArgument for an expression that is not regular.
+  /// Adds a key. Throws kAlreadyExists if the key exists, and kInvalidArgument if it is not a valid
+  /// regular expression.
   void set(std::string key, Layout layout);
-  /// Returns the layout of the variable; nullopt if no key matches. An equal key precedes
-  /// expressions. Throws kInvalidArgument if several expressions match, naming them.
+  /// Returns the layout of the variable; nullopt if no key matches. A key equal to the name takes
+  /// precedence over regular expressions. Throws kInvalidArgument, naming the expressions, if
+  /// several match.
   std::optional<Layout> find(std::string_view variable) const;
   const std::vector<std::pair<std::string, Layout>>& entries() const { return entries_; }
 

@@ -1,4 +1,4 @@
-// Functions of the local parts of tensors on a mesh, with explicit collectives.
+// Runs a function on the local parts of tensors on a mesh, with explicit collectives.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,9 +17,9 @@ namespace internal {
 class MeshPosition;
 }
 
-/// Context of a function of local_map(): this position's coordinates, and collectives over one axis
-/// of the mesh, all differentiable. All positions make the same calls with values of one shape;
-/// each function below combines the values of the positions that differ in `axis` only. Valid
+/// Context that local_map() passes to its function: this position's coordinates, and differentiable
+/// collectives over one axis of the mesh. All positions make the same calls with values of one
+/// shape; each collective combines the values of positions that differ only along `axis`. Valid
 /// during the call and, for gradients, until the step ends.
 ///
 /// All functions throw kNotFound for an unknown axis, and kInvalidArgument for a dimension, an
@@ -31,13 +31,14 @@ class LocalMapContext {
   /// Returns this position's index along the axis.
   int index(std::string_view axis) const;
 
-  /// Returns the sum of all values.
+  /// Returns the sum of all positions' values.
   Tensor all_reduce(const Tensor& x, std::string_view axis,
                     const SourceLocation& where = SourceLocation::current()) const;
-  /// Returns all values, concatenated along `dim` by index.
+  /// Returns all positions' values, concatenated along `dim` in the order of index().
   Tensor all_gather(const Tensor& x, std::string_view axis, int dim,
                     const SourceLocation& where = SourceLocation::current()) const;
-  /// Divides the sum of all values along `dim`; returns the part that index() numbers.
+  /// Divides the sum of all values along `dim` into size() equal parts; returns part number
+  /// index().
   Tensor reduce_scatter(const Tensor& x, std::string_view axis, int dim,
                         const SourceLocation& where = SourceLocation::current()) const;
   /// Divides each value along `split_dim` and sends part i to index i. Returns the received parts,
@@ -47,10 +48,11 @@ class LocalMapContext {
   /// Sends the value to index() + shift, cyclically; returns the received value.
   Tensor send_receive(const Tensor& x, std::string_view axis, int shift,
                       const SourceLocation& where = SourceLocation::current()) const;
-  /// Returns the value of index `root`.
+  /// Returns the value of the position with index `root`.
   Tensor broadcast(const Tensor& x, std::string_view axis, int root,
                    const SourceLocation& where = SourceLocation::current()) const;
-  /// Returns the sum of all values at index `root`, and zeros elsewhere.
+  /// Returns the sum of all values at the position with index `root`, and zeros at the other
+  /// positions.
   Tensor reduce(const Tensor& x, std::string_view axis, int root,
                 const SourceLocation& where = SourceLocation::current()) const;
 
@@ -72,23 +74,24 @@ class LocalMapContext {
   internal::MeshPosition* position_;  // nullptr: outside a step of a mesh strategy
 };
 
-/// Function of local tensors: this position's parts of the inputs.
+/// Function that local_map() calls; `inputs` are this position's parts of the global inputs.
 using LocalFunction =
     std::function<std::vector<Tensor>(LocalMapContext& context, const std::vector<Tensor>& inputs)>;
 
-/// In a step of a MeshStrategy, calls `fn` on every position with its parts of the inputs, which
-/// are relaid to `in_layouts`, and returns tensors of `out_layouts` whose parts are the results. In
-/// `fn`, operations compute with local tensors, and only the context exchanges values. The global
-/// shape of a result is the local one times the sizes of the axes of its layout; over all other
-/// axes, the results must be equal. Differentiable. `fn` may use values that depend on variables as
-/// inputs only, and its random operations draw the same numbers on every position.
+/// In a step of a MeshStrategy, changes the layouts of the inputs to `in_layouts` and calls `fn` on
+/// every position with its parts of them. Returns tensors with `out_layouts` whose parts are the
+/// results of `fn`. In `fn`, operations compute with local tensors, and only the context exchanges
+/// values. Each global dimension of a result is the local one times the size of its axis in the
+/// layout; results must be equal along all axes that the layout does not use. Differentiable.
+/// Values that depend on variables must be passed to `fn` as inputs. Random operations in `fn` draw
+/// the same numbers on every position.
 ///
-/// Elsewhere calls `fn` once with the inputs; all axes have one position.
+/// Outside such a step, calls `fn` once with the full inputs; every axis has one position.
 ///
-/// Collective within the step. Throws kInvalidArgument for another number of layouts than of
-/// tensors, layouts that the mesh or a shape does not allow, results whose shapes or dtypes differ
-/// between positions, and other tensors from outside in `fn`. Both jax.shard_map and PyTorch's
-/// local_map do this.
+/// Collective within the step. Throws kInvalidArgument if the numbers of layouts and tensors
+/// differ, if the mesh or a shape does not allow a layout, if shapes or dtypes of results differ
+/// between positions, or if `fn` uses an outside tensor that is not an input. Corresponds to
+/// jax.shard_map and PyTorch's local_map.
 std::vector<Tensor> local_map(const LocalFunction& fn, const std::vector<Tensor>& inputs,
                               const std::vector<Layout>& in_layouts,
                               const std::vector<Layout>& out_layouts,
