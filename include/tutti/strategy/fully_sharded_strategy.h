@@ -80,7 +80,7 @@ class FullyShardedStrategy final : public Strategy {
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;
-  std::shared_ptr<const Placement> placement_;  // of variables that are not sharded
+  std::shared_ptr<const Placement> placement_;  // of sharded variables, which read as one component
 };
 
 }  // namespace tutti

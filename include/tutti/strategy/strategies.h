@@ -1,4 +1,4 @@
-// Includes the strategies of one process: variables mirrored on its devices, or on one device.
+// Includes the strategies that train in one process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -17,13 +17,14 @@
 
 namespace tutti {
 
-/// Flag that is set once to cancel work and checked by the threads that do it. Thread-safe.
+/// Flag that requests cancellation of work; the working threads check it. Cannot be reset.
+/// Thread-safe.
 class CancellationToken {
  public:
   void cancel();
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
-  /// Registers a callback that runs once, in cancel(), or immediately if already cancelled. It must
-  /// not block: the canceller may hold locks.
+  /// Registers a callback that runs once: in cancel(), or immediately if already cancelled. The
+  /// callback must not block, because the caller of cancel() may hold locks.
   void on_cancel(std::function<void()> told);
 
  private:
@@ -32,11 +33,11 @@ class CancellationToken {
   std::vector<std::function<void()>> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Id below which all closures have ended, as the coordinator last reported it to this worker.
-/// Every OperationBatch carries it. Thread-safe.
+/// Id below which all closures have ended, as last reported to this worker by the coordinator.
+/// Every OperationBatch includes it. Thread-safe.
 class ClosureWatermark {
  public:
-  /// Sets the id to the maximum of `id` and its value.
+  /// Raises the watermark to `id` if it is lower.
   void raise(std::uint64_t id);
   std::uint64_t value() const { return id_.load(std::memory_order_acquire); }
 
@@ -44,16 +45,16 @@ class ClosureWatermark {
   std::atomic<std::uint64_t> id_{0};
 };
 
-/// One attempt at a closure. Value type; copies share watermark and token. Thread-safe.
+/// One attempt at running a closure. Value type; copies share watermark and token. Thread-safe.
 class ClosureContext {
  public:
-  /// `id`: closure_id(), equal in all attempts. `attempt` counts from 1. `run`: random number of
-  /// the coordinator; servers refuse closures with another one.
+  /// `id`: closure_id(), equal in all attempts. `attempt` counts from 1. `run`: random number that
+  /// identifies the coordinator; servers refuse closures with a different one.
   ClosureContext(std::uint64_t id, int attempt, int worker,
                  std::shared_ptr<const ClosureWatermark> watermark = {},
                  std::shared_ptr<const CancellationToken> token = {}, std::uint64_t run = 0);
 
-  /// Returns the number of the closure in the order of schedule(), from 0.
+  /// Returns the index of the closure in the order of schedule() calls, from 0.
   std::uint64_t number() const;
   /// Returns the number that identifies the closure to servers.
   std::uint64_t id() const { return id_; }
@@ -62,8 +63,9 @@ class ClosureContext {
   int worker() const { return worker_; }
   /// Returns the value of the watermark; 0 if the coordinator has reported none.
   std::uint64_t finished_below() const { return watermark_ ? watermark_->value() : 0; }
-  /// Returns true if the result is not needed any more: another closure failed, the coordinator
-  /// stops, or another worker got the closure. Long steps check this and return or throw.
+  /// Returns true if the result is no longer needed, because another closure failed, the
+  /// coordinator is stopping, or the closure was reassigned to another worker. Long steps check
+  /// this and return or throw.
   bool cancelled() const { return token_ != nullptr && token_->is_cancelled(); }
   /// Throws kCancelled if cancelled().
   void throw_if_cancelled() const;
@@ -85,7 +87,8 @@ class ClosureContext {
 };
 
 /// Scope that makes `context` and its random_context(replica) current on this thread. `context`
-/// must outlive it. Each thread that works for a closure (a replica) opens its own.
+/// must outlive the scope. Each thread that works for a closure (one per replica) opens its own
+/// scope.
 class ClosureScope {
  public:
   explicit ClosureScope(const ClosureContext& context, std::uint32_t replica = 0);
@@ -98,17 +101,17 @@ class ClosureScope {
   RandomContextScope random_;
 };
 
-/// Origin of an error, so that callers need not parse messages.
+/// Origin of an error, which callers can check without parsing messages.
 enum class ErrorOrigin : std::uint8_t {
   kUser = 1,  // thrown by the step
-  kInput,     // an argument could not be made: a per-worker resource, a dataset, a conversion
-  kWorker,    // infrastructure: a worker, or the connection to it
-  kServer,    // infrastructure: a parameter server
+  kInput,     // making an argument failed: a per-worker value, a dataset, a conversion
+  kWorker,    // a worker, or the connection to it, failed
+  kServer,    // a parameter server failed
 };
 /// Returns "user", "input", "worker" or "ps".
 std::string_view to_string(ErrorOrigin origin);
 
-/// Error with an explicit origin. Any other error that a step throws has the origin kUser.
+/// Error with an explicit origin. All other errors that a step throws have the origin kUser.
 class OriginError : public Error {
  public:
   OriginError(ErrorOrigin origin, ErrorCode code, std::string message)
@@ -132,15 +135,15 @@ struct ClosureFailure {
   bool operator==(const ClosureFailure&) const = default;
 };
 
-/// Error of closures that failed, thrown by schedule(), join(), done() and fetch(). Its code and
-/// message are those of the first failure; the message lists the others, one per line.
+/// Error of one or more failed closures, thrown by schedule(), join(), done() and fetch(). Has the
+/// code and message of the first failure; the message lists the other failures, one per line.
 class ClosureError : public Error {
  public:
   /// `failures`: at least one, in the order in which they occurred.
   explicit ClosureError(std::vector<ClosureFailure> failures);
 
   ErrorOrigin origin() const { return failures_.front().origin; }
-  /// Returns -1 if there was no worker.
+  /// Returns the worker of the first failure; -1 if the closure had no worker.
   int worker() const { return failures_.front().worker; }
   std::uint64_t closure() const { return failures_.front().closure; }
   const std::vector<ClosureFailure>& failures() const { return failures_; }

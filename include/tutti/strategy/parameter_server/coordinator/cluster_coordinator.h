@@ -53,7 +53,7 @@ class RemoteResult {
 
 }  // namespace internal
 
-/// Future result of a closure, which schedule() returns at once. A handle: copies share the result.
+/// Future result of a closure, returned by schedule(). A handle: copies share the result.
 /// Thread-safe. tf.distribute.experimental.coordinator.RemoteValue.
 class RemoteValue {
  public:
@@ -61,8 +61,8 @@ class RemoteValue {
       : result_(std::move(result)) {}
 
   RemoteValueState state() const { return result_->state(); }
-  /// Waits for the result and returns it. Throws the closure's own error (ClosureError); kCancelled
-  /// if it was cancelled (schedule it again); kDeadlineExceeded.
+  /// Waits for the result and returns it. Throws ClosureError if the closure failed, kCancelled if
+  /// it was cancelled and must be scheduled again, and kDeadlineExceeded at the deadline.
   Nest get(TimePoint deadline = TimePoint::max()) const { return result_->get(deadline); }
   /// Same as get(), but returns a C++ value and throws kInvalidArgument if the result has another
   /// type.
@@ -87,40 +87,42 @@ class CoordinatorCore;
 struct CoordinatorTestAccess;
 }  // namespace internal
 
-/// Handle of the coordinator of a strategy. There is one per strategy: copies, and coordinators
-/// made later from the same strategy, share it; the options of the latter are ignored. Its threads
-/// end with the last handle. Thread-safe. tf.distribute.coordinator.ClusterCoordinator.
+/// Handle of a strategy's only coordinator. Copies of the handle, and handles made later from the
+/// same strategy, share that coordinator; the options of later handles are ignored. The
+/// coordinator's threads end with the last handle. Thread-safe.
+/// tf.distribute.coordinator.ClusterCoordinator.
 class ClusterCoordinator {
  public:
-  /// `strategy` must outlive it.
+  /// `strategy` must outlive this handle.
   explicit ClusterCoordinator(CoordinatedStrategy& strategy,
                               ClusterCoordinatorOptions options = {});
 
-  /// Registers `fn` as `step`: a function or lambda whose parameters and result are Tensor,
-  /// numbers, std::string, std containers of these, and per-worker values (T, T& or const T& of a
-  /// PerWorkerValues<T>). It may capture objects that the set-up part of the program made. Call it
-  /// on every task, before start(). Throws kAlreadyExists; kFailedPrecondition after start().
+  /// Registers `fn`, a function or lambda, under the name `step`. Its parameters and result may be
+  /// Tensor, numbers, std::string, and std containers of these; parameters may also be per-worker
+  /// values (T, T& or const T& for a PerWorkerValues<T>). `fn` may capture objects that the program
+  /// made during set-up. Call define() on every task, before start(). Throws kAlreadyExists for a
+  /// name in use, and kFailedPrecondition after start().
   template <class Fn>
   void define(std::string_view step, Fn fn) {
     registry_to_define(step).define(step, std::move(fn));
   }
-  /// On workers and servers whose chief is another process: serves until the chief is done, and
+  /// On workers and servers whose chief is another process, serves until the chief is done, and
   /// returns the exit code for this process: 0, or 1 if the chief was lost or failed. On the chief,
-  /// and if all is in one process: returns nullopt at once. Call it when all steps are defined,
-  /// before start(): `if (const auto code = coordinator.serve()) return *code;`.
+  /// and if all tasks are in one process, returns nullopt at once. Call it after all steps are
+  /// defined and before start(): `if (const auto code = coordinator.serve()) return *code;`.
   std::optional<int> serve();
-  /// Waits until workers can run closures. With a checkpoint_folder, it also gives the variables,
-  /// all made before, the values of its last version. Throws kDeadlineExceeded if no worker joined;
-  /// kFailedPrecondition on a task that has to serve(), for a checkpoint of another program, and if
-  /// a worker defines other steps, which the error names.
+  /// Waits until workers can run closures. With a checkpoint_folder, also restores the variables,
+  /// which must all exist, from its last version. Throws kDeadlineExceeded if no worker joined;
+  /// kFailedPrecondition on a task that must call serve(), for a checkpoint of another program,
+  /// and, naming the difference, if a worker defines other steps.
   void start();
 
-  /// Queues one call of the step for the next free worker and returns at once (it waits while the
-  /// queue is full or another thread joins). Infrastructure errors are retried on another worker;
-  /// each closure's changes count once. Throws kNotFound naming the nearest steps; kInvalidArgument
-  /// for the wrong number of arguments; the first failure of earlier closures (ClosureError). That
-  /// failure is thrown when running closures have ended and queued ones were cancelled; the next
-  /// call works again.
+  /// Queues one call of the step for the next free worker and returns at once, except that it waits
+  /// while the queue is full or another thread is in join(). A closure that fails with an
+  /// infrastructure error is retried on another worker; its changes to variables are applied only
+  /// once. Throws kNotFound, naming steps with similar names; kInvalidArgument for the wrong number
+  /// of arguments; and ClosureError if an earlier closure failed. ClosureError is thrown after
+  /// running closures have ended and queued closures were cancelled; the next call works again.
   template <class... Args>
   RemoteValue schedule(std::string_view step, const Args&... arguments) {
     return schedule_nest(step, Nest(Nest::List{internal::to_nest(arguments)...}));
@@ -128,9 +130,10 @@ class ClusterCoordinator {
   /// Same as schedule(), but with the arguments as a list.
   RemoteValue schedule_nest(std::string_view step, Nest arguments);
 
-  /// Waits until every closure has ended. Throws as schedule() does, and kDeadlineExceeded naming
-  /// the running closures. If a server is lost later, closures since the last checkpoint are
-  /// repeated; after `join({.durable = true})` that checkpoint contains all closures that ended.
+  /// Waits until every closure has ended. Throws ClosureError as schedule() does, and
+  /// kDeadlineExceeded, naming the running closures. If a server is lost later, closures since the
+  /// last checkpoint are repeated; with `join({.durable = true})` that checkpoint contains all
+  /// closures that have ended.
   void join(JoinClosures options);
   void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
   /// Returns true if every closure has ended. Throws as join() does.
@@ -138,9 +141,10 @@ class ClusterCoordinator {
   /// Waits for each result and returns them in order.
   std::vector<Nest> fetch(std::span<const RemoteValue> values) const;
 
-  /// Creates one T per worker, made on it by `make(int worker)` when a step first uses it. If
-  /// workers are other processes, call this on every task, in the same order, before start(). An
-  /// error of `make` is an input error of each closure that uses the value.
+  /// Defines one value of type T per worker, which `make(int worker)` creates on the worker when a
+  /// step first uses it. If workers are other processes, call this on every task, in the same
+  /// order, before start(). If `make` throws, each closure that uses the value fails with an input
+  /// error.
   template <class Make>
   auto create_per_worker(Make make) {
     using T = std::decay_t<std::invoke_result_t<Make&, int>>;
@@ -151,23 +155,23 @@ class ClusterCoordinator {
         });
     return PerWorkerValues<T>(new_handle(id, internal::type_name(typeid(T))));
   }
-  /// Creates a dataset that each worker reads: the whole one, or the one that the function returns
-  /// for its InputContext. The function may not make variables (input error). If workers are other
-  /// processes, see create_per_worker().
+  /// Defines a dataset that each worker reads: all of `dataset`, or the dataset that `make` returns
+  /// for the worker's InputContext. Closures fail with an input error if `make` creates variables.
+  /// If workers are other processes, see create_per_worker().
   PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
   PerWorkerDataset create_per_worker_dataset(std::function<Dataset(const InputContext&)> make);
-  /// Overload for Strategy::distribute_dataset(), which the function calls on each worker:
-  /// iterators return batches for the worker's replicas. Every pass is the dataset's first epoch.
+  /// Overload for a `make` that returns the result of Strategy::distribute_dataset(): iterators
+  /// return batches for the worker's replicas. Every pass is the dataset's first epoch.
   PerWorkerDistributedDataset create_per_worker_dataset(
       std::function<DistributedDataset(const InputContext&)> make);
 
   /// Saves a version of the checkpoint now, including changes made outside closures, and returns
-  /// when it is on disk. Throws the error that prevented it; kDeadlineExceeded; kFailedPrecondition
-  /// without a checkpoint_folder.
+  /// when it is on disk. Throws the error that prevented saving, kDeadlineExceeded at the deadline,
+  /// and kFailedPrecondition without a checkpoint_folder.
   void save_checkpoint(TimePoint deadline = TimePoint::max());
-  /// Returns the number of closures scheduled so far by all coordinators of the strategy. After
-  /// start() with a checkpoint, that is the number of closures that it contains, so a restarted
-  /// program continues with the closure of this number.
+  /// Returns the number of closures scheduled so far. Directly after start() with a checkpoint, it
+  /// is the number of closures that the checkpoint contains, so a restarted program continues by
+  /// scheduling the closure with this index.
   std::uint64_t num_scheduled() const;
 
   bool operator==(const ClusterCoordinator&) const = default;
@@ -179,7 +183,8 @@ class ClusterCoordinator {
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
   PerWorkerHandle new_handle(std::uint64_t id, std::string type);
-  /// `make` receives the worker's context and a number that is different for each worker and pass.
+  /// `make` receives the worker's context and an epoch number that differs for each worker and
+  /// pass.
   template <class Iterator>
   PerWorkerDatasetOf<Iterator> define_dataset(
       std::function<std::shared_ptr<Iterator>(const InputContext&, std::uint64_t epoch)> make);

@@ -1,4 +1,4 @@
-// Options of a coordinator: how it hands out closures, and where it keeps its checkpoint.
+// Options of a coordinator: scheduling of closures, and its checkpoint.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,24 +10,25 @@
 
 namespace tutti {
 
-/// Scheduling, retries and checkpoints of a coordinator. Its constructor throws kInvalidArgument if
-/// most_queued, window or most_attempts is below 1, its start() if checkpoint_interval is not
-/// positive.
+/// Scheduling, retries and checkpoints of a coordinator. The coordinator's constructor throws
+/// kInvalidArgument if most_queued, window or most_attempts is below 1; its start() does if
+/// checkpoint_interval is not positive.
 struct ClusterCoordinatorOptions {
   /// Number of queued closures at which schedule() waits.
   std::size_t most_queued = 4096;
-  /// Closures that a worker in another process has at a time, so that the next one is there when
-  /// the last ends. Near the end of the queue it has one, so that no worker is idle. Workers of
-  /// this process have one.
+  /// Number of closures assigned at a time to a worker in another process, so that the next closure
+  /// has arrived when one ends. Near the end of the queue a worker gets one closure at a time, so
+  /// that no worker is idle. Workers in this process always get one.
   int window = 2;
-  /// A closure fails after this many attempts that infrastructure ended: it may be the cause.
+  /// Number of attempts, each ended by an infrastructure error, after which a closure fails,
+  /// because the closure may cause these errors.
   int most_attempts = 4;
-  /// Upper bound of the delays: worker i gets its first closure after min(i * start_delay,
+  /// Delays of the first closures: worker i gets its first closure after min(i * start_delay,
   /// most_start_delay).
   Duration start_delay = Duration::zero();
   Duration most_start_delay = durations::kJoinTimeout;
-  /// Time for which start() waits for all workers in other processes; then it continues with those
-  /// that have joined.
+  /// Time for which start() waits for all workers in other processes. After that it continues with
+  /// the workers that have joined.
   Duration join_timeout = durations::kJoinTimeout;
   /// Time without a live worker after which the first queued closure fails and the others are
   /// cancelled.
@@ -35,15 +36,17 @@ struct ClusterCoordinatorOptions {
   /// Time without a finished closure after which a watchdog logs the work in progress and the
   /// stacks of all threads; zero or less disables it.
   Duration watchdog_timeout = Duration::zero();
-  /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, none is kept, and a lost
-  /// server process ends the run. With a folder, a lost server takes all servers back to the last
-  /// version, and the closures since then are repeated; a restarted coordinator continues from it
-  /// (num_scheduled()). Only the coordinator reads and writes it. One coordinator per folder.
+  /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, no checkpoint is saved,
+  /// and the loss of a server process ends the run. With a folder, all servers return to the last
+  /// version when one is lost, and the closures since that version are repeated; a restarted
+  /// coordinator continues from the last version (num_scheduled()). Only the coordinator accesses
+  /// the folder. One coordinator per folder.
   std::string checkpoint_folder = {};
-  /// Time between versions. Longer closures delay a version, and are logged.
+  /// Time between versions. A version waits for running closures; if they take longer than this,
+  /// the delay is logged.
   Duration checkpoint_interval = std::chrono::seconds(30);
-  /// A version is saved at once when the arguments of closures that the last one does not contain
-  /// reach this many bytes.
+  /// Maximum size in bytes of the arguments of closures that the last version does not contain;
+  /// when it is reached, a version is saved at once.
   std::size_t most_held_bytes = std::size_t{256} << 20;
 };
 

@@ -15,22 +15,23 @@
 
 namespace tutti {
 
-/// Reference to a per-worker value (PerWorkerValues); a step receives the value of its own worker.
+/// Reference to a per-worker value (PerWorkerValues); a step receives the value of the worker that
+/// runs it.
 struct PerWorkerHandle {
   std::uint64_t id = 0;        // number of the definition
-  std::uint64_t instance = 0;  // number of the value made from it
+  std::uint64_t instance = 0;  // number of the value made from the definition
   std::string type = {};
-  /// Keeps the values alive; not sent.
+  /// Keeps the values alive; not sent to other processes.
   std::shared_ptr<const void> owner = {};
 };
 
-/// A value: nothing, a tensor (a number is one without dimensions), a text, a handle, a list or a
-/// map. nest_conversion.h converts from and to C++ values. Value type.
+/// A value that is nothing, a tensor, a text, a handle, a list or a map. A number is a tensor
+/// without dimensions. nest_conversion.h converts from and to C++ values. Value type.
 class Nest {
  public:
   using List = std::vector<Nest>;
   using Member = std::pair<std::string, Nest>;
-  using Map = std::vector<Member>;  // each name once
+  using Map = std::vector<Member>;  // names are unique
   /// Maximum nesting of lists and maps.
   static constexpr int kDeepest = 32;
 
@@ -50,7 +51,7 @@ class Nest {
   const List* list() const { return std::get_if<List>(&value_); }
   const Map* map() const { return std::get_if<Map>(&value_); }
 
-  /// Returns shapes, not values: "(float32 [], [int64 [3]], {v: int64 []})".
+  /// Returns types and shapes without values: "(float32 [], [int64 [3]], {v: int64 []})".
   std::string structure() const;
 
  private:
@@ -59,12 +60,12 @@ class Nest {
 
 namespace internal {
 
-/// Encodes a nest. The head is a message Nest (cluster/proto/nest.proto). Tensors are in the
-/// payload, which shares their memory (those of GPUs are copied to the host). Throws
-/// kResourceExhausted for a head beyond kLongestHead, kInvalidArgument for nesting deeper than
+/// Encodes a nest. The head is a Nest message (cluster/proto/nest.proto). The payload shares the
+/// memory of the tensors, except that GPU tensors are copied to the host. Throws kResourceExhausted
+/// for a head longer than kLongestHead, and kInvalidArgument for nesting deeper than
 /// Nest::kDeepest.
 Packet encode_nest(const Nest& nest);
-/// Throws kDataLoss for packets that encode_nest() does not write.
+/// Decodes a nest. Throws kDataLoss for a packet that encode_nest() cannot have written.
 Nest decode_nest(const Packet& packet);
 
 }  // namespace internal

@@ -24,18 +24,20 @@ class PerWorkerValues;
 
 namespace internal {
 
-/// Per-worker values of one worker, as its thread finds them.
+/// Per-worker values of one worker, which its steps look up.
 class WorkerResources {
  public:
   virtual ~WorkerResources() = default;
-  /// Returns the value, never nullptr. Throws the error of its creation as an input error.
+  /// Returns the value, never nullptr. If creating the value failed, throws that error as an input
+  /// error.
   virtual std::shared_ptr<void> find(const PerWorkerHandle& handle) = 0;
 };
 
 /// Throws kInvalidArgument "`who`: expected `expected`, got `got.structure()`".
 [[noreturn]] void fail_conversion(const std::string& who, std::string_view expected,
                                   const Nest& got);
-/// Return the number in a tensor without dimensions. Throw as fail_conversion() does.
+/// Return the number in a tensor without dimensions. Throw as fail_conversion() does for another
+/// nest.
 std::int64_t integer_of(const Nest& nest, const std::string& who, std::string_view expected,
                         std::int64_t low, std::int64_t high);
 double number_of(const Nest& nest, const std::string& who, std::string_view expected);
@@ -68,7 +70,7 @@ inline constexpr bool is_text =
     std::same_as<T, std::string> || std::same_as<T, std::string_view> ||
     std::same_as<std::decay_t<T>, const char*> || std::same_as<std::decay_t<T>, char*>;
 
-/// True for types that are sent by value; a parameter of another type is a per-worker value.
+/// True for types that are sent by value. A parameter of any other type is a per-worker value.
 template <class T>
 inline constexpr bool is_nest_value =
     std::same_as<T, Nest> || std::same_as<T, Tensor> || std::is_arithmetic_v<T> || is_text<T> ||
@@ -106,7 +108,7 @@ Nest to_nest(const T& value) {
                       value);
   } else {
     static_assert(is_nest_map<T>,
-                  "a step takes and gives Tensor, numbers, texts, per-worker values, and "
+                  "a step takes and returns Tensor, numbers, texts, per-worker values, and "
                   "std::vector, std::pair, std::tuple, std::map (by text) of them");
     Nest::Map map;
     for (const auto& [name, each] : value) map.emplace_back(name, to_nest(each));
@@ -184,7 +186,7 @@ T from_nest(const Nest& nest, const std::string& who) {
     }
     return values;
   } else {
-    static_assert(is_nest_tuple<T>, "this type does not travel: see to_nest()");
+    static_assert(is_nest_tuple<T>, "cannot convert a nest to this type; see to_nest()");
     if (nest.list() == nullptr || nest.list()->size() != std::tuple_size_v<T>) {
       fail_conversion(who, nest_type_name<T>(), nest);
     }

@@ -13,9 +13,9 @@
 namespace tutti {
 
 /// Argument of schedule() for a step whose parameter is T, T& or const T&. The step receives the T
-/// of the worker that runs it, made there at its first use and again after a restart of the worker.
-/// Copies share the values. Workers drop them when no copy, and no closure with one, is left.
-/// tf.distribute.experimental.coordinator.PerWorkerValues.
+/// of the worker that runs it, which the worker makes at its first use and again after a restart.
+/// Copies share the values. Workers destroy them when the last copy, and the last closure that has
+/// one, is destroyed. tf.distribute.experimental.coordinator.PerWorkerValues.
 template <class T>
 class PerWorkerValues {
  public:
@@ -41,8 +41,8 @@ class DatasetIterator {
   std::shared_ptr<ElementIterator> elements_;
 };
 
-/// One worker's pass over a dataset that is distributed over the worker's replicas: a batch for
-/// each. A handle. Not thread-safe.
+/// One worker's pass over a dataset that is distributed over the worker's replicas: each element
+/// has one batch per replica. A handle. Not thread-safe.
 class DistributedIterator {
  public:
   explicit DistributedIterator(DistributedDataset dataset) : dataset_(std::move(dataset)) {}
@@ -56,7 +56,7 @@ class DistributedIterator {
   std::optional<DistributedDataset::Iterator> place_;  // nullopt before the first batch
 };
 
-/// Dataset that each worker reads for itself, made by create_per_worker_dataset(). A handle.
+/// Dataset that each worker reads independently, made by create_per_worker_dataset(). A handle.
 template <class Iterator>
 class PerWorkerDatasetOf {
  public:
@@ -69,7 +69,7 @@ class PerWorkerDatasetOf {
       : iterate_(std::move(iterate)) {}
   std::function<PerWorkerValues<Iterator>()> iterate_;
 };
-/// Datasets read by one replica, and by all replicas of a worker.
+/// PerWorkerDataset yields one batch at a time, PerWorkerDistributedDataset one batch per replica.
 using PerWorkerDataset = PerWorkerDatasetOf<DatasetIterator>;
 using PerWorkerDistributedDataset = PerWorkerDatasetOf<DistributedIterator>;
 

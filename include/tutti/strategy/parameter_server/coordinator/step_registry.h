@@ -19,14 +19,14 @@
 
 namespace tutti::internal {
 
-/// Argument of a running step: the value itself, or the worker's own value.
+/// Argument of a running step: a value that was sent, or the worker's own per-worker value.
 template <class P>
 class StepParameter {
   using T = std::remove_cvref_t<P>;
   static constexpr bool kIsValue = is_nest_value<T>;
   static_assert(!kIsValue || !std::is_lvalue_reference_v<P> ||
                     std::is_const_v<std::remove_reference_t<P>>,
-                "a step takes values by value or const reference");
+                "a step parameter that is sent by value is a T or a const T&");
   using Stored = std::conditional_t<kIsValue, T, std::shared_ptr<T>>;
 
  public:
@@ -61,12 +61,12 @@ struct StepDefinition {
   std::string name = {};
   int num_parameters = 0;
   std::string signature = {};  // "train(Tensor, float32) -> Tensor"
-  /// `arguments`: a list. Throws OriginError of kInput for arguments that do not fit, and the
-  /// errors of the step.
+  /// `arguments`: a list. Throws OriginError with kInput if the arguments do not match the
+  /// parameters, and the errors of the step.
   std::function<Nest(const Nest& arguments, WorkerResources& resources)> run = {};
 };
 
-/// Definition of a per-worker value, which each worker makes once per instance, at its first use.
+/// Definition of a per-worker value. Each worker makes each instance once, at its first use.
 struct ResourceDefinition {
   std::uint64_t id = 0;
   std::string type = {};
@@ -88,29 +88,30 @@ auto as_input(const Body& body) {
   }
 }
 
-/// Steps and per-worker values, registered by the set-up part of the program, which is the same on
-/// every task. Definitions are never moved. Thread-safe.
+/// Steps and per-worker values that the program registers during set-up, in the same way on every
+/// task. References to definitions stay valid. Thread-safe.
 class StepRegistry {
  public:
-  /// Registers a function, or a lambda without auto. Throws kAlreadyExists with both signatures,
-  /// kInvalidArgument for an empty name.
+  /// Registers a function, or a lambda without auto parameters. Throws kAlreadyExists, naming both
+  /// signatures, for a name in use, and kInvalidArgument for an empty name.
   template <class Fn>
   void define(std::string_view name, Fn fn) {
     add(definition_of(std::string(name), std::function(std::move(fn))));
   }
-  /// Throws kNotFound listing all names.
+  /// Returns the step. Throws kNotFound, listing all names, if there is no such step.
   const StepDefinition& find(std::string_view name) const;
 
-  /// Returns the number of the definition, from 0 in the order of calls.
+  /// Adds a definition and returns its number; numbers count calls from 0.
   std::uint64_t define_resource(
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
-  /// Throws kNotFound.
+  /// Returns the definition. Throws kNotFound if there is none with this id.
   ResourceDefinition find_resource(std::uint64_t id) const;
 
-  /// Returns one line per step, by name, then one per resource, for comparing tasks.
+  /// Returns a text for comparing tasks: one line per step, ordered by name, then one line per
+  /// resource.
   std::string text() const;
-  /// Throws kFailedPrecondition with the first different line, unless the texts are equal.
+  /// Throws kFailedPrecondition, showing the first different line, if the texts differ.
   static void require_same(const std::string& own_text, const std::string& own_name,
                            const std::string& other_text, const std::string& other_name);
 
