@@ -1,5 +1,5 @@
-// Continues training after a worker dies or a connection between two workers breaks: from the last
-// committed step, with the same bits.
+// Continues training from the last committed step, with the same bits, after a worker dies or a
+// connection between two workers breaks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,11 +17,11 @@
 
 namespace tutti {
 
-/// Returns the options of checkpoints of `strategy`. With several workers only the chief writes and
-/// reads: it chooses the version, and all workers restore its values, even if they do not see
+/// Returns options for checkpoints under `strategy`. With several workers only the chief writes and
+/// reads: it chooses the version, and all workers restore its values, even if they cannot access
 /// its disk. Each worker writes and reads its own part of variables that are sharded over workers,
-/// if all see one folder (CheckpointManagerOptions::sharded). Save and restore are collective. The
-/// strategy must outlive the checkpoint.
+/// if all workers can access one folder (CheckpointManagerOptions::sharded). Saving and restoring
+/// are collective. The strategy must outlive the checkpoint.
 CheckpointOptions checkpoint_options(Strategy& strategy);
 
 namespace internal {
@@ -29,10 +29,11 @@ class WorkerTeam;
 }  // namespace internal
 
 struct RecoveryOptions {
-  /// Time to wait until a launcher has restarted a worker that died.
+  /// Maximum time to wait for a launcher to restart a worker that died.
   Duration rejoin_timeout = std::chrono::seconds(300);
-  /// Called on all workers if all of them were restarted, so that none has the state; may restore a
-  /// checkpoint. If it is empty or finds no checkpoint, they start from the beginning.
+  /// Called on all workers if all of them were restarted, so that no worker has the state; it may
+  /// restore a checkpoint. If the function is empty or finds no checkpoint, training starts from
+  /// the beginning.
   std::function<void()> restore_from_disk = {};
 };
 
@@ -40,13 +41,13 @@ struct RecoveryOptions {
 /// TUTTI_MAX_RESTARTS), so that the others should wait for them.
 bool starts_workers_again();
 
-/// Runs a training loop that can be repeated. `state` is everything that the loop continues from:
-/// weights, optimizer, the strategy, positions of datasets, records. Every worker keeps the state
-/// of its last two commits in memory, shared with the variables until a step changes them. If a
-/// worker is lost, the others wait until it is restarted. All go back to the last step that all
-/// have committed, the new process receives that state from one of them, and the loop is called
-/// again on all. If a connection between two workers breaks, they reconnect at once and go back in
-/// the same way.
+/// Runner of a training loop that can be repeated from a commit. `state` includes everything that
+/// the loop needs to continue: weights, optimizer, the strategy, positions of datasets, records.
+/// Every worker keeps the state of its last two commits in memory, which is shared with the
+/// variables until a step changes them. If a worker is lost, the others wait until it is restarted.
+/// All workers return to the last step that all of them have committed, the new process receives
+/// that state from another worker, and the loop is called again on all workers. If a connection
+/// between two workers breaks, they reconnect at once and return to that step in the same way.
 ///
 ///     Recovery recovery(strategy, state);
 ///     recovery.run([&] {
@@ -56,24 +57,26 @@ bool starts_workers_again();
 ///       }
 ///     });
 ///
-/// With strategies of one process run() calls the loop and commit() does nothing. Not thread-safe.
+/// With a strategy of one process, run() only calls the loop, and commit() does nothing. Not
+/// thread-safe.
 class Recovery {
  public:
   /// The strategy must outlive this object.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Rethrows exceptions of the loop, unless a worker or a connection was lost; it also rethrows
-  /// those after 20 repeats of the work that follows one commit. Throws kDeadlineExceeded naming
-  /// the workers that did not return.
+  /// Rethrows exceptions of the loop, unless the loss of a worker or a connection caused them.
+  /// After 20 repeats of the work that follows one commit, rethrows these, too. Throws
+  /// kDeadlineExceeded, naming the workers that did not return.
   void run(const std::function<void()>& loop);
-  /// Stores the state after `step`. Collective: every worker must call it after each step that a
-  /// loss must not repeat. If the loss occurs during the call, it throws, yet the step may count;
-  /// the loop then continues after it, without the code that follows the call.
+  /// Stores the state after `step`. Collective: every worker must call it after each step that must
+  /// not be repeated when a worker is lost. If a worker is lost during the call, commit() throws,
+  /// but the step may have been committed; the loop then continues with the next step and does not
+  /// run the code that follows the call.
   void commit(std::int64_t step, const SourceLocation& where = SourceLocation::current());
-  /// Returns true if this process replaces a worker that died: run() gets its state from the
-  /// others, so restore nothing before.
+  /// Returns true if this process replaces a worker that died. Do not restore a checkpoint on it
+  /// before run(), which gets the state from the other workers.
   bool is_replacement() const;
-  /// Returns how often run() went back to a commit.
+  /// Returns the number of times that run() returned to a commit.
   int num_recoveries() const { return num_recoveries_; }
 
  private:
@@ -91,7 +94,7 @@ class Recovery {
   internal::WorkerTeam* const team_;  // of the strategy
   const Checkpoint state_;
   const RecoveryOptions options_;
-  std::deque<Kept> kept_;  // the oldest first, two at most
+  std::deque<Kept> kept_;  // oldest first, two at most
   int num_recoveries_ = 0;
   int num_repeats_ = 0;  // since the last commit
 };

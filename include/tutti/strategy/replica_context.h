@@ -22,11 +22,10 @@ namespace internal {
 class StrategyModeScope;
 }  // namespace internal
 
-/// One replica of a running step; the default context (outside every scope) is a single replica.
-/// All replicas must call all_reduce, all_gather and merge_call in the same order; a mismatch
-/// throws an error that names the replicas within a second, rather than hanging. Throws
-/// kFailedPrecondition if called on a thread other than the replica's own.
-/// tf.distribute.ReplicaContext.
+/// One replica of a running step. Outside every scope, the default context is a single replica. All
+/// replicas must call all_reduce, all_gather and merge_call in the same order; a mismatch throws,
+/// within a second instead of hanging, an error that names the replicas. Calls on a thread other
+/// than the replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
 class ReplicaContext {
  public:
   virtual ~ReplicaContext() = default;
@@ -37,27 +36,29 @@ class ReplicaContext {
 
   /// Returns 0 .. num_replicas_in_sync - 1.
   virtual int replica_id() const = 0;
-  /// Return the number of replicas that run the step, and this one's device and strategy.
+  /// Return the number of replicas that run the step, and this replica's device and strategy.
   virtual int num_replicas_in_sync() const = 0;
   virtual Device device() const = 0;
   virtual Strategy& strategy() const = 0;
 
-  /// Reduces one value. Differentiable: its gradient is the all_reduce (same op) of the gradient.
+  /// Returns `value` reduced over all replicas. Differentiable: the gradient is all-reduced with
+  /// the same op.
   Tensor all_reduce(ReduceOp op, const Tensor& value,
                     SourceLocation where = SourceLocation::current());
-  /// Reduces several values at once, dense and sparse mixed; results are in the caller's order.
+  /// Reduces several values at once, which may be dense or sparse; results are in the same order.
   std::vector<Gradient> all_reduce(ReduceOp op, std::span<const Gradient> values,
                                    SourceLocation where = SourceLocation::current());
-  /// Concatenates in replica order along `axis`, whose lengths may differ. Differentiable.
+  /// Returns all replicas' values, concatenated in replica order along `axis`, in which their
+  /// lengths may differ. Differentiable.
   Tensor all_gather(const Tensor& value, int axis,
                     SourceLocation where = SourceLocation::current());
-  /// Gathers several values, one after the other.
+  /// Same as above, but for several values, gathered one after the other.
   std::vector<Tensor> all_gather(std::span<const Tensor> values, int axis,
                                  SourceLocation where = SourceLocation::current());
 
-  /// Blocks until every replica has called it and calls `fn(strategy, PerReplica<T>)` ONCE on the
-  /// thread that called run(). Returns this replica's element of the result if that is a
-  /// PerReplica, else the result itself. `fn` may call strategy.run(), and has no device scope.
+  /// Blocks until every replica has called it, then calls `fn(strategy, PerReplica<T>)` ONCE on the
+  /// thread that called run(). If the result is a PerReplica, returns this replica's element of it,
+  /// otherwise the result itself. `fn` may call strategy.run() and runs outside device scopes.
   template <class Fn, class T>
   auto merge_call(Fn&& fn, const T& local, SourceLocation where = SourceLocation::current()) {
     using R = std::invoke_result_t<Fn&, Strategy&, const PerReplica<T>&>;
@@ -85,11 +86,11 @@ class ReplicaContext {
       Strategy& strategy, std::span<const void* const> locals)>;
   /// Returns the index of this replica within the process.
   virtual int local_index() const = 0;
-  /// `type` is the type that `local` points to, equal in all replicas.
+  /// `type`: the type that `local` points to, equal in all replicas.
   virtual std::shared_ptr<const void> merge_erased(const void* local, const std::type_info& type,
                                                    const ErasedMerge& merge,
                                                    SourceLocation where) = 0;
-  /// Reduces without recording on the tape; the public functions add the gradient.
+  /// Reduces without recording on the tape; the public functions record the operation.
   virtual std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
                                                   SourceLocation where) = 0;
   /// Concatenation of all replicas' values, and the offset of this replica's part in it.
@@ -106,7 +107,7 @@ class ReplicaContext {
   friend class Strategy;
 };
 
-/// For strategies that schedule their own replicas: sets the replica of this thread while it lives.
+/// Scope that sets the replica of this thread, for strategies that schedule their own replicas.
 class ReplicaScope {
  public:
   ReplicaScope(Strategy& strategy, ReplicaContext& replica);
@@ -118,25 +119,26 @@ class ReplicaScope {
   const std::unique_ptr<internal::StrategyModeScope> mode_;
 };
 
-/// tf's queries about the calling thread. Outside every scope: replica context, default strategy,
-/// has_strategy() false. Inside scope(): cross-replica context. Inside run: replica context.
+/// Return properties of the calling thread, as in tf. Outside every scope it is in the replica
+/// context of the default strategy, and has_strategy() is false. Inside scope() it is in a
+/// cross-replica context, and inside run() in a replica context.
 bool in_cross_replica_context();
 bool in_replica_context();
 bool has_strategy();
 /// Returns the strategy of this thread, or the default strategy.
 Strategy& get_strategy();
-/// Makes `strategy` that of this thread until the next call, like a scope that stays open; nullptr
-/// resets it. The strategy must stay alive until then. Throws kFailedPrecondition inside a scope or
-/// a replica. tf.distribute.experimental_set_strategy.
+/// Sets the strategy of this thread until the next call, like a scope that stays open; nullptr
+/// resets it. The strategy must stay alive until the next call. Throws kFailedPrecondition inside a
+/// scope or a replica. tf.distribute.experimental_set_strategy.
 void set_strategy(Strategy* strategy);
-/// Returns the strategy whose cross-replica context this is; nullptr in any replica.
+/// Returns the strategy of the current cross-replica context; nullptr in a replica context.
 Strategy* get_cross_replica_context();
-/// Returns nullptr in a cross-replica context.
+/// Returns the current replica's context; nullptr in a cross-replica context.
 ReplicaContext* get_replica_context();
 
-/// Makes its strategy the current one of this thread for its lifetime, in cross-replica context;
-/// variables are then created by it. Closed by its destructor (or close()). Scopes of a thread,
-/// including those of variable creators and devices, must be closed in reverse order. Otherwise
+/// Scope that makes a strategy current on this thread, in cross-replica context, so that this
+/// strategy creates the variables made in it. Ends with close() or destruction. Scopes of a thread,
+/// including scopes of variable creators and devices, must be closed in reverse order. Otherwise
 /// close() throws kFailedPrecondition ("scope nesting error"), and the destructor logs an error.
 class Scope {
  public:
@@ -149,7 +151,7 @@ class Scope {
 
   Strategy& strategy() const;
   void close();
-  /// Reopens it after close().
+  /// Reopens the scope after close().
   void reopen();
 
  private:

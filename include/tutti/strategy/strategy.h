@@ -43,9 +43,10 @@ const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) {
 }
 }  // namespace internal
 
-/// Distributes training. Concurrent calls of user threads are serialized. A subclass decides where
-/// variables live; the StrategyExtended member holds the shared part of strategies with replicas on
-/// threads, and owns and joins these threads. Not copyable. tf.distribute.Strategy.
+/// Base class of strategies, which distribute training over replicas. Concurrent calls of user
+/// threads are serialized. A subclass decides where variables are stored; the StrategyExtended
+/// member implements what strategies with replicas on threads share, and owns these threads. Not
+/// copyable. tf.distribute.Strategy.
 class Strategy {
  public:
   virtual ~Strategy();
@@ -54,7 +55,7 @@ class Strategy {
 
   /// Returns "one_device", "mirrored", "central_storage", ...: the names of --strategy.
   virtual std::string_view name() const;
-  /// Returns the number of replicas over which gradients are summed, of all workers.
+  /// Returns the number of replicas, on all workers, over which gradients are summed.
   virtual int num_replicas_in_sync() const;
   /// Returns the device of each local replica, in replica order; a device may occur several times.
   virtual std::span<const Device> replica_devices() const;
@@ -65,12 +66,12 @@ class Strategy {
   virtual int first_replica() const;
   /// Returns true if this process writes checkpoints, logs and reports: worker 0.
   virtual bool is_chief() const { return worker() == 0; }
-  /// Serves or waits on a task that does not train (a parameter server, or a chief whose workers
-  /// train by themselves) until the training tasks are done, and returns the exit code of this
-  /// process. Returns nullopt at once on all other tasks. A program that may run on several tasks
-  /// begins with `if (const auto code = strategy.serve()) return *code;`.
+  /// On a task that does not train (a parameter server, or a chief whose workers train
+  /// independently), serves or waits until the training tasks are done, and returns the exit code
+  /// of this process. Returns nullopt at once on all other tasks. A program that may run on several
+  /// tasks begins with `if (const auto code = strategy.serve()) return *code;`.
   virtual std::optional<int> serve() { return std::nullopt; }
-  /// Return the distinct devices that compute, in order, and those that hold variables.
+  /// Return the distinct devices that compute, in order, and the devices that store variables.
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
   /// Returns the operation that combines values of this process.
@@ -83,13 +84,14 @@ class Strategy {
   /// another strategy's scope ("Mixing different strategies").
   [[nodiscard]] Scope scope();
 
-  /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device:
-  /// tensors are created there, and operations copy their inputs there. PerReplica<T> arguments are
-  /// split, others passed to all. Returns PerReplica of fn's results (void: nothing). If a replica
-  /// throws, the others are aborted. run() then rethrows the original exception of the
-  /// lowest-numbered replica that did not merely get kAborted (a tutti::Error with prefix "replica
-  /// r, step s: "); see last_failure(). Throws kFailedPrecondition inside a replica. A result that
-  /// is one non-finite floating number in host memory is logged once as a warning.
+  /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device,
+  /// on which tensors are created and to which operations copy their inputs. Of a PerReplica<T>
+  /// argument each replica gets its element; other arguments are passed to all replicas. Returns
+  /// fn's results as a PerReplica, or nothing if fn returns void. If a replica throws, the others
+  /// are aborted. run() then rethrows the original exception of the lowest-numbered replica that
+  /// did not merely get kAborted (a tutti::Error with prefix "replica r, step s: "); see
+  /// last_failure(). Throws kFailedPrecondition inside a replica. A result that is a single
+  /// non-finite number in host memory is logged once as a warning.
   template <class Fn, class... Args>
   auto run(Fn&& fn, const Args&... args) {
     using R = std::invoke_result_t<Fn&, decltype(internal::argument_of_replica(args, 0))...>;
@@ -108,7 +110,7 @@ class Strategy {
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
         note_result(context, *results[i]);
       });
-      results.resize(replica_devices().size());  // positions of a mesh return the same value
+      results.resize(replica_devices().size());  // all positions of a mesh return one value
       std::vector<R> values;
       values.reserve(results.size());
       for (auto& result : results) values.push_back(std::move(*result));
@@ -116,10 +118,11 @@ class Strategy {
     }
   }
 
-  /// Combines one value per replica (SUM or MEAN), on the first parameter device, in the order of
-  /// cross_device_ops(). With `axis`: reduces over replicas and that axis; MEAN divides by the
-  /// axis's total length, so it is exact for uneven replicas, and integers give float32. Without:
-  /// elementwise, for equal shapes. Cross-replica or default context only.
+  /// Combines one value per replica (SUM or MEAN) on the first parameter device, in the order of
+  /// cross_device_ops(). With `axis`, reduces over replicas and that axis; MEAN divides by the
+  /// axis's total length over all replicas, so it is exact even if lengths differ, and returns
+  /// float32 for integers. Without `axis`, reduces elementwise; shapes must be equal. Cross-replica
+  /// or default context only.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
                 const SourceLocation& where = SourceLocation::current());
   Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
@@ -130,21 +133,21 @@ class Strategy {
   /// Overload for a value that is not distributed: MEAN returns it; SUM throws kInvalidArgument
   /// with more than one replica.
   Tensor reduce(ReduceOp op, const Tensor& value, std::optional<int> axis = {});
-  /// Returns the reduced value on each device of `destinations`.
+  /// Returns a copy of the reduced value on each device of `destinations`.
   PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
                                std::span<const Device> destinations,
                                const SourceLocation& where = SourceLocation::current());
-  /// Reduces many values at once, packed; results are in the order of the pairs.
+  /// Reduces many values in packed form; results are in the order of the pairs.
   std::vector<PerReplica<Tensor>> batch_reduce_to(
       ReduceOp op,
       std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs,
       const SourceLocation& where = SourceLocation::current());
-  /// Returns `value` on each of these devices.
+  /// Returns a copy of `value` on each device of `destinations`.
   PerReplica<Tensor> broadcast_to(const Tensor& value, std::span<const Device> destinations);
-  /// Concatenates over replicas in replica order along `axis`.
+  /// Returns the replicas' values, concatenated in replica order along `axis`.
   Tensor gather(const PerReplica<Tensor>& value, int axis,
                 const SourceLocation& where = SourceLocation::current());
-  /// Throws kUnimplemented naming this function.
+  /// Throws kUnimplemented: sparse values cannot be gathered.
   Tensor gather(const PerReplica<IndexedSlices>& value, int axis);
 
   /// Calls fn(component, argument) for each component of `variable`, one after the other, in a
@@ -153,10 +156,11 @@ class Strategy {
               const PerReplica<Tensor>& argument);
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
               const Tensor& argument);
-  /// Returns true if the variable was made in the scope of this strategy.
+  /// Returns true if the variable was created in the scope of this strategy.
   bool variable_created_in_scope(const Variable& variable) const;
 
-  /// Returns the values of this process's replicas; a value that is not distributed, as a list.
+  /// Returns the values of this process's replicas; for a value that is not distributed, a list
+  /// with this value.
   template <class T>
   const std::vector<T>& local_results(const PerReplica<T>& value) const {
     return value.values();
@@ -166,13 +170,13 @@ class Strategy {
     return {value};
   }
 
-  /// Distributes a dataset batched by the GLOBAL batch: each replica, also of other workers, gets
-  /// its slice. All workers must pass the same dataset (docs/deviations.md: one cutting rule).
-  /// Throws kInvalidArgument ("call dataset.batch()") for a dataset known to yield single examples
+  /// Distributes a dataset batched by the GLOBAL batch size: each replica on each worker gets its
+  /// slice. All workers must pass the same dataset (docs/deviations.md: one cutting rule). Throws
+  /// kInvalidArgument ("call dataset.batch()") for a dataset known to yield single examples
   /// (DatasetSource::batch_depth()).
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
-  /// Calls fn once (one input pipeline per worker), which returns a dataset batched by the
-  /// PER-REPLICA batch; consecutive elements go to consecutive replicas.
+  /// Calls fn once, so that each worker has one input pipeline. fn returns a dataset batched by the
+  /// PER-REPLICA batch size; consecutive elements go to consecutive replicas.
   DistributedDataset distribute_datasets_from_function(
       const std::function<Dataset(const InputContext&)>& fn, InputOptions options = {});
   /// Returns fn(context) for each local replica.
@@ -185,10 +189,10 @@ class Strategy {
     return PerReplica<R>(std::move(values));
   }
 
-  /// Returns shares of the global batch, one per replica, in any unit; empty: equal shares.
+  /// Returns relative shares of the global batch, one per replica; empty: equal shares.
   virtual std::span<const double> replica_weights() const;
 
-  /// Save and restore the step numbers that a checkpoint stores; one of them keys random numbers.
+  /// Save and restore the step numbers that a checkpoint stores; one of them seeds random numbers.
   virtual Json save_state() const;
   virtual void restore_state(const Json& state);
 
@@ -196,11 +200,11 @@ class Strategy {
   struct Failure {
     int replica = -1;
     std::uint64_t step = 0;
-    std::vector<std::string> messages;  // of each replica; empty if it had none
+    std::vector<std::string> messages;  // per replica; empty: it did not fail
   };
   virtual const Failure& last_failure() const;
 
-  /// Times of run() since the last call; zeros if they are not measured.
+  /// Times spent in run() since the last call of take_run_times(); zeros if they are not measured.
   struct RunTimes {
     double run = 0.0;            // seconds that the caller of run() waited
     double communication = 0.0;  // seconds per replica, on average, in gradient exchange and
@@ -208,24 +212,28 @@ class Strategy {
   };
   virtual RunTimes take_run_times();
 
-  /// Returns the number of programs, one per new text, that XLA has compiled; 0 on other devices.
+  /// Returns the number of programs that XLA has compiled, one per distinct text; 0 on other
+  /// devices.
   int num_compiled() const;
   /// Returns the StableHLO text of the last program that XLA ran; empty if there was none.
   const std::string& last_program() const;
   /// Requests all workers to stop after a step that they agree on. Returns at once.
   void request_stop(std::string_view reason);
-  /// Returns true after the same step on all workers, once one has requested a stop. All workers
-  /// call it when step number `step` (1, 2, ...) is done. Waits 4 s at most, and only while they
-  /// agree. In a process that trains alone or independently: true if stopped since the last call.
+  /// Returns true after the same step on all workers if a worker has requested a stop. All workers
+  /// call it when step number `step` (1, 2, ...) is done. Waits only while workers agree on that
+  /// step, at most 4 s. In a process that trains alone or independently, returns true if
+  /// request_stop() was called since the last call.
   bool stops_after(std::int64_t step);
 
  protected:
-  /// For a strategy with replicas on threads of this process, for which StrategyExtended implements
-  /// all functions above. `team`: the workers that train together, including this process. A run
-  /// that fails on one of them fails on all, and replica_weights are those of all replicas.
+  /// For a strategy with replicas on threads of this process: StrategyExtended implements all
+  /// functions above. `team`: the workers that train together, including this process. A run that
+  /// fails on one worker fails on all workers, and replica_weights are those of all workers'
+  /// replicas.
   Strategy(std::string_view name, LocalStrategyOptions options,
            std::shared_ptr<internal::WorkerTeam> team = nullptr);
-  /// For a strategy without such replicas; it overrides all that StrategyExtended implements.
+  /// For a strategy without such replicas, which overrides all functions that StrategyExtended
+  /// implements.
   Strategy();
   /// Throws kUnimplemented for a strategy that has no StrategyExtended.
   StrategyExtended& extended() const;
@@ -239,7 +247,7 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
-  /// Returns how often run() calls its function in this process.
+  /// Returns the number of times that run() calls its function in this process.
   std::size_t num_bodies() const;
   template <class T>
   static void note_argument(ReplicaContext&, const T&) {}
@@ -255,32 +263,35 @@ class Strategy {
   static void note_result(ReplicaContext& context, const Tensor& result);
   InputPlan input_plan(InputCut cut, InputOptions options);
 
-  /// Returns the values of all replicas in replica order, given `local`, those of this worker. With
-  /// several workers, all call it, `who` is compared, and values of the others are on the host.
+  /// Returns the values of all replicas in replica order; `local` are the values of this worker's
+  /// replicas. With several workers, all of them call it with the same `who`, which is compared,
+  /// and values of other workers are on the host.
   virtual std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                                      std::string_view who);
-  /// Calls body once per local replica, usually by extended().run(body).
+  /// Calls body once per local replica. Usually calls extended().run(body).
   virtual void run_on_replicas(const std::function<void(ReplicaContext&)>& body) = 0;
-  /// Creates a variable's storage inside scope() from an initial value, e.g. by
+  /// Creates a variable's storage from an initial value, inside scope(). Usually calls
   /// extended().create_storage().
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
-  /// Same as create_storage(), but by default makes the value on the first parameter device.
+  /// Same as create_storage(), but from an initializer, which by default computes the value on the
+  /// first parameter device.
   virtual std::shared_ptr<VariableStorage> create_storage_from(
       const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options);
-  /// Sets InputPlan::rows_of_workers if there are several workers.
+  /// Sets the functions of InputPlan that exchange data with other workers, if there are any.
   virtual void complete_input_plan(InputPlan& plan);
 
  private:
   PerReplica<Gradient> of_all_replicas(const PerReplica<Tensor>& value, std::string_view who);
   Tensor reduce_values(ReduceOp op, const PerReplica<Tensor>& value);
 
-  Mutex ops_mutex_;  // held while cross_device_ops() works: it takes one call at a time
+  Mutex ops_mutex_;  // held during calls of cross_device_ops(), which are not concurrent
   std::unique_ptr<StrategyExtended> extended_;
   std::atomic<bool> is_asked_to_stop_ = false;  // for a process that is not part of a job
 };
 
-/// Returns the strategy outside every scope: one replica on cpu:0, whose scope changes nothing.
+/// Returns the strategy that is current outside every scope: one replica on cpu:0. Its scope has no
+/// effect.
 Strategy& default_strategy();
 
 }  // namespace tutti

@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef TUTTI_WITHOUT_XLA
-#error "this build of tutti leaves XLA out; configure it with -DTUTTI_XLA=ON"
+#error "this build of tutti has no XLA; configure it with -DTUTTI_XLA=ON"
 #endif
 
 #include <string>
@@ -14,33 +14,35 @@
 
 namespace tutti {
 
-/// TPUs that a program trains on: tf.distribute.cluster_resolver.TPUClusterResolver. Supports only
-/// the TPUs of this host, or the devices of another PJRT plugin in their place (docs/tpu.md).
+/// Resolver for the TPUs that a program trains on. Supports only the TPUs of this host, or the
+/// devices of another PJRT plugin that replaces them (docs/tpu.md).
+/// tf.distribute.cluster_resolver.TPUClusterResolver.
 class TpuClusterResolver {
  public:
-  /// "" or "local": this host. Throws kUnimplemented for any other address, naming it.
+  /// `tpu`: "" or "local" for this host. Throws kUnimplemented, naming the address, for any other.
   explicit TpuClusterResolver(std::string_view tpu = "");
-  /// Opens the plugin and returns the number of devices, xla:0 .. xla:count-1. Throws kUnavailable,
-  /// with reason and remedy, if that fails.
+  /// Opens the plugin and returns the number of its devices, which are xla:0, xla:1, ... Throws
+  /// kUnavailable, with reason and remedy, if opening fails.
   int num_devices() const;
   /// Returns "tpu" or "cpu".
   std::string platform() const;
 };
 
-/// One replica per XLA device, variables on all of them: MirroredStrategy("xla:0-3") without naming
-/// the devices. Each run() traces the operations of the step function and passes them to XLA as one
-/// program (StableHLO), compiled if its text is new; values are computed only then. So a step may
-/// read on the host only results of earlier steps (kFailedPrecondition for its own values). All
-/// replicas must do the same work on the same shapes; kInvalidArgument names the difference (use
-/// batch(n, drop_remainder)). An operation without a StableHLO form throws kUnimplemented with its
-/// name and line. Results and variables are copied to the host when it reads them.
+/// Strategy with one replica per XLA device and a copy of every variable on each, like
+/// MirroredStrategy("xla:0-3"), but without naming the devices. Each run() traces the operations of
+/// the step function and passes them to XLA as one StableHLO program, which is compiled if its text
+/// is new. XLA computes values only after the trace, so a step that reads its own values on the
+/// host throws kFailedPrecondition; it may read results of earlier steps. All replicas must do the
+/// same work on the same shapes, otherwise kInvalidArgument names the difference; use batch(n,
+/// drop_remainder). An operation without a StableHLO form throws kUnimplemented with its name and
+/// line. Results and variables are copied to the host when it reads them.
 /// tf.distribute.TPUStrategy.
 class TpuStrategy final : public Strategy {
  public:
-  /// Without devices, uses the first options.replicas XLA devices; if that is 0, all TPUs, or one
-  /// device if the CPU substitutes for them. Throws kInvalidArgument for more devices than exist
-  /// and for devices of other kinds, kUnavailable without a plugin, and as
-  /// LocalStrategyOptions::devices.
+  /// If options.devices is empty, uses the first options.replicas XLA devices; if options.replicas
+  /// is also 0, uses all TPUs, or one device if the plugin's platform is the CPU. Throws
+  /// kInvalidArgument for more devices than exist and for devices that are not XLA devices,
+  /// kUnavailable without a plugin, and the errors described at LocalStrategyOptions::devices.
   explicit TpuStrategy(LocalStrategyOptions options = {});
   explicit TpuStrategy(const TpuClusterResolver& resolver, LocalStrategyOptions options = {});
 

@@ -1,9 +1,9 @@
-// Strategy with variables on parameter servers, in processes of the job "ps" or in this one.
+// Strategy with variables on parameter servers, in processes of the job "ps" or in this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #ifdef TUTTI_WITHOUT_GRPC
-#error "this build of tutti has no gRPC, so no parameter servers; build it with libgrpc++-dev"
+#error "this build of tutti has no parameter servers, which need gRPC; build it with libgrpc++-dev"
 #endif
 
 #include <chrono>
@@ -27,33 +27,34 @@ namespace internal {
 class VariableService;
 }  // namespace internal
 
-/// Placement of variables and pace of workers. Must be equal on all tasks, except `local` and
-/// `server`. Invalid values throw kInvalidArgument when the strategy is made.
+/// Placement of variables and synchronization of workers. Must be equal on all tasks, except
+/// `local` and `server`. The strategy's constructor throws kInvalidArgument for invalid values.
 struct ParameterServerOptions {
   /// Options of this worker. Its cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};
   /// Number of shards of each variable; empty: one.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
-  /// Except in kSync, `local.replicas` are those of this worker. In kSyncReplicas a read waits for
-  /// other workers for `local.timeout`, or `timeout` if that is longer; the error then names them.
+  /// Except in kSync, `local.replicas` is the number of replicas on this worker. In kSyncReplicas a
+  /// read waits for other workers up to `local.timeout` or `timeout`, whichever is longer; the
+  /// error names the missing workers.
   UpdateMode update_mode = UpdateMode::kSync;
-  /// kSyncReplicas: number of gradients that complete a step, and total number of workers; 0 means
-  /// all workers of the cluster. If a step needs fewer gradients than there are workers, the
-  /// others are backups, and the gradients that arrive last are left out.
+  /// kSyncReplicas: number of gradients that complete a step, and total number of workers; 0: all
+  /// workers of the cluster. If a step needs fewer gradients than there are workers, the surplus
+  /// workers are backups: the gradients that arrive last are dropped.
   int replicas_to_aggregate = 0;
   int total_num_replicas = 0;
-  /// Without a cluster: number of servers in this process, and of ClusterCoordinator workers, which
-  /// are threads.
+  /// Without a cluster: number of servers in this process, and number of ClusterCoordinator
+  /// workers, which are threads.
   int num_servers = 1;
   int num_workers = 2;
-  /// Timeout for each answer of a server.
+  /// Timeout for each response of a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// With a cluster: how workers find and watch each other, and how servers are reached.
   WorkerGroupOptions cluster = {};
   ServerOptions server = {};
-  /// With a cluster: if true, its chief assigns steps with a ClusterCoordinator, and workers run
-  /// these and do not wait for each other.
+  /// With a cluster: if true, the chief assigns steps with a ClusterCoordinator, and workers run
+  /// these steps without waiting for each other.
   bool coordinated = false;
 };
 
@@ -65,65 +66,68 @@ struct ShardPlace {
   bool operator==(const ShardPlace&) const = default;
 };
 
-/// Strategy whose variables are stored on parameter servers: each variable, or each shard of it, on
-/// one, together with the optimizer's slots. Servers apply the updates. run() is one synchronous
-/// step of all replicas of all workers, with the same bits as a MirroredStrategy of the same number
-/// of replicas. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
-/// tf.distribute.ParameterServerStrategy.
+/// Strategy that stores variables on parameter servers. One server stores each variable, or each
+/// shard of a variable, together with the optimizer's slots, and applies the updates. run() is one
+/// synchronous step of all replicas of all workers, with the same bits as a MirroredStrategy with
+/// the same number of replicas. Every worker makes the same calls, as under
+/// MultiWorkerMirroredStrategy. tf.distribute.ParameterServerStrategy.
 ///
-/// In the other update modes each worker trains independently, with its own loop. The variables are
-/// shared, and created by the first worker that makes them. Replicas are numbered over all workers,
-/// each of which has the same number, and distribute_dataset() divides a global batch among them
-/// all. Exchanges between replicas in a step (all_reduce, reduce(), assignments, ON_READ variables)
-/// stay within a worker. kSyncReplicas with the gradients of all workers gives the bits of
-/// MirroredStrategy.
+/// In the other update modes each worker trains independently, with its own loop. Workers share the
+/// variables; the first worker that makes a variable creates it on the servers. Replicas are
+/// numbered over all workers, all workers have equally many replicas, and distribute_dataset()
+/// divides a global batch among all replicas. Exchanges between replicas in a step (all_reduce,
+/// reduce(), assignments, ON_READ variables) stay within a worker. kSyncReplicas with the gradients
+/// of all workers gives the bits of MirroredStrategy.
 ///
 /// With a ClusterCoordinator, run(), reduce() and distributed datasets outside its steps run on the
-/// chief alone. That is allowed, and a warning is logged once.
+/// chief alone. A warning is logged once.
 class ParameterServerStrategy final : public Strategy {
  public:
   /// Runs everything in this process: `num_servers` servers, and replicas on the local devices.
-  /// Throws kInvalidArgument as MirroredStrategy does, and if there are no servers.
+  /// Throws kInvalidArgument as MirroredStrategy does, and if num_servers is below 1.
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   /// Joins the cluster; with an empty cluster, same as the constructor above. All tasks run the
-  /// same program. Workers train, with `local.replicas` over all of them. Tasks of job ps, and a
-  /// chief, run the program up to serve(), where they serve, or wait, until the workers are done.
-  /// With `coordinated`, workers and servers run the program up to ClusterCoordinator::serve(),
-  /// `local.replicas` counts for each worker, and the run ends when the chief destroys this object.
-  /// Throws kInvalidArgument for a cluster without worker or ps, or coordinated without chief, and
-  /// as MultiWorkerMirroredStrategy does.
+  /// same program. Workers train; `local.replicas` is the number of replicas on all workers. Tasks
+  /// of the job "ps", and the chief, run the program up to serve(): there the servers serve and the
+  /// chief waits until the workers are done. With `coordinated`, workers and servers run the
+  /// program up to ClusterCoordinator::serve(), `local.replicas` is the number on each worker, and
+  /// the run ends when the chief destroys this object. Throws kInvalidArgument for a cluster
+  /// without workers or without servers, and for `coordinated` without a chief; also throws as
+  /// MultiWorkerMirroredStrategy does.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
-  /// Uses workers connected by `communicator`, and servers that all of them reach.
+  /// Uses workers that `communicator` connects, and servers that all these workers can reach.
   ParameterServerStrategy(std::unique_ptr<Communicator> communicator,
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options = {});
-  /// Creates one of several workers that train independently, on servers that all of them reach.
-  /// Throws kInvalidArgument for kSync, and for a worker that does not exist.
+  /// Creates one of `num_workers` workers that train independently, with servers that all of them
+  /// can reach. Throws kInvalidArgument for kSync, and unless 0 <= worker < num_workers.
   ParameterServerStrategy(int worker, int num_workers,
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options);
   ~ParameterServerStrategy() override;
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
-  /// Returns false on tasks that do not train. With `coordinated`, returns true on the chief alone.
+  /// Returns false on tasks that do not train. With `coordinated`, returns true only on the chief.
   bool is_chief() const override;
   int num_workers() const override;
   int worker() const override;
-  /// Returns nullopt on all tasks with `coordinated`: see ClusterCoordinator::serve(). If the run
-  /// was lost (docs/parameter_server.md, "Failures"), returns 1 and logs why.
+  /// With `coordinated`, returns nullopt on all tasks, which call ClusterCoordinator::serve()
+  /// instead. If the run was lost (docs/parameter_server.md, "Failures"), returns 1 and logs the
+  /// reason.
   std::optional<int> serve() override;
 
   UpdateMode update_mode() const;
   int num_parameter_servers() const;
-  /// Allows `ClusterCoordinator coordinator(strategy)`. Its steps are asynchronous: throws
-  /// kInvalidArgument for kSyncReplicas, kFailedPrecondition on tasks of a cluster without
-  /// `coordinated`.
+  /// Allows `ClusterCoordinator coordinator(strategy)`. Throws kInvalidArgument for kSyncReplicas,
+  /// because a coordinator's steps are asynchronous, and kFailedPrecondition on tasks of a cluster
+  /// without `coordinated`.
   operator CoordinatedStrategy&();
-  /// Returns a variable's shards by rows. Throws kInvalidArgument if it is not of this strategy.
+  /// Returns a variable's shards in row order. Throws kInvalidArgument for a variable of another
+  /// strategy.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 
-  /// Scope in which the strategy's new variables are not divided, and are stored on the server of
-  /// shard `shard` of `variable`. Not thread-safe. tf's colocate_vars_with.
+  /// Scope in which the strategy stores new variables, undivided, on the server of shard `shard` of
+  /// `variable`. Not thread-safe. tf's colocate_vars_with.
   class ColocationScope {
    public:
     ColocationScope(ParameterServerStrategy& strategy, const Variable& variable, int shard = 0);

@@ -1,4 +1,4 @@
-// Partitioners, which decide into how many shards a variable is divided.
+// Partitioners, which choose the number of shards of a variable.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-/// Returns the number of shards along each dimension for a variable of this shape; only the first
-/// may be more than 1. Called once per variable; scalars and variables without rows always have one
-/// shard. If empty, no variable is divided.
+/// Function that returns the number of shards of a variable along each dimension; only the first
+/// number may be above 1. Called once per variable; scalars and variables without rows always have
+/// one shard. If the function is empty, no variable is divided.
 using Partitioner = std::function<std::vector<std::int64_t>(const Shape& shape, DType dtype)>;
 
 /// Partitioner into `num_shards` shards, but at most one per row.
@@ -28,8 +28,9 @@ class FixedShardsPartitioner {
   std::int64_t num_shards_;
 };
 
-/// Partitioner into shards of about `min_shard_bytes`, whose number is rounded up as in tf (10
-/// bytes by 4 are 3 shards); at most `max_shards`, and one per row. The default never divides.
+/// Partitioner into shards of about `min_shard_bytes`, but at most `max_shards` and at most one per
+/// row. The number of shards is rounded up as in tf: 10 bytes in shards of 4 bytes are 3 shards.
+/// The default never divides.
 class MinSizePartitioner {
  public:
   explicit MinSizePartitioner(std::int64_t min_shard_bytes = 256 << 10,
@@ -40,8 +41,8 @@ class MinSizePartitioner {
   std::int64_t min_shard_bytes_, max_shards_;
 };
 
-/// Partitioner into as few shards as keep each within `max_shard_bytes` (a row is not divided), but
-/// at most `max_shards`.
+/// Partitioner into the smallest number of shards of at most `max_shard_bytes` each, but at most
+/// `max_shards`. Rows are not divided.
 class MaxSizePartitioner {
  public:
   explicit MaxSizePartitioner(std::int64_t max_shard_bytes,

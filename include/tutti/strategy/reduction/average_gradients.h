@@ -1,4 +1,4 @@
-// Mean of the gradients of several towers: the synchronisation point of programs with towers.
+// Mean of the gradients of several towers, the synchronisation point of programs with towers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,20 +17,21 @@ struct GradientAndVariable {
 };
 
 /// Returns for each variable the mean of the towers' gradients, on the device of the first tower's
-/// gradient, paired with the first tower's variable (towers share theirs). Every tower lists the
-/// same variables in the same order; sparse gradients stay sparse. Sums are added along the
-/// canonical tree: the bits of all_reduce(MEAN). The mean is absent if no tower has a gradient for
-/// the variable. Throws kInvalidArgument naming tower and variable for no towers, lists that
-/// differ, a gradient that only some towers have, and shapes, types or kinds that differ.
-/// average_gradients() of the CIFAR-10 tutorial.
+/// gradient, paired with the first tower's variable (towers share variables). Every tower lists the
+/// same variables in the same order; sparse gradients stay sparse. Gradients are added along the
+/// canonical tree, so the bits equal those of all_reduce(MEAN). The mean is absent if no tower has
+/// a gradient for the variable. Throws kInvalidArgument if there are no towers; also throws it,
+/// naming tower and variable, if variables, shapes, types or kinds of gradient differ between
+/// towers, or if only some towers have a gradient. Corresponds to average_gradients() of
+/// TensorFlow's CIFAR-10 tutorial.
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients);
 
-/// Overload in which tower t has the weight `tower_weights[t]` divided by the sum of weights. With
-/// the number of rows of each tower's part as weight, the result is the gradient of the mean over
-/// the whole batch even for uneven parts (the mean of means is not). Towers of weight 0 are left
-/// out; equal weights give the bits of the mean. Also throws kInvalidArgument unless there is one
-/// weight >= 0 per tower, at least one above 0.
+/// Overload in which tower t has the weight `tower_weights[t]` divided by the sum of weights. If
+/// each weight is the tower's number of rows, the result is the gradient of the mean over the full
+/// batch, even if the towers have different numbers of rows. Towers of weight 0 are ignored; equal
+/// weights give the bits of the mean. Also throws kInvalidArgument unless there is one weight >= 0
+/// per tower and at least one is above 0.
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients,
     std::span<const double> tower_weights);
@@ -38,7 +39,8 @@ std::vector<GradientAndVariable> average_gradients(
 /// Returns the gradients alone, in order, for Optimizer::apply_gradients().
 std::vector<Gradient> gradients_of(std::span<const GradientAndVariable> pairs);
 
-/// Pairs each gradient with the variable at its index. kInvalidArgument for different numbers.
+/// Pairs each gradient with the variable at its index. Throws kInvalidArgument if the numbers
+/// differ.
 std::vector<GradientAndVariable> with_variables(std::span<const Gradient> gradients,
                                                 std::span<const Variable> variables);
 

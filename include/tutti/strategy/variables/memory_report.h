@@ -1,4 +1,4 @@
-// Bytes of variables on each device: at present, and under other placements.
+// Bytes of variables on each device, for their present placement and for alternatives.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,39 +12,40 @@
 
 namespace tutti {
 
-/// Variables that are counted together: "parameters", "optimizer slots".
+/// Variables that are counted together, e.g. "parameters" or "optimizer slots".
 struct VariableGroup {
   std::string name;
   std::vector<Variable> variables;
 };
 
 /// Placement of variables that have one value for all replicas: on the first computing device, in
-/// host memory (cpu:0), or on each computing device. CentralStorageStrategy does the first two,
-/// MirroredStrategy the third.
+/// host memory (cpu:0), or on each computing device. CentralStorageStrategy uses one of the first
+/// two, MirroredStrategy the third.
 enum class VariablePolicy { kFirstDevice, kCpu, kMirrored };
 /// Returns "first device", "cpu" or "mirrored".
 std::string_view to_string(VariablePolicy policy);
 
-/// Bytes on one device, by group, in the order of the groups.
+/// Bytes on one device, one number per group, in the order of the groups.
 struct DeviceBytes {
   Device device;
   std::vector<std::uint64_t> bytes;
   std::uint64_t total() const;
 };
 
-/// Returns the bytes that the components of these variables occupy now: first each of
-/// `replica_devices` once, in that order, even if it holds nothing, then other devices that hold
-/// something. Temporaries of a step and the memory of other processes are not counted.
+/// Returns the bytes that the components of these variables occupy now. Lists each distinct device
+/// of `replica_devices` in order, even if it stores none of them, then other devices that store
+/// some. Temporaries of a step and the memory of other processes are not counted.
 std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
                                           std::span<const Device> replica_devices);
 
-/// Returns the bytes that they would occupy under `policy` with these replicas. ON_READ variables
-/// have a component for each replica under every policy. Variables for the host
+/// Returns the bytes that the variables would occupy under `policy` with these replicas. ON_READ
+/// variables have one component per replica under every policy. Host variables
 /// (VariableOptions::on_host) stay on cpu:0 if replicas are on GPUs.
 std::vector<DeviceBytes> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
                                       std::span<const Device> replica_devices);
 
-/// Returns a table, one line per device, of each policy and the present; ends in a newline.
+/// Returns a table with one line per device for each policy, and then for the present placement.
+/// Ends in a newline.
 std::string memory_report(std::span<const VariableGroup> groups,
                           std::span<const Device> replica_devices);
 

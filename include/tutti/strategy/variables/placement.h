@@ -14,20 +14,20 @@ class ConsistencyCheck;
 }  // namespace internal
 
 /// Devices of the components of ON_WRITE variables, and the replicas that share the work of writing
-/// each.
+/// each component.
 struct Placement {
   std::vector<Device> devices;  // of the components
   std::vector<Device> replica_devices;
   std::vector<int> component_of_replica;
   std::vector<int> place_among_sharers;  // per replica: its index among its component's sharers
   std::vector<int> num_sharers;          // per component
-  /// Notified of writes outside steps; nullptr: there are no other workers.
+  /// Check that is notified of writes outside steps; nullptr if there are no other workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 
   /// Returns a placement with one component on each distinct device of the replicas.
   static Placement mirrored(const std::vector<Device>& replica_devices);
-  /// Returns a placement with one component, on `device`. With several workers, these replicas are
-  /// number `first_replica` and following of `num_replicas`, of which one does each write.
+  /// Returns a placement with one component, on `device`. With several workers, these replicas have
+  /// the numbers from `first_replica` among `num_replicas` replicas, one of which does each write.
   static Placement central(const std::vector<Device>& replica_devices, Device device,
                            int first_replica = 0, int num_replicas = 0);
 };

@@ -120,9 +120,10 @@ class ClusterCoordinator {
   /// Queues one call of the step for the next free worker and returns at once, except that it waits
   /// while the queue is full or another thread is in join(). A closure that fails with an
   /// infrastructure error is retried on another worker; its changes to variables are applied only
-  /// once. Throws kNotFound, naming steps with similar names; kInvalidArgument for the wrong number
-  /// of arguments; and ClosureError if an earlier closure failed. ClosureError is thrown after
-  /// running closures have ended and queued closures were cancelled; the next call works again.
+  /// once. Throws kNotFound, listing the steps, for an unknown step; kInvalidArgument for the wrong
+  /// number of arguments; and ClosureError if an earlier closure failed. ClosureError is thrown
+  /// after running closures have ended and queued closures were cancelled; the next call works
+  /// again.
   template <class... Args>
   RemoteValue schedule(std::string_view step, const Args&... arguments) {
     return schedule_nest(step, Nest(Nest::List{internal::to_nest(arguments)...}));

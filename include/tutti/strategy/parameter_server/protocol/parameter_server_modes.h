@@ -8,23 +8,23 @@
 
 namespace tutti {
 
-/// Pace of the workers. kSync: all workers make each step together, as under
-/// MultiWorkerMirroredStrategy. In the other modes they train independently (tf's between-graph
-/// replication): each has its own loop and batches, and sends its updates to the servers. kAsync:
-/// no worker waits for another. kSyncReplicas: servers add up the gradients of a step until the
-/// required number has arrived, apply the sum once, and drop later ones. tf's
+/// Synchronization of workers. kSync: all workers make each step together, as under
+/// MultiWorkerMirroredStrategy. In the other modes workers train independently (tf's between-graph
+/// replication): each worker has its own loop and batches, and sends its updates to the servers.
+/// kAsync: no worker waits for another. kSyncReplicas: servers add up the gradients of a step until
+/// the required number has arrived, apply the sum once, and drop later gradients. tf's
 /// SyncReplicasOptimizer.
 enum class UpdateMode { kSync, kAsync, kSyncReplicas };
 
 /// to_string() returns "sync", "async" or "sync_replicas". parse_update_mode() throws
-/// kInvalidArgument listing them for another text.
+/// kInvalidArgument, listing these names, for any other text.
 std::string_view to_string(UpdateMode mode);
 UpdateMode parse_update_mode(std::string_view text);
 
 /// Placement of shards on servers. kRoundRobin: ps 0, ps 1, ... in order of creation, as tf does.
-/// kLeastBytes: the server that holds the fewest bytes so far, and the first of several: tf's
-/// GreedyLoadBalancingStrategy with byte_size_load_fn. Both depend on the order of creation alone,
-/// so that clients that build the same variables agree.
+/// kLeastBytes: the server that stores the fewest bytes so far, or the first of several such
+/// servers: tf's GreedyLoadBalancingStrategy with byte_size_load_fn. Both depend only on the order
+/// of creation, so clients that create the same variables choose the same servers.
 enum class VariablePlacement { kRoundRobin, kLeastBytes };
 std::ostream& operator<<(std::ostream& out, VariablePlacement placement);
 

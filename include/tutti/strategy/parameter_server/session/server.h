@@ -21,41 +21,43 @@ struct ServerOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Allows an address that other machines reach without a secret: for isolated networks.
+  /// Allows an address that other machines can reach even if there is no secret. Set it only in
+  /// isolated networks.
   bool allow_insecure_network = false;
 };
 
-/// Server that listens at its task's address from construction on, for workers and sessions
-/// (session/session.h) of the job. Thread-safe.
+/// Server that listens at its task's address, from construction until destruction, for workers and
+/// sessions (session/session.h) of the job. Thread-safe.
 class Server {
  public:
   /// Throws kNotFound if the cluster does not have the task, kUnavailable if the address cannot be
-  /// used (naming the process that has the port), and kInvalidArgument with a one-line remedy if it
-  /// would be reachable without a secret.
+  /// used (naming the process that uses the port), and kInvalidArgument if other machines could
+  /// reach the address without a secret.
   Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
          ServerOptions options = {});
-  /// Uses the task of `resolver`. Also throws kInvalidArgument if the resolver has no task, or
-  /// another rpc_layer() than "grpc".
+  /// Uses the task of `resolver`. Also throws kInvalidArgument if the resolver has no task, or if
+  /// its rpc_layer() is not "grpc".
   explicit Server(const ClusterResolver& resolver, ServerOptions options = {});
-  /// Creates the only task of a cluster of its own ("local"), at a free port of this machine.
+  /// Creates a server in a new cluster with a single task (job "local"), at a free port of this
+  /// machine.
   static std::unique_ptr<Server> create_local_server(ServerOptions options = {});
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Returns the address for clients: "grpc://127.0.0.1:2222".
+  /// Returns the address for clients, e.g. "grpc://127.0.0.1:2222".
   std::string target() const;
   const ClusterSpec& cluster() const;
   const Task& task() const;
-  /// Serves until stop() is called, or the last session has ended, or every task of other jobs,
-  /// except chief and evaluator, has connected and all clients have disconnected.
+  /// Serves until stop() is called, the last session has ended, or all clients have disconnected
+  /// after each task of the other jobs, except chief and evaluator, had connected.
   void join();
   void stop();
 
  private:
   friend class internal::ParameterServerJob;
   struct Impl;
-  /// `awaits_coordinator`: calls wait until a coordinator opens the store (StoreOrder).
+  /// `awaits_coordinator`: if true, calls wait until a coordinator opens the store (StoreOrder).
   Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
          const ServerOptions& options, bool awaits_coordinator);
   std::unique_ptr<Impl> impl_;

@@ -1,4 +1,4 @@
-// A client whose operations and variables are on tasks of a cluster. tf.Session.
+// A client that runs operations and stores variables on tasks of a cluster. tf.Session.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,9 +22,10 @@
 namespace tutti {
 
 struct SessionOptions {
-  /// Timeout for connecting to the target, and then to all other tasks of its cluster.
+  /// Timeout for connecting to the target, and again for connecting to all other tasks of its
+  /// cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
-  /// Timeout for a step, and for a fetched value; transfers between tasks use 3/4 of it.
+  /// Timeout for a step, and for fetching a value; transfers between tasks have 3/4 of it.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// If unset, `job_id` and `secret` come from TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};
@@ -32,12 +33,12 @@ struct SessionOptions {
   TlsFiles tls = {};
 };
 
-/// Traffic between two tasks, or a task and the client, in this session.
+/// Traffic of this session from one task (or the client) to another.
 struct SessionTransfer {
   std::string from = {};  // "/job:ps/replica:0/task:0", or "client"
   std::string to = {};
   std::uint64_t values = 0;
-  std::uint64_t bytes = 0;  // of their elements, and of programs
+  std::uint64_t bytes = 0;  // of the values' elements, and of programs
   bool operator==(const SessionTransfer&) const = default;
 };
 
@@ -47,8 +48,8 @@ namespace internal {
 class SessionCore;
 }  // namespace internal
 
-/// Scope in which device scopes of other tasks work on this thread: `const auto scope =
-/// session.scope();`. Scopes of a thread are destroyed in reverse order.
+/// Scope in which device scopes may name other tasks on this thread: `const auto scope =
+/// session.scope();`. Scopes of a thread must be destroyed in reverse order.
 class [[nodiscard]] SessionScope {
  public:
   explicit SessionScope(const Session& session);
@@ -61,43 +62,45 @@ class [[nodiscard]] SessionScope {
 };
 
 /// Client that drives all tasks of a cluster (in-graph replication); this process needs no devices.
-/// Within scope(), operations in a device scope of another task, `DeviceScope
-/// task("/job:worker/task:1")`, are recorded and run there, and variables made in one are stored
-/// there. A device scope without a task names the target's own task, or the first task of its job.
-/// Outside such scopes an operation runs on the task of its first remote input; without one, in
-/// this process. Gradients run where their operations ran, and updates where the variable is.
+/// Within scope(), a device scope such as `DeviceScope task("/job:worker/task:1")` selects a task:
+/// operations in it are recorded and run on that task, and variables made in it are stored there. A
+/// device scope without a task selects the target's own task, or the first task of its job. Outside
+/// device scopes an operation runs on the task of its first remote input, or in this process if all
+/// inputs are local. Gradients are computed where their operations ran, and updates where the
+/// variable is stored.
 ///
 ///     Session session(server.target());
 ///     const auto scope = session.scope();
 ///     const Tensor loss = session.run([&] { return step(batch); });
 ///
-/// run() records a function and runs it as one program: divided by tasks, sent to each task once,
-/// with values that go from task to task directly. Later steps that differ only in numbers send
-/// only arguments: every tensor that the step did not make. Outside run(), each operation is such a
-/// step. Results of operations are fetched when the host first reads them; within run() that is an
-/// error, which names the operation. Sessions of one cluster share variables by name.
+/// run() records a function and runs it as one program, which is divided by tasks. Each task
+/// receives its part once, and tasks send values to each other directly. Later steps that differ
+/// only in numbers send only arguments, i.e. the tensors that the step did not make. Outside run(),
+/// each operation is a step of its own. Results of operations are fetched when the host first reads
+/// them; reading them within run() throws an error that names the operation. Sessions of one
+/// cluster share variables by name.
 ///
 /// If a task dies, its values and variables are lost: errors name them, and a new session continues
-/// with those of the other tasks. Thread-safe; a scope belongs to one thread. A handle: copies are
-/// the same session, which ends with the last copy, scope, variable and value.
+/// with the variables of the other tasks. Thread-safe; a scope belongs to one thread. A handle:
+/// copies share the session, which ends with its last copy, scope, variable or value.
 class Session {
  public:
   /// `target`: Server::target() of any task of the cluster, "grpc://host:port". Throws kUnavailable
-  /// naming target or task if it does not answer in time; kInvalidArgument for a malformed target;
-  /// kFailedPrecondition for a server of another job, or with another secret.
+  /// naming the target or task, if it does not respond in time; kInvalidArgument for a malformed
+  /// target; kFailedPrecondition for a server of another job or with another secret.
   explicit Session(const std::string& target, SessionOptions options = {});
 
   const std::string& target() const;
   const ClusterSpec& cluster() const;
-  /// Returns the devices of all tasks: "/job:worker/replica:0/task:1/device:CPU:0". tf's
+  /// Returns the devices of all tasks, e.g. "/job:worker/replica:0/task:1/device:CPU:0". tf's
   /// list_devices().
   std::vector<std::string> list_devices() const;
 
   SessionScope scope() const { return SessionScope(*this); }
 
   /// Runs `step` and returns its result. Throws the first error of a task, naming task, operation
-  /// and line; kUnavailable naming the tasks that died, and their variables. Needs no scope().
-  /// tf.Session.run.
+  /// and line. If tasks died, throws kUnavailable, naming the tasks and their variables. Does not
+  /// need a scope(). tf.Session.run.
   template <class Step>
   auto run(Step&& step) const {
     if constexpr (std::is_void_v<std::invoke_result_t<Step&>>) {
@@ -119,9 +122,9 @@ class Session {
   std::shared_ptr<internal::SessionCore> core_;
 };
 
-/// Adds the gradients of copies of a computation; each list is in the order of `variables`. Each
-/// sum runs on its variable's task, in the canonical order of replicas, so that the bits are those
-/// of a MirroredStrategy with the same number of replicas.
+/// Returns the sums of the gradients of replicas of a computation; all lists are in the order of
+/// `variables`. Each sum is computed on its variable's task, in the canonical order of replicas, so
+/// that the bits equal those of a MirroredStrategy with the same number of replicas.
 std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
                                         std::span<const std::vector<Gradient>> per_replica);
 
