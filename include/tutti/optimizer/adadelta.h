@@ -1,4 +1,4 @@
-// Adadelta: steps in the unit of the weights, independent of the scale of the gradients.
+// Adadelta optimizer, whose steps do not depend on the scale of the gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// FTRL: follow the regularized leader, for sparse weights.
+// FTRL optimizer ("follow the regularized leader"), which yields sparse weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,8 @@ struct FtrlHyperparameters {
 
 /// Keras's Ftrl with p = -learning_rate_power: n' = n + g^2; z += g + 2 * l2_shrinkage * w - (n'^p
 /// - n^p) / lr * w; w = (clip(z, -l1, l1) - z) / (n'^p / lr + 2 * l2 + beta / lr). Slots
-/// "accumulator" (n) and "linear" (z). As in Keras, z starts at 0, so a weight becomes 0 after a
-/// first gradient of 0.
+/// "accumulator" (n) and "linear" (z). As in Keras, z starts at 0, so a weight becomes 0 if its
+/// first gradient is 0.
 using FtrlRule = RuleWith<FtrlHyperparameters>;
 
 struct FtrlOptions {

@@ -1,4 +1,4 @@
-// LAMB: Adam with a trust ratio per variable, for large batches.
+// LAMB optimizer: Adam with a trust ratio per variable, for large batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,7 @@ struct LambOptions {
   double beta_1 = 0.9;
   double beta_2 = 0.999;
   double epsilon = 1e-6;
-  std::optional<double> weight_decay = 0.01;  // part of the rule
+  std::optional<double> weight_decay = 0.01;  // applied inside the rule
   ClippingOptions clipping = {};
   std::optional<EmaOptions> ema = std::nullopt;
   std::optional<double> loss_scale_factor = std::nullopt;

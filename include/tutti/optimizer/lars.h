@@ -1,4 +1,4 @@
-// LARS: SGD with a trust ratio per variable, for large batches.
+// LARS optimizer: SGD with a trust ratio per variable, for large batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ struct LarsHyperparameters {
   double epsilon = 0.0;
 };
 
-/// LARS: rate = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), or 1 where a norm
+/// LARS: rate = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), or 1 if |w| or |g|
 /// is 0; m = momentum * m + lr * rate * (g + weight_decay * w); w -= m. Slot "momentum".
 using LarsRule = RuleWith<LarsHyperparameters>;
 

@@ -15,14 +15,14 @@
 
 namespace tutti {
 
-/// A pure function of the iteration (number of updates so far). Immutable and thread-safe.
-/// keras.optimizers.schedules.LearningRateSchedule.
+/// Learning rate as a pure function of the iteration (number of updates so far). Immutable and
+/// thread-safe. keras.optimizers.schedules.LearningRateSchedule.
 class LearningRateSchedule {
  public:
   virtual ~LearningRateSchedule() = default;
   virtual double operator()(std::int64_t iteration) const = 0;
-  /// Returns the constructor call that Model::save() writes, ["CosineDecay", {"decay_steps": 100,
-  /// ...}]. Default: throws kUnimplemented.
+  /// Returns the constructor call that Model::save() writes, e.g. ["CosineDecay", {"decay_steps":
+  /// 100, ...}]. The default throws kUnimplemented.
   virtual Json describe() const;
 };
 
@@ -46,12 +46,12 @@ struct ExponentialDecayOptions {
   bool staircase = false;
 };
 
-/// initial * decay_rate ^ (iteration / decay_steps); the exponent is rounded down if staircase is
-/// set.
+/// Rate: initial * decay_rate ^ (iteration / decay_steps); the exponent is rounded down if
+/// staircase is set.
 using ExponentialDecay = ScheduleWith<ExponentialDecayOptions>;
 
-/// values[i] at the first i with iteration <= boundaries[i]; the last value after all boundaries.
-/// There is one value more than boundaries.
+/// Piecewise constant rate: values[i] for the first i with iteration <= boundaries[i], and the last
+/// value after all boundaries. There is one more value than boundaries.
 class PiecewiseConstantDecay final : public LearningRateSchedule {
  public:
   PiecewiseConstantDecay(std::vector<std::int64_t> boundaries, std::vector<double> values);
@@ -75,8 +75,8 @@ struct LearningRate {
   /// Returns the rate of update number `iteration`.
   double at(std::int64_t iteration) const { return schedule ? (*schedule)(iteration) : constant; }
 
-  /// Returns a number, or describe() of the schedule. from_json() throws kNotFound if the schedule
-  /// is not one of tutti's.
+  /// Returns the constant, or describe() of the schedule. from_json() throws kNotFound if the
+  /// schedule is not one of tutti's.
   Json to_json() const;
   static LearningRate from_json(const Json& json);
 
@@ -94,8 +94,8 @@ struct PolynomialDecayOptions {
   bool cycle = false;  // the rate rises again at each multiple of decay_steps
 };
 
-/// (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; with cycle, n is
-/// the next multiple of decay_steps. keras.optimizers.schedules.PolynomialDecay.
+/// Rate: (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; if cycle
+/// is set, n is the next multiple of decay_steps. keras.optimizers.schedules.PolynomialDecay.
 using PolynomialDecay = ScheduleWith<PolynomialDecayOptions>;
 
 struct InverseTimeDecayOptions {
@@ -105,8 +105,8 @@ struct InverseTimeDecayOptions {
   bool staircase = false;
 };
 
-/// initial / (1 + decay_rate * iteration / decay_steps); the quotient is rounded down if staircase
-/// is set. keras.optimizers.schedules.InverseTimeDecay.
+/// Rate: initial / (1 + decay_rate * iteration / decay_steps); iteration / decay_steps is rounded
+/// down if staircase is set. keras.optimizers.schedules.InverseTimeDecay.
 using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 
 // Cosine decay, with warm-up and with restarts.
@@ -114,22 +114,23 @@ using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 struct CosineDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
-  double alpha = 0.0;  // last rate as a fraction of the first
+  double alpha = 0.0;  // final rate as a fraction of the first
   /// Rate at the end of the warm-up; nullopt: no warm-up.
   std::optional<double> warmup_target = std::nullopt;
   std::int64_t warmup_steps = 0;
 };
 
-/// first * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha), then first * alpha.
-/// With warmup_target: a linear increase from initial_learning_rate to it over warmup_steps, then
-/// the same decay from there. keras.optimizers.schedules.CosineDecay.
+/// Rate: first * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha), then first *
+/// alpha after decay_steps. Without warm-up, first is initial_learning_rate. With warmup_target,
+/// the rate increases linearly from initial_learning_rate to warmup_target over warmup_steps, and
+/// the decay starts from there. keras.optimizers.schedules.CosineDecay.
 using CosineDecay = ScheduleWith<CosineDecayOptions>;
 
 struct CosineDecayRestartsOptions {
   double initial_learning_rate = 0.1;
   std::int64_t first_decay_steps = 1;
   double t_mul = 2.0;  // factor between the lengths of consecutive periods
-  double m_mul = 1.0;  // factor between their initial rates
+  double m_mul = 1.0;  // factor between the periods' first rates
   double alpha = 0.0;
 };
 
@@ -141,20 +142,20 @@ using CosineDecayRestarts = ScheduleWith<CosineDecayRestartsOptions>;
 // Linear warm-up for any schedule, and warm-up-stable-decay.
 
 struct LinearWarmUpOptions {
-  /// The following schedule; its iteration 0 is the first one after the warm-up.
+  /// Schedule after the warm-up; its iteration 0 is the first iteration after the warm-up.
   LearningRate then = 0.1;
   double initial_learning_rate = 0.0;
   std::int64_t warm_up_steps = 0;
 };
 
 /// Linear increase from initial_learning_rate to then(0) over warm_up_steps, followed by
-/// then(iteration - warm_up_steps). Prevents the unstable start of large batches (Goyal et al.,
-/// "Accurate, large minibatch SGD", 2017).
+/// then(iteration - warm_up_steps). Prevents instability at the start of training with large
+/// batches (Goyal et al., "Accurate, large minibatch SGD", 2017).
 using LinearWarmUp = ScheduleWith<LinearWarmUpOptions>;
 
 /// Shape of the last phase of WarmUpStableDecay, for x from 0 to 1: 1 - x; half a cosine; 1 -
-/// sqrt(x), the best one according to Haegele et al. ("Scaling laws and compute-optimal training
-/// beyond fixed training durations", 2024).
+/// sqrt(x), which Haegele et al. found best ("Scaling laws and compute-optimal training beyond
+/// fixed training durations", 2024).
 enum class DecayShape { kLinear, kCosine, kOneMinusSquareRoot };
 
 struct WarmUpStableDecayOptions {
@@ -167,20 +168,21 @@ struct WarmUpStableDecayOptions {
   DecayShape shape = DecayShape::kLinear;
 };
 
-/// Linear warmup, constant phase, then decay to final_learning_rate (Hu et al., "MiniCPM", 2024). A
-/// run can be extended from the stable phase without knowing its length in advance.
+/// Linear warm-up, constant phase, then decay to final_learning_rate (Hu et al., "MiniCPM", 2024).
+/// The length of training need not be known in advance: a run can be extended from its stable
+/// phase.
 using WarmUpStableDecay = ScheduleWith<WarmUpStableDecayOptions>;
 
-// Learning-rate schedules by name, for configuration files and command lines.
+// Creation of schedules by name, for configuration files and command lines.
 
 /// Makes the schedule called `name` (see learning_rate_schedule_names()) with the given options;
-/// omitted ones keep their defaults, and flags are 0 or 1: `make_learning_rate("cosine_decay",
-/// {{"initial_learning_rate", 0.1}, {"decay_steps", 1000}})`. Throws kInvalidArgument, listing the
-/// known ones, for an unknown name or option.
+/// omitted options have their defaults, and boolean options are 0 or 1:
+/// `make_learning_rate("cosine_decay", {{"initial_learning_rate", 0.1}, {"decay_steps", 1000}})`.
+/// Throws kInvalidArgument, listing the known names, for an unknown name or option.
 LearningRate make_learning_rate(const std::string& name,
                                 const std::map<std::string, double>& options);
 
-/// Returns the names in alphabetical order.
+/// Returns the names of all schedules, in alphabetical order.
 std::vector<std::string> learning_rate_schedule_names();
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Lion: steps along the sign of a moving average.
+// Lion optimizer, which steps along the sign of a moving average of the gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +32,7 @@ struct LionOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Lion. Requires a rate 3 to 10 times smaller than Adam's.
+/// keras.optimizers.Lion. Requires a learning rate 3 to 10 times smaller than Adam's.
 using Lion = LionOptions::MadeOptimizer;
 
 }  // namespace tutti

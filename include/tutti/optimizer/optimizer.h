@@ -1,4 +1,4 @@
-// Optimizer: learning rate, iteration, clipping and reduction around an UpdateRule.
+// Optimizer, which adds learning rate, iteration count, clipping and reduction to an UpdateRule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace tutti {
 
-/// Base class of this library's rules. device_rule() returns one of the formulas that CPU, GPUs and
-/// XLA share, with the constants of a step.
+/// Base class of this library's rules. device_rule() returns a formula that CPUs, GPUs and XLA
+/// share, with the constants of a step.
 class FormulaRule : public UpdateRule {
  public:
   void apply(const UpdateArgs& args) const final;
@@ -60,51 +60,53 @@ struct ClippingOptions {
   bool any() const { return clipnorm || clipvalue || global_clipnorm; }
 };
 
-/// Multiplies every element by `factor`; none stays none.
+/// Returns the gradient with every element multiplied by `factor`; none stays none.
 Gradient scale_gradient(const Gradient& gradient, double factor);
 
-/// Returns the sum of squares in double, in the order of tensor/sum_of_squares.h, which depends
-/// only on the size. Duplicate rows of IndexedSlices are added first.
+/// Returns the sum of squares, computed in double. The order of additions (tensor/sum_of_squares.h)
+/// depends only on the size. Duplicate rows of IndexedSlices are added before squaring.
 double sum_of_squares(const Gradient& gradient);
 
-/// Clips gradients by tf's rule: scale = clipnorm / max(norm, clipnorm). None stays none.
+/// Clips gradients by tf's rule: scale = clipnorm / max(norm, clipnorm). Gradients that are none
+/// stay none.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options);
 
 // Options of every optimizer besides its rule's hyperparameters.
 
-/// Exponential moving average of the weights (Keras's use_ema). After each update average =
-/// momentum * average + (1 - momentum) * weight; the first average is the weight itself. The
-/// weights become their averages every `overwrite_frequency` updates, if set, and in
-/// Optimizer::finalize_variable_values().
+/// Options of the exponential moving average of weights (Keras's use_ema). After each update,
+/// average = momentum * average + (1 - momentum) * weight; averages start at the initial weights.
+/// Optimizer::finalize_variable_values(), and every `overwrite_frequency`-th update if set, replace
+/// the weights by their averages.
 struct EmaOptions {
   double momentum = 0.99;  // weight of the previous average
-  /// Number of updates after which weights become their averages; nullopt: never.
+  /// Number of updates between replacements of weights by their averages; nullopt: none.
   std::optional<std::int64_t> overwrite_frequency = std::nullopt;
 };
 
-/// Dynamic loss scaling (tf's DynamicLossScale), which finds the largest scale with finite
-/// gradients. If a gradient is not finite on some replica, all replicas skip the update, and the
-/// scale is divided by `multiplier` (never below 1). After `growth_steps` consecutive updates it is
-/// multiplied by it, as long as it stays finite as float32.
+/// Options of dynamic loss scaling (tf's DynamicLossScale), which finds the largest scale with
+/// finite gradients. If a gradient is not finite on some replica, all replicas skip the update, and
+/// the scale is divided by `multiplier` (but not below 1). After `growth_steps` consecutive
+/// updates, the scale is multiplied by `multiplier` if the result is finite in float32.
 struct DynamicLossScaleOptions {
   double initial_scale = 32768.0;
   std::int64_t growth_steps = 2000;  // consecutive finite updates before the scale grows
-  double multiplier = 2.0;           // factor by which it grows and shrinks
+  double multiplier = 2.0;           // factor by which the scale changes
 };
 
-/// Options shared by all optimizers, whose options structs repeat them. Keras's names and meanings.
+/// Options of all optimizers, repeated in each optimizer's options struct. Names and meanings are
+/// Keras's.
 struct OptimizerOptions {
   LearningRate learning_rate = 0.01;
-  /// Decoupled weight decay: before each update, weights decrease by weight * learning rate * this.
+  /// Decoupled weight decay: before each update, weight -= weight * learning_rate * weight_decay.
   std::optional<double> weight_decay = std::nullopt;
   ClippingOptions clipping = {};
   std::optional<EmaOptions> ema = std::nullopt;
-  /// Constant factor on the loss, by which gradients are divided again.
+  /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   /// Number of calls whose gradients are averaged for one update, with one sum over replicas. May
-  /// change between save and restore: gradients held already stay in the mean.
+  /// change between save and restore; gradients accumulated before stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };
@@ -123,7 +125,7 @@ OptimizerOptions shared_options(const Options& options) {
 }
 
 namespace internal {
-/// Makes the rule for the options of one of this library's optimizers.
+/// Makes the update rule for the options of an optimizer of this library.
 template <class Options>
 std::unique_ptr<UpdateRule> rule_of(const Options& options);
 }  // namespace internal
@@ -135,25 +137,26 @@ class GradientAccumulator;
 class GradientReducer;
 class StepRecorder;
 
-/// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has done so
-/// (Keras's skip_gradients_aggregation). Then replicas must pass equal gradients of a variable
-/// whose value they share or copy, or kInvalidArgument names variable and replicas; an ON_READ
-/// variable uses its replica's gradient.
+/// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has summed
+/// them (Keras's skip_gradients_aggregation). With kNone, replicas must pass equal gradients of
+/// variables that they share or have copies of, otherwise kInvalidArgument names variable and
+/// replicas; for an ON_READ variable each replica's component uses that replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
 };
 
 /// Updates a fixed list of variables (keras.optimizers.Optimizer). Create it in the scope of the
-/// strategy that created the variables; slots have their placement. In a replica gradients are
-/// SUMmed over replicas (scale the loss by the global batch: compute_average_loss), divided by the
-/// loss scale and clipped; then weights decay and each copy is updated once. Collective: all
-/// replicas must call. Throws kFailedPrecondition in a cross-replica context. State is named
-/// "<optimizer>/iteration", "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
+/// strategy that created the variables; slots have the variables' placement. In a replica,
+/// gradients are SUMmed over replicas (so divide the loss by the global batch size:
+/// compute_average_loss), divided by the loss scale and clipped; then weights decay, and each copy
+/// is updated once. Collective: all replicas must make the same calls. Throws kFailedPrecondition
+/// in a cross-replica context. State variables are named "<optimizer>/iteration",
+/// "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
 class Optimizer {
  public:
-  /// Throws kInvalidArgument if `variables` is empty, has a duplicate or a variable that is not
-  /// floating, or if an option is out of range.
+  /// Throws kInvalidArgument if `variables` is empty or contains a duplicate or a variable that is
+  /// not floating, or if an option is out of range.
   Optimizer(std::span<const Variable> variables, std::unique_ptr<UpdateRule> rule,
             OptimizerOptions options);
   virtual ~Optimizer();
@@ -165,12 +168,13 @@ class Optimizer {
   void minimize(GradientTape& tape, const Tensor& loss,
                 const SourceLocation& where = SourceLocation::current());
   /// Same as minimize(), but for given gradients of scale_loss(loss) in the order of variables().
-  /// Throws kInvalidArgument if their number, or a shape (naming the variable), does not match.
+  /// Throws kInvalidArgument if the number of gradients, or a gradient's shape (naming the
+  /// variable), does not match.
   void apply_gradients(std::span<const Gradient> gradients, ApplyOptions options = {},
                        const SourceLocation& where = SourceLocation::current());
 
-  /// Returns `loss` times the loss scale, differentiable. For apply_gradients(); minimize() calls
-  /// it.
+  /// Returns `loss` times the loss scale; differentiable. Call it before computing gradients for
+  /// apply_gradients(); minimize() calls it itself.
   Tensor scale_loss(const Tensor& loss) const;
   /// Returns the factor of scale_loss(); 1 without loss scaling.
   double loss_scale() const;
@@ -180,13 +184,15 @@ class Optimizer {
   /// kFailedPrecondition if there is a loss scale already.
   void use_dynamic_loss_scale(const DynamicLossScaleOptions& options);
 
-  /// Disables decay of variables whose name contains one of these. Throws kInvalidArgument for a
-  /// text that no name contains. Not inside a replica.
+  /// Disables weight decay of variables whose name contains one of the given texts. Throws
+  /// kInvalidArgument for a text that no name contains. Must not be called inside a replica.
   void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
-  /// Which of variables() decay, in their order; by default all. Not inside a replica.
+  /// Return and set which variables decay, one flag for each of variables(); by default all do.
+  /// Must not be called inside a replica.
   const std::vector<bool>& decaying() const { return decays_; }
   void set_decaying(std::vector<bool> decays);
-  /// Assigns the moving averages, if any, to the weights. Not inside a replica.
+  /// Assigns the moving averages, if there are any, to the weights. Must not be called inside a
+  /// replica.
   void finalize_variable_values();
 
   const std::string& name() const { return name_; }
@@ -194,17 +200,17 @@ class Optimizer {
   std::span<const Variable> variables() const { return variables_; }
   /// Number of updates so far: int64 [].
   const Variable& iterations() const { return iterations_; }
-  /// Returns the rate of the next update. As in Keras, a schedule's argument is the number of calls
-  /// so far, which exceeds that of updates with gradient accumulation. Throws kInvalidArgument, as
-  /// does the update, if the schedule returns a negative or non-finite rate.
+  /// Returns the learning rate of the next update. As in Keras, a schedule's argument is the number
+  /// of calls so far; with gradient accumulation, there are more calls than updates. Throws
+  /// kInvalidArgument, as the update does, if the schedule returns a negative or non-finite rate.
   double learning_rate() const;
-  /// Returns true if a schedule decides the rate, and not a constant.
+  /// Returns true if the learning rate follows a schedule.
   bool has_schedule() const { return schedule_ != nullptr; }
-  /// Throws kFailedPrecondition if there is a schedule, kInvalidArgument if the rate is negative or
-  /// not finite. Not inside a replica.
+  /// Sets a constant learning rate. Throws kFailedPrecondition if there is a schedule, and
+  /// kInvalidArgument if the rate is negative or not finite. Must not be called inside a replica.
   void set_learning_rate(double value);
-  /// Returns the variables for a checkpoint: iterations, learning rate, state of loss scaling and
-  /// accumulation, then the slots of each variable, in order.
+  /// Returns the variables that a checkpoint stores: iterations, learning rate, state of loss
+  /// scaling and accumulation, then the slots of each variable, in order.
   std::vector<Variable> state_variables() const;
 
  private:
@@ -247,13 +253,13 @@ class Optimizer {
   std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
-/// An optimizer made from its options, one of this library's structs: Sgd, Adam, ...
+/// An optimizer of this library, made from its options struct: Sgd, Adam, ...
 template <class Options>
 class OptimizerWith final : public Optimizer {
  public:
   explicit OptimizerWith(std::span<const Variable> variables, const Options& options = {})
       : Optimizer(variables, internal::rule_of(options), shared_options(options)) {}
-  /// `Adam(variables, 1e-3)`; also with a schedule.
+  /// Takes a constant or a schedule as the learning rate: `Adam(variables, 1e-3)`.
   template <std::convertible_to<LearningRate> Rate>
   OptimizerWith(std::span<const Variable> variables, const Rate& learning_rate)
       : OptimizerWith(variables, with_rate(learning_rate)) {}

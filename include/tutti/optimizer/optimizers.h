@@ -30,17 +30,17 @@ namespace internal {
 Json json_of_options(const std::type_info& type, const void* options);
 }  // namespace internal
 
-/// A name ("sgd", "adamw"; see optimizer_names()), an options struct, or a function that makes a
-/// custom Optimizer.
+/// Description of an optimizer: a name ("sgd", "adamw"; see optimizer_names()), an options struct,
+/// or a function that makes a custom Optimizer.
 class OptimizerSpec {
  public:
   using Factory = std::function<std::unique_ptr<Optimizer>(std::span<const Variable>)>;
 
   OptimizerSpec() : OptimizerSpec("sgd") {}
-  /// Throws kInvalidArgument, listing the names, for an unknown one.
+  /// Throws kInvalidArgument, listing the known names, for an unknown name.
   OptimizerSpec(const char* name) : OptimizerSpec(std::string(name)) {}
   OptimizerSpec(const std::string& name);
-  /// Options whose type determines the optimizer: SgdOptions, ..., or a custom type.
+  /// Takes options whose type determines the optimizer: SgdOptions, ..., or a custom type.
   template <class Options, class Made = typename Options::MadeOptimizer>
   OptimizerSpec(const Options& options)
       : factory_([options](std::span<const Variable> variables) {
@@ -53,24 +53,24 @@ class OptimizerSpec {
     return factory_(variables);
   }
 
-  /// Returns the options as Model::save() writes them, ["AdamOptions", {"learning_rate": 0.001,
-  /// ...}]. Throws kUnimplemented for a custom function, and for options without
-  /// register_optimizer().
+  /// Returns the options as Model::save() writes them, e.g. ["AdamOptions", {"learning_rate":
+  /// 0.001, ...}]. Throws kUnimplemented for a function, and for custom options that
+  /// register_optimizer() has not registered.
   Json to_json() const;
-  /// Throws kNotFound for unknown options.
+  /// Inverse of to_json(). Throws kNotFound for an unknown options type.
   static OptimizerSpec from_json(const Json& json);
 
  private:
   friend OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options);
 
   Factory factory_;
-  std::function<Json()> json_;  // null: a custom function
+  std::function<Json()> json_;  // null: made from a function
 };
 
 /// Returns the names that OptimizerSpec accepts, in alphabetical order.
 std::vector<std::string> optimizer_names();
 
-/// Makes the optimizer for these variables.
+/// Makes the optimizer that `spec` describes, for these variables.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::span<const Variable> variables);
 

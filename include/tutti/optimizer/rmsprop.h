@@ -1,4 +1,4 @@
-// RMSprop: steps divided by a moving average of squared gradients.
+// RMSprop optimizer, which divides steps by the root of a moving average of squared gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ struct RmspropHyperparameters {
 
 /// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon, or centered: a = rho * a + (1 -
 /// rho) * g, d = v - a^2 + epsilon; step = lr * g / sqrt(d); w -= step, or with momentum: m =
-/// momentum * m + step, w -= m. Slots "velocity", then "momentum" and "average_gradient" if used.
+/// momentum * m + step, w -= m. Slots "velocity", and "momentum" and "average_gradient" if used.
 using RmspropRule = RuleWith<RmspropHyperparameters>;
 
 struct RmspropOptions {

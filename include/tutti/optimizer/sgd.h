@@ -1,4 +1,4 @@
-// SGD, with momentum and Nesterov momentum.
+// SGD optimizer, optionally with momentum or Nesterov momentum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

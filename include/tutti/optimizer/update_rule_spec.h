@@ -1,4 +1,4 @@
-// Update rules as text, for the process that holds the variable.
+// Update rules as text, for the process that stores the variable.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +14,8 @@
 namespace tutti {
 
 /// Returns the rule as one line of JSON, equal for equal rules: {"rule":"sgd","momentum":0.9,
-/// "nesterov":false}. Numbers are preserved bit for bit. Throws kUnimplemented naming a rule
-/// without describe(), and kInvalidArgument naming a number that is not finite.
+/// "nesterov":false}. Numbers are preserved bit for bit. Throws kUnimplemented, naming the rule, if
+/// it has no describe(), and kInvalidArgument, naming the number, if a number is not finite.
 std::string describe_update_rule(const UpdateRule& rule);
 
 /// Parses the result of describe_update_rule(); the rule produces the same bits. Throws
@@ -23,13 +23,13 @@ std::string describe_update_rule(const UpdateRule& rule);
 /// listing the names, if the rule is not registered.
 std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description);
 
-/// Makes a rule from the result of its describe().
+/// Function that makes a rule from the result of UpdateRule::describe().
 using UpdateRuleFactory = std::function<std::shared_ptr<const UpdateRule>(const Json& description)>;
 
-/// Registers a custom rule for make_update_rule(); needed in every task that may hold its
-/// variables. Throws kAlreadyExists if the name is taken. Thread-safe.
+/// Registers a custom rule for make_update_rule(). Call it in every task that may store variables
+/// updated with this rule. Throws kAlreadyExists if the name is in use. Thread-safe.
 void register_update_rule(const std::string& name, UpdateRuleFactory factory);
-/// Returns the names of tutti's rules, followed by registered ones.
+/// Returns the names of tutti's rules, followed by the names of registered rules.
 std::vector<std::string> registered_update_rules();
 
 }  // namespace tutti

@@ -44,8 +44,8 @@ enum class ReplicaExecution { kThreads, kSequential };
 struct LocalStrategyOptions {
   /// Devices that compute; empty: default_devices(), every GPU or else the CPU. On XLA devices
   /// ("xla:0-3") each run() is one compiled program (TpuStrategy); options for summing gradients
-  /// and for unequal shares then throw kInvalidArgument, and a replica on xla:i copies tensors that
-  /// the host reads to cpu:i. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy support XLA
+  /// and for unequal shares then throw kInvalidArgument, and the replica on xla:i has cpu:i as its
+  /// device on the host. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy support XLA
   /// devices.
   DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
