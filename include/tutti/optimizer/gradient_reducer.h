@@ -37,8 +37,8 @@ class GradientReducer {
   /// once per index, in any order.
   virtual void ready(std::size_t index, const Gradient& gradient) = 0;
   /// Waits for all replicas and returns the sums over replicas, in the order of begin() and equal
-  /// on all replicas. A variable for which no replica has a gradient has none. After finish(), no
-  /// replica reads variables in this step, so updates may start.
+  /// on all replicas. A variable for which no replica has a gradient has none. After finish()
+  /// returns, no replica reads values that this step computed from variables, so updates may start.
   virtual std::vector<Gradient> finish() = 0;
   /// Returns true if finish() returned only the sum of this replica's shard for some variables:
   /// shape [count], in row-major order. Equal on all replicas.

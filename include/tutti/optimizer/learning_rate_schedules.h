@@ -134,8 +134,8 @@ struct CosineDecayRestartsOptions {
   double alpha = 0.0;
 };
 
-/// Cosine periods (Loshchilov and Hutter, "SGDR", ICLR 2017) in Keras's form: rate = initial * ((1
-/// - alpha) * m_mul^period * (1 + cos(pi * fraction of the period)) / 2 + alpha).
+/// Cosine decay with restarts (Loshchilov and Hutter, "SGDR", ICLR 2017) in Keras's form. Rate:
+/// initial * ((1 - alpha) * m_mul^period * (1 + cos(pi * fraction of the period)) / 2 + alpha).
 /// keras.optimizers.schedules.CosineDecayRestarts.
 using CosineDecayRestarts = ScheduleWith<CosineDecayRestartsOptions>;
 

@@ -106,7 +106,7 @@ struct OptimizerOptions {
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   /// Number of calls whose gradients are averaged for one update, with one sum over replicas. May
-  /// change between save and restore; gradients accumulated before stay in the mean.
+  /// change between save and restore; gradients accumulated so far stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };

@@ -14,8 +14,8 @@ namespace tutti {
 
 class BufferAllocator;
 
-/// One allocation: host memory aligned to 64 bytes, or GPU memory aligned to 256 bytes. Owned by
-/// the BufferRefs that refer to it.
+/// One allocation of host memory aligned to 64 bytes, or of GPU memory aligned to 256 bytes. Owned
+/// by the BufferRefs that refer to it.
 class Buffer {
  public:
   Buffer() = default;
@@ -37,15 +37,15 @@ class Buffer {
   std::atomic<std::uint32_t> references_{0};
 };
 
-/// A counted reference to a Buffer. unique() has acquire order, so that a sole writer sees the
-/// completed reads of all former holders, which std::shared_ptr::use_count() does not promise.
+/// A counted reference to a Buffer. unique() has acquire order, so reads by all former holders
+/// happen before writes by the sole owner. std::shared_ptr::use_count() does not guarantee that.
 class BufferRef {
  public:
   BufferRef() = default;
   /// Allocates `size` bytes of uninitialized host memory, from the cache if possible. Thread-safe.
   static BufferRef allocate(std::size_t size);
-  /// Same as allocate(size), but in the memory of `device`; within a GraphMemoryScope, in that of
-  /// the captured graph. Throws kResourceExhausted naming the device and its memory use.
+  /// Same as allocate(size), but in the memory of `device` or, within a GraphMemoryScope, of the
+  /// captured graph. Throws kResourceExhausted, naming the device and its memory use.
   static BufferRef allocate(std::size_t size, Device device);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }
@@ -87,14 +87,14 @@ struct AllocatorStatistics {
   std::uint64_t cache_hits = 0;
 };
 
-/// Returns the statistics of the memory of `device`. CPU devices without a memory of their own
-/// (device_memory.h) share the host's.
+/// Returns the statistics of the memory of `device`. CPU devices without a separate memory
+/// (device_memory.h) share the host's statistics.
 AllocatorStatistics allocator_statistics(Device device = {});
-/// Limit of the host allocator's cache: 1 GiB. Beyond it, memory of the least recently used size
-/// classes is freed. A GPU's cache is limited only by the device.
+/// Maximum size of the host allocator's cache. If it is exceeded, memory of the least recently used
+/// size classes is freed. A GPU's cache is limited only by the device.
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{1} << 30;
 
-/// Returns cached memory to the system, or to the GPU.
+/// Frees the cached memory of `device`.
 void trim_allocator_cache(Device device = {});
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Computing devices of this process and of other tasks, and the physical GPUs of the machine.
+// Names of computing devices in this process and in other tasks, and properties of physical GPUs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,17 +20,17 @@ enum class DeviceType { kCpu = 0, kGpu = 1, kXla = 2 };
 
 std::string_view to_string(DeviceType type);  // "cpu", "gpu", "xla"
 
-/// Name of one computing device of this process. A plain value: copy, compare, print, use as a key.
-/// cpu:0 ... cpu:63 are virtual devices of the one host (tf's logical devices), so that every
-/// strategy runs on a laptop.
+/// Name of one computing device of this process. A value type that can be compared, printed and
+/// used as a key. cpu:0 ... cpu:63 are virtual devices of the host (tf's logical devices), so every
+/// strategy can run on a laptop.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
 
   /// Parses "cpu:0", "CPU:0", "gpu:1", "/gpu:1", "/device:GPU:1", "xla:0" and its synonym "tpu:0".
-  /// Throws kInvalidArgument naming the text if it cannot be parsed, and kUnavailable listing the
-  /// devices of this build and machine if it has no such device. XLA devices are not looked up here
-  /// but by the strategy that uses them, because that can take seconds.
+  /// Throws kInvalidArgument, naming the text, if it cannot be parsed, and kUnavailable, listing
+  /// all devices, if this build and machine have no such device. The existence of XLA devices is
+  /// checked only by the strategy that uses them, because that can take seconds.
   static Device parse(std::string_view spec);
   std::string to_string() const;
   auto operator<=>(const Device&) const = default;
@@ -38,19 +38,20 @@ struct Device {
 
 std::ostream& operator<<(std::ostream& out, const Device& device);
 
-/// Number of virtual CPU devices, cpu:0 to cpu:63; names of XLA devices also end with xla:63.
+/// Number of virtual CPU devices, which are cpu:0 to cpu:63. The last valid name of an XLA device
+/// is xla:63.
 inline constexpr int kNumVirtualCpuDevices = 64;
 
-/// Throws kUnavailable unless this build and machine have the device, and kUnimplemented for an XLA
-/// device, which only strategies can use.
+/// Checks that tensors can be placed on the device. Throws kUnavailable if this build and machine
+/// do not have it, and kUnimplemented for an XLA device, which only strategies can use.
 void require_available(const Device& device);
 
 /// Parses a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Throws as
-/// Device::parse(), and kInvalidArgument for an empty list or a duplicate.
+/// Device::parse() does, and kInvalidArgument for an empty list or a duplicate.
 std::vector<Device> parse_devices(std::string_view list);
 
 /// Returns the device on which this thread creates tensors by default: the device of the innermost
-/// DeviceScope (device_scope.h), or cpu:0. Throws kUnavailable in a scope of another process.
+/// DeviceScope (device_scope.h), or cpu:0. Throws kUnavailable if that scope names another process.
 Device current_device();
 
 /// Returns all usable GPUs, or cpu:0 if there are none: the default devices of strategies.
@@ -58,9 +59,9 @@ std::vector<Device> default_devices();
 
 // A device name with job, replica and task, each optional: tf's DeviceSpec.
 
-/// Device specification: "/job:worker/replica:0/task:1/device:GPU:0", or some of its parts. It need
-/// not exist. A task's own prefix is Task::device_prefix() (tutti/cluster/cluster_spec.h). A plain
-/// value: tf's replace() is an assignment to a copy's member.
+/// Device specification: "/job:worker/replica:0/task:1/device:GPU:0", or some of these parts. The
+/// device need not exist. Task::device_prefix() (tutti/cluster/cluster_spec.h) returns the prefix
+/// of a task. A value type; to replace a part (tf's replace()), assign to the member of a copy.
 struct DeviceSpec {
   std::optional<std::string> job = {};
   std::optional<int> replica = {};
@@ -68,18 +69,18 @@ struct DeviceSpec {
   std::optional<DeviceType> type = {};
   std::optional<int> index = {};
 
-  /// Parses a specification; the older form "/gpu:0" is accepted too. Throws kInvalidArgument
-  /// naming the text, the part that cannot be parsed, and why.
+  /// Parses a specification; also accepts the older form "/gpu:0". Throws kInvalidArgument, naming
+  /// the text, the part that cannot be parsed, and the reason.
   static DeviceSpec parse(std::string_view text);
-  /// Returns this spec, with the parts that `inner` (a nested device scope) sets taken from
-  /// `inner`: tf's make_merged_spec().
+  /// Returns this specification, in which parts set by `inner` (a nested device scope) override
+  /// parts set here. tf's make_merged_spec().
   DeviceSpec merged_with(const DeviceSpec& inner) const;
   std::string to_string() const;
   bool operator==(const DeviceSpec&) const = default;
 };
 
-/// Returns the device of this process that `spec` names; a missing type means CPU, a missing index
-/// 0. Throws as require_available().
+/// Returns the device of this process that `spec` names; the default type is CPU, and the default
+/// index is 0. Throws as require_available() does.
 Device resolve(const DeviceSpec& spec);
 
 // Physical GPUs.

@@ -1,4 +1,4 @@
-// Memory per device: what its tensors use, and its limit.
+// Memory use and memory limits of devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +14,8 @@ class BufferAllocator;
 /// Argument of set_memory_limit(): usage is counted, but not limited.
 inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
-/// Memory use of the tensors of a device: now, its peak since reset_peak_memory(), and its limit.
-/// In bytes, rounded up to size classes (by at most a quarter).
+/// Memory use of the tensors of a device: the current use, its peak since reset_peak_memory(), and
+/// the limit. In bytes, rounded up to size classes (by at most a quarter).
 /// tf.config.experimental.get_memory_info.
 struct DeviceMemory {
   std::size_t in_use = 0;
@@ -23,18 +23,19 @@ struct DeviceMemory {
   std::size_t limit = kUnlimitedMemory;
 };
 
-/// Gives a virtual CPU device a memory of its own, of `bytes`. Tensors created there count against
-/// it, and values from other devices are copied instead of shared. A request beyond it throws
-/// kResourceExhausted naming device, request, use and limit. kUnlimitedMemory counts without
-/// limiting. Existing tensors stay, uncounted, in the memory that all other CPU devices share.
-/// Throws kUnimplemented for a GPU: use set_virtual_gpus(). The environment variable
-/// TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names: "cpu:0-3=64,cpu:4=512".
-/// Thread-safe while no tensors are created on the device. tf.config.LogicalDeviceConfiguration.
+/// Gives a virtual CPU device a separate memory of `bytes` bytes. Tensors created on the device use
+/// this memory, and values from other devices are copied to it instead of shared. A request beyond
+/// the limit throws kResourceExhausted, naming device, request, use and limit. kUnlimitedMemory
+/// counts without limiting. Existing tensors stay in the memory that the other CPU devices share,
+/// and are not counted. Throws kUnimplemented for a GPU: use set_virtual_gpus(). The environment
+/// variable TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names, e.g.
+/// "cpu:0-3=64,cpu:4=512". Thread-safe while no tensors are created on the device.
+/// tf.config.LogicalDeviceConfiguration.
 void set_memory_limit(Device device, std::size_t bytes);
 /// Makes the device share the memory of the other CPU devices again.
 void clear_memory_limit(Device device);
 
-/// Returns the memory use of `device`; CPU devices without a memory of their own share one count.
+/// Returns the memory use of `device`; CPU devices without a separate memory share one count.
 DeviceMemory device_memory(Device device);
 /// Resets the peak to the current use.
 void reset_peak_memory(Device device);

@@ -15,18 +15,18 @@ namespace tutti {
 
 // Device scopes: tf.device.
 
-/// Places what this thread creates without naming a device on the scope's device: tensors
-/// (Tensor::full() and similar, random tensors), variables and therefore layers. Operations run
-/// there too; inputs from other devices are moved first (dispatch.h), and gradients flow back to
-/// their devices. Scopes nest: parts set by the inner scope override those of the outer one, as in
-/// DeviceSpec::merged_with(). A scope without a device type (the empty text, a job alone) changes
-/// nothing by itself.
+/// Scope that sets the default device of this thread: tensors (Tensor::full() and similar, random
+/// tensors), variables and therefore layers are created on it unless the call names a device.
+/// Operations run on it, too; inputs from other devices are moved first (dispatch.h), and their
+/// gradients are moved back. Scopes nest: parts set by the inner scope override those of the outer
+/// scope, as in DeviceSpec::merged_with(). A scope without a device type (the empty text, or only a
+/// job) has no effect by itself.
 ///
-/// A strategy decides where its variables live and where its replicas compute. Its variables ignore
-/// device scopes, and a replica starts in a scope of its own device instead of those that were open
-/// around run().
-/// A scope applies only to the thread that made it; other threads start without one (pass them
-/// current_device_scope()). Scopes of a thread are destroyed in reverse order. tf.device.
+/// A strategy decides where its variables are stored and where its replicas compute. Its variables
+/// ignore device scopes, and a replica starts in a scope of its own device instead of the scopes
+/// that are open around run(). A scope applies only to the thread that made it; other threads start
+/// without a scope (pass them current_device_scope()). Scopes of a thread must be destroyed in
+/// reverse order. tf.device.
 class DeviceScope {
  public:
   /// Opens a scope for "/cpu:0", "cpu:2", "/gpu:1", "/device:GPU:1", "/job:worker/task:1", ...; a
@@ -39,13 +39,13 @@ class DeviceScope {
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
-  /// Returns the specification, merged with those of the enclosing scopes.
+  /// Returns the scope's specification, merged with the specifications of the enclosing scopes.
   const DeviceSpec& merged() const { return merged_; }
-  /// Returns the device of this process; nullopt if no type is set. In a scope of another process
-  /// (is_remote()), returns Device{} within Session::scope(), which sends tensors there; otherwise
-  /// throws kUnavailable naming `who`, the other process and Session.
+  /// Returns the device in this process; nullopt if no type is set. If the scope names another
+  /// process (is_remote()), returns Device{} within Session::scope(), which sends tensors to that
+  /// process, and otherwise throws kUnavailable, naming `who`, the other process and Session.
   std::optional<Device> device(std::string_view who) const;
-  /// Returns true if job, replica or task are those of another process.
+  /// Returns true if job, replica or task name another process.
   bool is_remote() const { return is_remote_; }
 
   /// Returns the innermost scope of this thread, or nullptr.
@@ -58,7 +58,7 @@ class DeviceScope {
   const DeviceScope* outer_;
 };
 
-/// Removes all device scopes from this thread until destroyed: tf.device(None).
+/// Scope without any device scopes on this thread: tf.device(None).
 class NoDeviceScope {
  public:
   NoDeviceScope();
@@ -70,16 +70,16 @@ class NoDeviceScope {
   const DeviceScope* outer_;
 };
 
-/// Returns the merged specification of the scopes of this thread; empty without a scope.
+/// Returns the merged specification of this thread's scopes; empty if there are none.
 DeviceSpec current_device_scope();
 
 /// Returns job, replica and task of this process: /job:localhost/replica:0/task:0 unless
 /// set_process_spec() was called. "/job:localhost" always means this process. Thread-safe.
 DeviceSpec process_spec();
 /// Sets job, replica and task of this process, for programs that are tasks of a cluster. Missing
-/// parts get their default; type and index are ignored. Call it before any scope is made.
+/// parts get their defaults; type and index are ignored. Call it before creating device scopes.
 void set_process_spec(const DeviceSpec& spec);
-/// Returns true if the job, replica and task that `spec` sets are those of this process.
+/// Returns true if job, replica and task in `spec`, as far as set, are those of this process.
 bool is_of_this_process(const DeviceSpec& spec);
 
 /// Returns tf's full name of a device of this process:
@@ -88,13 +88,14 @@ std::string full_device_name(const Device& device);
 
 // Log of placements: tf.debugging.set_log_device_placement.
 
-/// Receives one line per operation. Called on the thread that ran it, by one thread at a time.
+/// Function that receives one line per operation. Called on the thread that ran the operation, but
+/// not concurrently.
 using PlacementSink = std::function<void(const std::string& line)>;
 
 /// Turns the log of placements on or off. While it is on, each operation of each thread writes a
-/// line, "MatMul: /job:localhost/replica:0/task:0/device:CPU:0", to `sink`, or to the log if `sink`
-/// is empty. Operations that a captured step repeats without the host are not logged. Thread-safe
-/// while no operation runs. tf.debugging.set_log_device_placement.
+/// line such as "MatMul: /job:localhost/replica:0/task:0/device:CPU:0" to `sink`, or to the log if
+/// `sink` is empty. Operations that a captured step replays are not logged. Thread-safe while no
+/// operation runs. tf.debugging.set_log_device_placement.
 void set_log_device_placement(bool on, PlacementSink sink = {});
 
 /// Returns tf's name of an operation's type: "MatMul", "Conv2D", "Sum".

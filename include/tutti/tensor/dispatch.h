@@ -1,4 +1,4 @@
-// Dispatch of operations: one entry point for all, observers, and transfers between devices.
+// Dispatch of operations: the common entry point, observers, and transfers between devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,18 +14,18 @@ namespace tutti {
 
 // The entry point of all operations, and their observers.
 
-/// Observer of all operations of a thread, called after the kernel: tapes, traces, scans. Observers
-/// form a stack per thread.
+/// Observer that is called after each operation of a thread; base class of tapes, traces and scans.
+/// Observers form a stack per thread.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void on_op(const OpCall& call, std::span<const Tensor> outputs) = 0;
-  /// Called after `to` became the value of `from` on another device (transfer()). Default: nothing.
+  /// Called after transfer() copied `from` to another device as `to`. The default does nothing.
   virtual void on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where);
 };
 
-/// Registers `observer` for the operations of this thread until destroyed. Scopes need not be
-/// destroyed in stack order.
+/// Scope that registers `observer` for the operations of this thread. Scopes need not be destroyed
+/// in reverse order.
 class ObserverScope {
  public:
   explicit ObserverScope(OpObserver& observer);
@@ -37,8 +37,8 @@ class ObserverScope {
   OpObserver* observer_;
 };
 
-/// Removes all observers from this thread until destroyed, as in a new thread. ObserverScopes made
-/// meanwhile must be destroyed first.
+/// Scope without the observers of this thread, as in a new thread. ObserverScopes created within it
+/// must be destroyed first.
 class SeparateObservers {
  public:
   SeparateObservers();
@@ -51,21 +51,22 @@ class SeparateObservers {
 };
 
 /// Runs an operation: allocates the outputs, runs the kernel for (device, op, dtype of input 0),
-/// and notifies the observers. In a device scope it runs on the scope's device, and inputs from
-/// other devices are transferred first (transfer()). No kernel is called if all outputs are empty;
-/// kernels must accept empty inputs (weight gradients of an empty batch are zeros). Throws
-/// kUnimplemented naming op, dtype and device if there is no kernel. Throws kInvalidArgument naming
-/// the caller's line if the inputs are on several devices outside of device scopes, and
-/// kUnavailable in a scope of another process.
+/// and notifies the observers. In a device scope the operation runs on the scope's device, and
+/// inputs from other devices are transferred first (transfer()). No kernel is called if all outputs
+/// are empty; kernels must accept empty inputs (weight gradients of an empty batch are zeros).
+/// Throws kUnimplemented, naming op, dtype and device, if there is no kernel. Outside device
+/// scopes, throws kInvalidArgument, naming the caller's line, if the inputs are on several devices.
+/// Throws kUnavailable in a scope of another process.
 std::vector<Tensor> dispatch(OpCall call);
 /// Same as dispatch(), but for operations with one output.
 Tensor dispatch_one(OpCall call);
 
-// Transfers of values between devices, which tapes record, and a log of them.
+// Transfers of values between devices, which tapes record, and a log of transfers.
 
-/// Returns `value` on `device`; `value` itself if it is there already. Unlike Tensor::to(), tapes
-/// record it: the gradient moves back to the device of `value`. Device scopes use it for the inputs
-/// of operations. tf.identity in a device scope. Throws kFailedPrecondition for an undefined value.
+/// Returns `value` on `device`; `value` itself if it is already there. Unlike Tensor::to(), it is
+/// recorded on tapes: the gradient is moved back to the device of `value`. Device scopes use it for
+/// the inputs of operations. tf.identity in a device scope. Throws kFailedPrecondition for an
+/// undefined value.
 Tensor transfer(const Operand& value, Device device);
 
 /// One transfer of a value.
@@ -74,14 +75,14 @@ struct Transfer {
   Shape shape;
   DType dtype = DType::kFloat32;
   std::size_t bytes = 0;
-  SourceLocation where;  // the operation that needed it
+  SourceLocation where;  // line of the operation that needed it
   /// Returns "cpu:0 -> cpu:1: float32 [8,16], 512 bytes".
   std::string to_string() const;
 };
 
 std::ostream& operator<<(std::ostream& out, const Transfer& transfer);
 
-/// Records the transfers of this thread, forward and backward, from construction to destruction.
+/// Record of the transfers of this thread, forward and backward, from construction to destruction.
 class TransferLog final : public OpObserver {
  public:
   TransferLog() : scope_(*this) {}

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Element type of a tensor. The values are stable (plugin ABI, tests of checkpoints).
+/// Element type of a tensor. The values never change: plugins and checkpoint tests depend on them.
 enum class DType : std::uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -34,17 +34,17 @@ inline constexpr DType kAllDTypes[] = {DType::kFloat32,  DType::kFloat64, DType:
 std::size_t size_of(DType dtype);
 /// Returns the name that numpy and tf use: "float32", "int64", ...
 std::string_view to_string(DType dtype);
-/// Returns the type of this name. Throws kInvalidArgument listing the names.
+/// Returns the type with this name. Throws kInvalidArgument, listing the names, if there is none.
 DType parse_dtype(std::string_view name);
 /// Returns true for float32, float64, bfloat16 and float16.
 bool is_floating(DType dtype);
-/// Returns true for bfloat16 and float16, in which numbers are stored: arithmetic is done in
-/// float32 and rounded once per operation.
+/// Returns true for bfloat16 and float16. These types only store numbers: operations compute in
+/// float32 and round the result once.
 bool is_half(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
-/// The DType of C++ type T: float, double, std::int32_t, std::int64_t, std::uint8_t, bool, BFloat16
-/// or Float16.
+/// Returns the DType of the C++ type T: float, double, std::int32_t, std::int64_t, std::uint8_t,
+/// bool, BFloat16 or Float16.
 template <class T>
 consteval DType dtype_of() {
   if constexpr (std::is_same_v<T, float>)

@@ -1,4 +1,4 @@
-// Gradients: none, a dense tensor, or rows of one.
+// Gradients, which are none, a dense tensor, or rows of a tensor.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Rows of a tensor of shape `dense_shape`: values[i] is added to row indices[i], which may occur
-/// several times. values: [n, dense_shape[1:]]; indices: [n] int64. tf.IndexedSlices.
+/// Rows to be added to a tensor of shape `dense_shape`: values[i] belongs to row indices[i], and a
+/// row may occur several times. values: [n, dense_shape[1:]]; indices: [n] int64. tf.IndexedSlices.
 struct IndexedSlices {
   Tensor values;
   Tensor indices;
@@ -22,7 +22,7 @@ struct IndexedSlices {
 /// Gradient with respect to one source. A value type.
 class Gradient {
  public:
-  /// Creates an empty gradient: no path leads from target to source.
+  /// Creates a gradient that is none: no path leads from target to source.
   Gradient() = default;
   Gradient(Tensor dense);
   Gradient(IndexedSlices slices);
@@ -31,10 +31,11 @@ class Gradient {
   bool is_dense() const { return std::holds_alternative<Tensor>(value_); }
   bool is_slices() const { return std::holds_alternative<IndexedSlices>(value_); }
 
-  /// Return the value of this form. Throw kFailedPrecondition naming the form if it is another one.
+  /// Return the dense tensor, and the slices. Throw kFailedPrecondition, naming the actual form, if
+  /// the gradient has another form.
   const Tensor& dense() const;
   const IndexedSlices& slices() const;
-  /// Returns the dense form of the gradient. Throws kFailedPrecondition if it is empty.
+  /// Returns the dense form of the gradient. Throws kFailedPrecondition if the gradient is none.
   Tensor to_dense() const;
 
  private:

@@ -1,4 +1,4 @@
-// 16-bit floating-point numbers: storage, exact conversion, and arithmetic by way of float.
+// 16-bit floating-point numbers: storage, exact conversion, and arithmetic in float.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,9 +11,9 @@
 namespace tutti {
 namespace internal {
 
-/// Returns the bits of `value` in a format of 1 sign bit, `kExponentBits` and `kFractionBits`,
-/// rounded once to nearest, halves to even. Too large a value becomes infinity, a small one
-/// denormal. A NaN stays a quiet NaN with its sign and the upper bits of its payload.
+/// Returns the bits of `value` in a format of 1 sign bit, `kExponentBits` and `kFractionBits`.
+/// Rounds once to nearest, ties to even. Values that are too large become infinity, and small
+/// values denormal. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
 template <int kExponentBits, int kFractionBits>
 constexpr std::uint16_t narrowed(double value) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
@@ -31,7 +31,8 @@ constexpr std::uint16_t narrowed(double value) {
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;
   if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
   const std::uint64_t fraction = magnitude & ((kOne << 52) - 1);
-  // Normal: the exponent field is above the fraction. Denormal: the leading one is shifted into it.
+  // Normal results have the exponent field above the fraction. In denormal results, the leading one
+  // is shifted into the fraction.
   const int below = 1 - kBias - exponent;
   const int shift = kDropped + (below > 0 ? below : 0);
   if (shift > 54) return sign;
@@ -41,7 +42,7 @@ constexpr std::uint16_t narrowed(double value) {
   const std::uint64_t kept = significand >> shift;
   const std::uint64_t rest = significand & ((kOne << shift) - 1), half = kOne << (shift - 1);
   const bool up = rest > half || (rest == half && (kept & 1u) != 0);
-  return static_cast<std::uint16_t>(sign | (kept + (up ? 1u : 0u)));  // a carry raises the exponent
+  return static_cast<std::uint16_t>(sign | (kept + (up ? 1u : 0u)));  // may carry into the exponent
 }
 
 /// Converts IEEE binary16 to float, exactly.
@@ -58,7 +59,7 @@ constexpr float widened_half(std::uint16_t bits) {
 
 }  // namespace internal
 
-/// bfloat16, the upper half of a float: 8 exponent bits and 7 of fraction.
+/// bfloat16, the upper half of a float: 8 exponent bits and 7 fraction bits.
 struct BFloat16 {
   BFloat16() = default;
   explicit constexpr BFloat16(double value) : bits(internal::narrowed<8, 7>(value)) {}
@@ -69,7 +70,7 @@ struct BFloat16 {
   std::uint16_t bits = 0;
 };
 
-/// float16, IEEE binary16: 5 exponent bits and 10 of fraction.
+/// float16, IEEE binary16: 5 exponent bits and 10 fraction bits.
 struct Float16 {
   Float16() = default;
   explicit constexpr Float16(double value) : bits(internal::narrowed<5, 10>(value)) {}
@@ -81,7 +82,7 @@ struct Float16 {
 template <class T>
 concept Half = std::same_as<T, BFloat16> || std::same_as<T, Float16>;
 
-// Operations in float, rounded once to 16 bits. The results are as if computed exactly, because
+// Operations in float, rounded to 16 bits. The results equal exact results rounded once, because
 // float has more than twice as many fraction bits.
 template <Half T>
 constexpr T operator+(T a, T b) {

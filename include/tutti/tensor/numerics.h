@@ -6,11 +6,11 @@
 
 namespace tutti {
 
-/// Version of our own kernels, raised whenever one changes its order of operations.
+/// Version of tutti's kernels, incremented whenever a kernel changes its order of operations.
 inline constexpr int kKernelVersion = 3;
 
-/// Returns "kernels 3, oneDNN 2.6.3, avx2". Two runs with equal fingerprints are comparable bit by
-/// bit (docs/determinism.md).
+/// Returns text such as "kernels 3, oneDNN 2.6.3, avx2". Runs with equal fingerprints can be
+/// compared bit by bit (docs/determinism.md).
 std::string numerics_fingerprint();
 
 }  // namespace tutti

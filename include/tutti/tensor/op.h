@@ -1,4 +1,4 @@
-// Operations as data: identifiers, attributes, operands, and one call.
+// Operations as data: identifiers, attributes, operands and calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,17 +17,17 @@
 
 namespace tutti {
 
-// Identifiers and attributes of operations, and one call.
+// Identifiers, attributes and calls of operations.
 
 /// Identifier of an operation that has a kernel. The public functions (tensor/ops/*.h) check their
-/// arguments and make an OpCall.
+/// arguments and dispatch an OpCall.
 // clang-format off
 enum class OpId : std::uint8_t {
   // elementwise, one input
   kNegate, kExp, kLog, kSqrt, kRsqrt, kSquare, kAbs, kSign, kReciprocal, kFloor, kCeil, kRound,
   kErf, kLog1p, kExpm1, kSin, kCos,
   kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kGeluTanh, kLogicalNot, kCast, kClip,
-  // elementwise, two inputs, broadcasting; comparisons and logic give bool
+  // elementwise, two inputs, broadcasting; comparisons and logic return bool
   kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower, kAddRelu,
   kFloorDivide, kFloorMod,
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kLogicalAnd, kLogicalOr,
@@ -64,11 +64,11 @@ enum class OpId : std::uint8_t {
 };
 // clang-format on
 
-/// Returns "matmul", "conv2d", ...
+/// Returns the operation's name: "matmul", "conv2d", ...
 std::string_view to_string(OpId op);
 
-/// Treatment of windows that extend beyond the image. SAME pads so that the output has ceil(input /
-/// stride) elements (convolutions with zeros); VALID does not pad.
+/// Treatment of windows that extend beyond the image. SAME pads (convolutions with zeros) so that
+/// the output has ceil(input / stride) elements per axis; VALID does not pad.
 enum class Padding : std::uint8_t { kValid, kSame };
 
 /// Function applied to the result of matmul or conv2d in the same pass.
@@ -92,8 +92,8 @@ struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
 };
-/// Attributes of conv2d(). The padding is explicit, so that kernels need not know SAME from VALID.
-/// input: NHWC; filter: HWIO, where I is the input channels of one group.
+/// Attributes of conv2d(). The padding is given in pixels, so kernels need not distinguish SAME and
+/// VALID. input: NHWC; filter: HWIO, where I is the number of input channels of one group.
 struct Conv2dAttributes {
   std::int64_t stride_h = 1, stride_w = 1;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
@@ -101,7 +101,7 @@ struct Conv2dAttributes {
   std::int64_t dilation_h = 1, dilation_w = 1, groups = 1;
   bool operator==(const Conv2dAttributes&) const = default;
 };
-/// Attributes of pooling. Padding never wins a maximum and is not counted by an average.
+/// Attributes of pooling. Maxima and averages ignore padding.
 struct Pool2dAttributes {
   std::int64_t window_h = 2, window_w = 2, stride_h = 2, stride_w = 2;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
@@ -150,8 +150,8 @@ struct CumulativeSumAttributes {
   int axis = 0;
   bool exclusive = false, reverse = false;
 };
-/// Interpolation of enlarged images: from the nearest pixel, or linearly from the two nearest in
-/// each direction, with pixel centres at half-integers.
+/// Interpolation of enlarged images: the nearest pixel, or linear interpolation of the two nearest
+/// pixels in each direction, with pixel centres at half-integers.
 enum class Interpolation : std::uint8_t { kNearest, kBilinear };
 /// Attributes of upsample2d().
 struct UpsampleAttributes {
@@ -166,10 +166,10 @@ struct OneHotAttributes {
 struct DropoutAttributes {
   double rate = 0.5;
   RandomKey key;
-  const void* step_key = nullptr;  // device memory with the key of each step (StepRecorder)
+  const void* step_key = nullptr;  // device memory with the current step's key (StepRecorder)
 };
 
-/// Parameters of an operation besides its inputs; most have none.
+/// Parameters of an operation besides its inputs; most operations have none.
 using Attributes =
     std::variant<std::monostate, ClipAttributes, CastAttributes, AxesAttributes, MatMulAttributes,
                  Conv2dAttributes, Pool2dAttributes, BatchNormAttributes, LrnAttributes,
@@ -177,13 +177,14 @@ using Attributes =
                  OneHotAttributes, DropoutAttributes, GroupNormAttributes, CumulativeSumAttributes,
                  UpsampleAttributes, AttentionAttributes>;
 
-/// A tensor without its elements.
+/// Shape and element type of a tensor.
 struct TensorSpec {
   Shape shape;
   DType dtype = DType::kFloat32;
 };
 
-/// One call of an operation, with checked arguments. Kernels find all inputs on one device.
+/// One call of an operation, with checked arguments. When a kernel runs, all inputs are on one
+/// device.
 struct OpCall {
   OpId op = OpId::kCount;
   std::vector<Tensor> inputs;
@@ -199,7 +200,7 @@ struct OpCall {
 
 // Operands.
 
-/// Operand of an operation and the line that passed it, so that an error can name that line. Made
+/// Operand of an operation, with the source line that passed it, which errors name. Converts
 /// implicitly from a Tensor, a Variable or a number.
 struct Operand {
   template <class T>
@@ -214,8 +215,8 @@ struct Operand {
 
   Tensor tensor;
   SourceLocation where;
-  /// True for a plain number, which takes dtype and device of the other operand. `number` is its
-  /// value before rounding to float32.
+  /// True for a plain number, to which the operation gives the dtype and device of the other
+  /// operand. `number` is its value before rounding to float32.
   bool is_number = false;
   double number = 0.0;
 
@@ -223,8 +224,8 @@ struct Operand {
   DType dtype() const { return tensor.dtype(); }
 
  private:
-  /// Creates a number on the CPU. The operation converts it later, when the device is known: here
-  /// that would queue work on a GPU.
+  /// Converts a number to a tensor on the CPU. The operation moves it later, when the device is
+  /// known; creating it on a GPU would queue work there.
   template <class T>
   static Tensor tensor_of(const T& value) {
     if constexpr (std::is_arithmetic_v<T>) {

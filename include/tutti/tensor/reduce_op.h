@@ -7,11 +7,13 @@
 
 namespace tutti {
 
-/// tf.distribute.ReduceOp, with further operations of MPI. The values are stable (plugin ABI).
+/// Reduction over replicas: tf.distribute.ReduceOp, extended by operations of MPI. The values never
+/// change, because plugins depend on them.
 enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
 
 std::string_view to_string(ReduceOp op);  // "SUM", ...
-/// Parses a name in any case. Throws kInvalidArgument listing the names.
+/// Parses a name in upper or lower case. Throws kInvalidArgument, listing the names, for any other
+/// text.
 ReduceOp parse_reduce_op(std::string_view text);
 std::ostream& operator<<(std::ostream& out, ReduceOp op);
 

@@ -1,4 +1,4 @@
-// Scatter operations on rows of a tensor, and their formula for one element.
+// Scatter operations on rows of a tensor, and their formulas for one element.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,13 +6,13 @@
 
 namespace tutti {
 
-/// Operation that combines a row with a new value for it.
+/// Operation that combines a row of a tensor with a given row.
 enum class ScatterOp { kAdd, kSubtract, kMultiply, kDivide, kMin, kMax, kUpdate };
 
 namespace internal {
 
-/// Returns an element after `value` is combined with it; bool supports only kUpdate. An integer
-/// divided by 0 stays unchanged. constexpr because GPU kernels call it too.
+/// Returns `old_value` combined with `value`. bool supports only kUpdate. An integer divided by 0
+/// stays unchanged. constexpr, because GPU kernels call it, too.
 template <class T>
 constexpr T scattered(ScatterOp op, T old_value, T value) {
   if constexpr (!std::is_same_v<T, bool>) {

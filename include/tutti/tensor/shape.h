@@ -13,14 +13,15 @@
 
 namespace tutti {
 
-/// Up to eight dimensions, each >= 0. [] is a scalar. A small value type without allocation.
+/// Up to eight dimensions, each >= 0; [] is the shape of a scalar. A value type that allocates no
+/// memory.
 class Shape {
  public:
   static constexpr int kMaxRank = 8;
 
   Shape() = default;
-  /// Throws kInvalidArgument for a negative dimension, more than kMaxRank of them, or more elements
-  /// than an int64 can count (see count()).
+  /// Throws kInvalidArgument for a negative dimension, more than kMaxRank dimensions, or more
+  /// elements than an int64 can count (see count()).
   Shape(std::initializer_list<std::int64_t> dims);
   explicit Shape(std::span<const std::int64_t> dims);
 
@@ -31,21 +32,22 @@ class Shape {
   std::int64_t operator[](int axis) const { return dim(axis); }
   /// Returns the product of the dimensions; 1 for [].
   std::int64_t num_elements() const;
-  /// Returns the product of the dimensions that are not 0, so that the product of any of them fits
-  /// too; nullopt if an int64 cannot hold it. Checks dimensions that come from outside.
+  /// Returns the product of all dimensions that are not 0; nullopt if it exceeds int64. If it does
+  /// not, the product of any subset of dimensions fits, too. Use it to check untrusted dimensions.
   static std::optional<std::int64_t> count(std::span<const std::int64_t> dims);
 
   const std::int64_t* begin() const { return dims_.data(); }
   const std::int64_t* end() const { return dims_.data() + rank_; }
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
 
-  /// Returns `axis` as 0 .. rank-1. Throws kInvalidArgument naming `who` if it is out of range.
+  /// Returns `axis`, which may be negative, as 0 .. rank-1. Throws kInvalidArgument, naming `who`,
+  /// if it is out of range.
   int normalized_axis(int axis, std::string_view who) const;
   Shape with_dim(int axis, std::int64_t size) const;
   Shape without_axis(int axis) const;
   Shape with_front(std::int64_t size) const;
 
-  /// Returns "[2, 3]".
+  /// Returns text such as "[2, 3]".
   std::string to_string() const;
   bool operator==(const Shape& other) const;
 
@@ -56,10 +58,11 @@ class Shape {
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-/// Returns the shape that numpy's broadcasting rule gives: dimensions, compared from the last one,
-/// must be equal or 1. Returns nullopt if they are not.
+/// Returns the common shape by numpy's broadcasting rule: dimensions, compared from the last to the
+/// first, must be equal or 1. Returns nullopt if they are not.
 std::optional<Shape> try_broadcast(const Shape& a, const Shape& b);
-/// Same as try_broadcast(), but throws kInvalidArgument naming `who` and both shapes instead.
+/// Same as try_broadcast(), but throws kInvalidArgument, naming `who` and both shapes, instead of
+/// returning nullopt.
 Shape broadcast(const Shape& a, const Shape& b, std::string_view who);
 
 }  // namespace tutti

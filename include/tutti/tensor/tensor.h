@@ -20,8 +20,8 @@
 
 namespace tutti {
 
-/// Elements begin .. end - 1 of an axis. Negative numbers count from its end, and elements outside
-/// of it are ignored, as in Python. Range{} is the whole axis.
+/// Elements begin .. end - 1 of an axis. As in Python, negative numbers count from the end of the
+/// axis, and indices outside the axis are ignored. Range{} is the entire axis.
 struct Range {
   std::optional<std::int64_t> begin = std::nullopt;
   std::optional<std::int64_t> end = std::nullopt;
@@ -45,17 +45,19 @@ struct Index {
 /// Values never change after creation; only Variables change. const functions are thread-safe.
 class Tensor {
  public:
-  /// Creates an undefined tensor: defined() is false, everything else throws kFailedPrecondition.
+  /// Creates an undefined tensor: defined() returns false, and most other functions throw
+  /// kFailedPrecondition.
   Tensor() = default;
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
   ~Tensor() = default;
-  /// Not for temporaries: `x[0] = 1.0f` does not compile, because x[0] is a tensor of its own,
-  /// whose new value would be lost.
+  /// Cannot be called on temporaries: `x[0] = 1.0f` does not compile, because x[0] is a temporary
+  /// tensor, and the assigned value would be lost.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
-  Tensor(float scalar);  // shape [], float32 (implicit, so that `x * 2.0f` reads as it should)
-  /// Creates [values.size()], float32, on current_device(): `Tensor t = {1.f, 2.f};`.
+  Tensor(float scalar);  // shape [], float32 (implicit, so that `x * 2.0f` compiles)
+  /// Creates a float32 tensor of shape [values.size()] on current_device(): `Tensor t = {1.f,
+  /// 2.f};`.
   Tensor(std::initializer_list<float> values) {  // NOLINT
     *this = from(Shape{static_cast<std::int64_t>(values.size())}, values);
   }
@@ -67,8 +69,8 @@ class Tensor {
                      Device device = current_device());
   static Tensor full(const Shape& shape, double value, DType dtype = DType::kFloat32,
                      Device device = current_device());
-  /// Copies `values`, row-major. Throws kInvalidArgument unless their number is
-  /// shape.num_elements().
+  /// Creates a tensor from copies of `values`, which are row-major. Throws kInvalidArgument unless
+  /// there are shape.num_elements() values.
   template <class T>
   static Tensor from(const Shape& shape, std::span<const T> values,
                      Device device = current_device()) {
@@ -90,13 +92,14 @@ class Tensor {
     return full({}, value, dtype, device);
   }
 
-  /// Returns elements: `x[i]`, `x[-1]` and `x[{i, Range{1, 4}}]`, recorded on tapes like slice().
-  /// Throws kInvalidArgument naming axis and shape for a number that is out of range. Elements are
-  /// changed with where(), scatter() or a Variable.
+  /// Returns the selected elements: `x[i]`, `x[-1]` or `x[{i, Range{1, 4}}]`. Recorded on tapes
+  /// like slice(). Throws kInvalidArgument, naming axis and shape, for an index out of range. To
+  /// change elements, use where(), scatter() or a Variable.
   Tensor operator[](const Index& index) const;
   Tensor operator[](std::initializer_list<Index> indices) const;
 
-  /// Same as reduce_sum(x) and similar: over all elements, or along an axis. Recorded on tapes.
+  /// Same as reduce_sum(), reduce_mean(), reduce_max() and reduce_min(), over all elements or along
+  /// an axis. Recorded on tapes.
   Tensor sum(SourceLocation where = SourceLocation::current()) const;
   Tensor sum(int axis, bool keep_dims = false,
              SourceLocation where = SourceLocation::current()) const;
@@ -121,25 +124,26 @@ class Tensor {
   int rank() const { return shape().rank(); }
   std::size_t num_bytes() const;
 
-  /// Returns this value on `device`, without a copy if it is there already (virtual CPU devices
-  /// share the host's memory, unless one has its own: device_memory.h). Not recorded on tapes: no
-  /// gradient flows back. Waits for the value if it is on a GPU and `device` is not; does not wait
-  /// otherwise, except between GPUs without peer access.
+  /// Returns this value on `device`. Does not copy it if it is already there; virtual CPU devices
+  /// share the host's memory, except devices with a separate memory (device_memory.h). Not recorded
+  /// on tapes: no gradient flows back. Waits for the value only if it is on a GPU and `device` is
+  /// not, or between GPUs without peer access.
   Tensor to(Device device) const;
   /// Overload for the name of the device: x.to("cpu:1"). Throws as Device::parse() does.
   Tensor to(std::string_view device) const { return to(Device::parse(device)); }
-  /// Copies the elements into memory of their own, under a new id(). Not recorded on tapes.
+  /// Returns a copy of the elements in separate memory, with a new id(). Not recorded on tapes.
   Tensor copy() const;
 
-  /// Returns the only element, converted; waits for it if it is on a GPU. Throws kInvalidArgument
-  /// unless there is exactly one. Collective if the tensor is sharded over a mesh, as are all reads
-  /// of elements on the host; errors then name the line.
+  /// Return the only element, converted to the result type; wait for it if it is on a GPU. Throw
+  /// kInvalidArgument unless there is exactly one element. Like all reads of elements on the host,
+  /// collective if the tensor is sharded over a mesh; errors then name the line `where`.
   float item(const SourceLocation& where = SourceLocation::current()) const;
   double item_double(const SourceLocation& where = SourceLocation::current()) const;
   std::int64_t item_int(const SourceLocation& where = SourceLocation::current()) const;
 
-  /// Returns the elements in host memory, valid while a copy of this tensor lives. Throws
-  /// kInvalidArgument unless T is the element type, and kFailedPrecondition on a GPU: see to().
+  /// Returns the elements in host memory, valid while a copy of this tensor exists. Throws
+  /// kInvalidArgument unless T is the element type, and kFailedPrecondition if the tensor is on a
+  /// GPU: see to().
   template <class T>
   std::span<const T> host_span() const {
     require_dtype(dtype_of<T>());
@@ -148,21 +152,22 @@ class Tensor {
   std::span<const std::byte> bytes() const { return {data(), num_bytes()}; }
   /// Returns the address of the elements in the memory of device(), for kernels and copies.
   const void* address() const;
-  /// Returns the buffer that contains the elements; it is not reused as long as a reference lives.
+  /// Returns the buffer that contains the elements; it is not reused while a reference to it
+  /// exists.
   const BufferRef& buffer() const;
-  /// Copies the elements, converted to double; waits for those of a GPU.
+  /// Returns the elements, converted to double; waits for them if they are on a GPU.
   std::vector<double> to_doubles(const SourceLocation& where = SourceLocation::current()) const;
 
   /// Returns shape, type and at most the first 32 elements as readable text.
   std::string to_string() const;
 
-  /// Returns rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes,
-  /// unlike x[] and slice().
+  /// Returns rows [first, first + count) along axis 0, which share the storage. Not recorded on
+  /// tapes, unlike x[] and slice().
   Tensor detached_rows(std::int64_t first, std::int64_t count) const;
-  /// Returns the same elements in another shape of equal size, sharing storage. Not recorded on
-  /// tapes, unlike reshape().
+  /// Returns a tensor with the same storage and another shape of equal size. Not recorded on tapes,
+  /// unlike reshape().
   Tensor detached_reshape(const Shape& shape) const;
-  /// Returns the same value under a new id(), so that tapes see another tensor.
+  /// Returns the same value with a new id(), which tapes treat as a different tensor.
   Tensor alias() const;
 
   /// Returns the number that identifies this value on tapes; copies share it. 0 if undefined.
@@ -182,7 +187,8 @@ class Tensor {
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
-/// Tensor under construction, or of a variable: the only way to write elements. Not thread-safe.
+/// Tensor whose elements can be written: a tensor under construction, or the value of a variable.
+/// Not thread-safe.
 class MutableTensor {
  public:
   MutableTensor() = default;
@@ -212,15 +218,15 @@ class MutableTensor {
 
   /// Returns an immutable view of the same storage. Call make_unique() before the next write.
   Tensor freeze() const;
-  /// Copies the storage first if it is shared. After this, span() may be written.
+  /// Copies the storage if it is shared, so that span() may be written.
   void make_unique();
-  /// Takes over the elements of `value`. Shares its storage until the next make_unique() if that is
-  /// the whole buffer and in the same memory; copies otherwise. On a GPU, copies in place if the
-  /// storage of this tensor is not shared.
+  /// Sets the elements to those of `value`. Shares the storage of `value` until the next
+  /// make_unique() if it is an entire buffer in the same memory; copies otherwise. On a GPU, copies
+  /// in place if the storage of this tensor is not shared.
   void assign(const Tensor& value);
   /// Copies the elements of `value`, from any device, into this storage even if it is shared.
   void write(const Tensor& value);
-  /// Returns the number of references to the storage, this one included.
+  /// Returns the number of references to the storage, including this tensor's.
   int num_sharers() const { return buffer_.num_references(); }
 
  private:

@@ -1,4 +1,4 @@
-// Update of one weight, given its gradient: the part of an optimizer that is independent of
+// Update of weights, given their gradients: the part of an optimizer that is independent of
 // variables and strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,21 +19,21 @@ namespace tutti {
 class Json;
 struct DeviceRule;
 
-/// Numbers that an update uses besides the elements. `iteration` counts updates from 0.
+/// Numbers that an update uses in addition to the elements. `iteration` counts updates from 0.
 struct UpdateScalars {
   double learning_rate = 0.0;
   std::int64_t iteration = 0;
   double gradient_scale = 1.0;  // multiplies each gradient element first (clipping, loss scaling)
   double weight_decay = 0.0;    // of this variable
-  double weight_norm = 0.0;     // of the whole variable; in apply(), for rules with uses_norms()
-  double direction_norm = 0.0;  // likewise, of the result of direct()
-  /// Address of the scalars of the step that is being replayed, in a captured step (except for
-  /// weight_decay, which does not change); nullptr otherwise.
+  double weight_norm = 0.0;     // of the full variable; set in apply() if uses_norms()
+  double direction_norm = 0.0;  // norm of the result of direct(), likewise
+  /// In a captured step: address of the scalars of the step being replayed, whose weight_decay must
+  /// be ignored because it does not change. Otherwise nullptr.
   const UpdateScalars* live = nullptr;
 };
 
-/// Elements of one variable, its slots and its gradient: ranges of equal length and of type `dtype`
-/// (float32 or float64).
+/// Elements of one variable, its slots and its gradient, as ranges of equal length and of type
+/// `dtype` (float32 or float64).
 struct UpdateArgs {
   DType dtype = DType::kFloat32;
   std::size_t count = 0;
@@ -56,14 +56,15 @@ struct UpdateArgs {
   }
 };
 
-/// Slot: one more tensor of the variable's shape that the rule keeps, with its initial value.
+/// Slot: an additional tensor of the variable's shape that the rule maintains. All its elements
+/// start as `initial_value`.
 struct SlotSpec {
   std::string name;
   double initial_value = 0.0;
 };
 
-/// Update of one weight: slots and one pure elementwise function. Any partition of the elements
-/// gives the same bits. Immutable. Thread-safe.
+/// Rule that updates weights: a list of slots and a pure elementwise function. Any partition of the
+/// elements gives the same bits. Immutable. Thread-safe.
 class UpdateRule {
  public:
   UpdateRule() = default;
@@ -73,37 +74,38 @@ class UpdateRule {
     return *this;
   }
   virtual ~UpdateRule() = default;
-  /// Returns a number that no other rule of this process has ever had, under which results made
-  /// from the rule may be cached.
+  /// Returns a number that is unique among all past and present rules of this process, for use as a
+  /// cache key.
   std::uint64_t number() const;
   /// Returns "sgd", "adam": the name in checkpoints and error messages.
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
-  /// Returns the rule in the form that GPUs and XLA execute, with the numbers of this step (their
-  /// order: tensor/cpu/update_rules.h); nullopt for a rule that they do not know.
+  /// Returns the rule in the form that GPUs and XLA execute, with the numbers of this step (in the
+  /// order of tensor/cpu/update_rules.h); nullopt if they cannot execute the rule.
   virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const;
-  /// Returns true if an element with gradient 0 stays as it is, slots included; a sparse gradient
+  /// Returns true if an element with gradient 0, and its slots, stay unchanged; a sparse gradient
   /// then updates only its rows.
   virtual bool skips_zero_gradient() const { return false; }
   /// Returns true if the rule applies scalars.weight_decay; otherwise the optimizer decays weights
-  /// before it.
+  /// before it applies the rule.
   virtual bool decays_weights() const { return false; }
 
-  /// Returns true if a step depends on norms of the whole variable (trust ratios). Then direct() is
-  /// called for all elements, and norms of weights and directions are computed in the canonical
-  /// order (sum_of_squares.h). apply() receives them in its scalars and the direction as its
-  /// gradient, with gradient_scale 1.
+  /// Returns true if a step depends on norms of the full variable (trust ratios). Then direct() is
+  /// called for all elements first, and the norms of weights and directions are computed in the
+  /// canonical order (sum_of_squares.h). apply() receives the norms in its scalars and the
+  /// direction as its gradient, with gradient_scale 1.
   virtual bool uses_norms() const { return false; }
-  /// First pass of a rule with norms, elementwise like apply(): updates the slots, leaves the
-  /// weights, and writes the unscaled step of each element to `direction`.
+  /// Does the first pass of a rule with norms, elementwise like apply(): updates the slots but not
+  /// the weights, and writes the unscaled step of each element to `direction`.
   virtual void direct(const UpdateArgs& args, void* direction) const {
     (void)args, (void)direction;
     fail(ErrorCode::kInternal, name(), ": uses norms and has no direct()");
   }
 
-  /// Serializes the rule for other processes: {"rule": its name in the registry of
-  /// tutti/optimizer/update_rule_spec.h, then its numbers}. The default throws kUnimplemented.
+  /// Returns a description of the rule for other processes: {"rule": name in the registry of
+  /// tutti/optimizer/update_rule_spec.h, followed by its numbers}. The default throws
+  /// kUnimplemented.
   virtual Json describe() const;
 
  private:

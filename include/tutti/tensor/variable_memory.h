@@ -1,4 +1,4 @@
-// The elements of a variable, shared with the tensors that were read until the next write.
+// The elements of a variable, which tensors that were read share until the next write.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,26 +8,28 @@
 
 namespace tutti {
 
-/// Elements of a variable: copied on write, and at a fixed address while captured steps
-/// (StepRecorder) use it. Not thread-safe.
+/// Elements of a variable, with copy on write. They stay at a fixed address while captured steps
+/// (StepRecorder) use the variable. Not thread-safe.
 class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
  public:
-  /// Shares the elements of `initial_value` on CPU devices with one memory; copies them otherwise.
+  /// Shares the elements of `initial_value` if both are in one memory of CPU devices; copies them
+  /// otherwise.
   VariableMemory(const Tensor& initial_value, Device device);
 
   const Shape& shape() const { return value_.shape(); }
   DType dtype() const { return value_.dtype(); }
   Device device() const { return value_.device(); }
 
-  /// Returns the value, which never changes afterwards. Shares the elements, or copies them while
-  /// they are pinned (unless the reading step is itself being captured).
+  /// Returns the value, which does not change later. Shares the elements; copies them instead while
+  /// they are pinned, unless the reading step is being captured.
   Tensor read() const;
   /// Returns the elements for writing in place.
   MutableTensor& writable();
-  /// Takes over the elements of `value`, which must be on device().
+  /// Sets the elements to those of `value`, which must be on device(). May share them.
   void assign(const Tensor& value);
 
-  /// Pins the elements until unpin() is called as often: settle() puts them at the same address.
+  /// pin() fixes the address of the elements until the matching unpin(); calls may be nested.
+  /// settle() moves the current elements to the fixed address.
   void pin();
   void unpin();
   void settle();

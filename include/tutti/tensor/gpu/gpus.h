@@ -1,4 +1,4 @@
-// The GPUs of this process: found at the first call, and split into logical devices.
+// The GPUs of this process, which are found at the first call and split into logical devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ class DeviceBackend;
 /// Device gpu:<index>: one of `num_parts` equal parts of a GPU (tf's logical devices).
 struct LogicalGpu {
   int index = 0;    // n of gpu:n
-  int ordinal = 0;  // index among the GPUs this process may use
+  int ordinal = 0;  // index among the GPUs that this process may use
   /// Number of the GPU in the machine, if CUDA_VISIBLE_DEVICES determines it.
   std::optional<int> physical;
   int part = 0, num_parts = 1;
@@ -25,30 +25,31 @@ struct LogicalGpu {
   PhysicalDevice properties;
 };
 
-/// Number of logical devices per GPU, and the memory limit of each (0: an equal share of the free
-/// memory). tf.config.set_logical_device_configuration.
+/// Number of logical devices per GPU, and memory limit of each logical device in bytes (0: an equal
+/// share of the free memory). tf.config.set_logical_device_configuration.
 struct VirtualGpus {
   int per_gpu = 1;
   std::int64_t memory_limit = 0;
 };
 
-/// Parses "4" or "4:512": parts per GPU, and MiB per part. Throws kInvalidArgument naming `who`.
+/// Parses "4" (parts per GPU) or "4:512" (with MiB per part). Throws kInvalidArgument, naming
+/// `who`, for other text.
 VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 
-/// Sets how all GPUs of this process are split. By default the environment variable
-/// TUTTI_VIRTUAL_GPUS ("4", or "4:512" with MiB each) decides. Throws kFailedPrecondition once the
-/// GPUs are in use, and kInvalidArgument unless per_gpu is 1 to 64 and the limit >= 0.
+/// Sets how all GPUs of this process are split. The default is the environment variable
+/// TUTTI_VIRTUAL_GPUS ("4", or "4:512" with MiB per part). Throws kFailedPrecondition if the GPUs
+/// are already in use, and kInvalidArgument unless per_gpu is 1 to 64 and the limit is >= 0.
 void set_virtual_gpus(const VirtualGpus& virtual_gpus);
 
 /// Returns the logical devices of all GPUs; empty if there are none (see gpu_unavailable_reason()).
-/// The first call searches for driver and module and writes the log lines. TUTTI_CUDA in the
-/// environment: auto (default), off (no search), require (throws kUnavailable if there are none).
-/// Thread-safe.
+/// The first call searches for the driver and the module, and logs what it finds. The environment
+/// variable TUTTI_CUDA controls the search: auto (default), off (no search), require (throws
+/// kUnavailable if there are no GPUs). Thread-safe.
 const std::vector<LogicalGpu>& logical_gpus();
-/// Returns one line with the reason why there are no GPUs and the remedy; empty if there are some.
+/// Returns one line with the reason why there are no GPUs, and the remedy; empty if there are GPUs.
 const std::string& gpu_unavailable_reason();
 
-/// Module that provides the GPUs, for reports.
+/// Description, for reports, of the module that provides the GPUs.
 struct GpuModule {
   std::string path;         // empty if none was opened
   std::string description;  // "CUDA 13.0, ..."; empty if it found no GPUs

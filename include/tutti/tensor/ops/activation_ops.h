@@ -1,4 +1,4 @@
-// Activations composed of other operations, softmax, and cross-entropies from logits.
+// Activations composed of other operations, softmax, and cross-entropies computed from logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,15 +8,15 @@ namespace tutti {
 
 // Activations composed of other operations; relu, sigmoid, tanh ... are in elementwise.h.
 
-/// All of these: x of a floating type and any shape -> the same. Names and constants are Keras's.
-/// Derivatives at corners are TensorFlow's: that of the flat side, or for leaky_relu() the slope
-/// below.
+/// For all functions of this section, x has a floating type and any shape, and the result has the
+/// same type and shape. Names and constants are Keras's. At corners, derivatives equal
+/// TensorFlow's: the derivative of the flat side, or `slope` for leaky_relu().
 
 /// x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);
-/// x where it is positive, else slope * x.
+/// x where x is positive, else slope * x.
 Tensor leaky_relu(const Operand& x, double slope = 0.2);
-/// 1.0507 * (x where it is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is 1.0507.
+/// 1.0507 * (x where x is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is 1.0507.
 Tensor selu(const Operand& x);
 /// min(max(x, 0), 6).
 Tensor relu6(const Operand& x);
@@ -29,23 +29,26 @@ Tensor softsign(const Operand& x);
 
 // Softmax, and cross-entropies computed from logits.
 
-/// softmax(): e^x divided by its sum over the last axis; log_softmax(): the logarithm of that.
+/// softmax() returns e^x divided by its sum over the last axis, log_softmax() the logarithm of the
+/// softmax.
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
 /// labels [batch, ...] int32 or int64, logits [batch, ..., classes] -> loss per label [batch, ...].
-/// A label outside 0 .. classes-1 throws kInvalidArgument naming row and label; on GPUs its loss is
-/// NaN.
+/// A label outside 0 .. classes-1 throws kInvalidArgument, naming row and label; on GPUs its loss
+/// is NaN instead.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
-/// labels [batch, ..., classes] (each row a distribution), logits of this shape -> [batch, ...].
+/// labels [batch, ..., classes] (each row a distribution), logits of the same shape -> loss [batch,
+/// ...].
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);
-/// labels and logits of one shape -> that shape: max(x, 0) - x * z + log(1 + exp(-|x|)).
+/// labels z and logits x of equal shape -> loss per element: max(x, 0) - x * z + log(1 +
+/// exp(-|x|)).
 Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits);
 
-/// Gradient with respect to the logits: (softmax(logits) - one_hot(labels)) * dy[row].
+/// Returns the gradient with respect to the logits: (softmax(logits) - one_hot(labels)) * dy[row].
 Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& logits,
                                          const Operand& dy);
-/// Gradients of softmax and log_softmax, from their result y.
+/// Return the gradients of softmax() and log_softmax(), given their result y.
 Tensor softmax_grad(const Operand& y, const Operand& dy);
 Tensor log_softmax_grad(const Operand& y, const Operand& dy);
 

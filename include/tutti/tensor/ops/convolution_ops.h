@@ -8,11 +8,11 @@
 
 namespace tutti {
 
-// Two-dimensional convolution (cross-correlation, as everywhere in this field).
+// Two-dimensional convolution, which is a cross-correlation, as in other frameworks.
 
-/// Options of conv2d(). Elements of the window are `dilation` pixels apart. With several groups,
-/// the input and output channels are split into that many equal parts, and each part of the output
-/// depends on one part of the input.
+/// Options of conv2d(). Adjacent elements of the window are `dilation` pixels apart. The input and
+/// output channels are split into `groups` equal parts, and each part of the output depends on one
+/// part of the input.
 struct Conv2dOptions {
   std::int64_t stride_h = 1;
   std::int64_t stride_w = 1;
@@ -23,9 +23,9 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
 };
 
-/// Options of conv2d_transpose(). An output size of -1 means stride * size for SAME, and that plus
-/// max(0, window - stride) for VALID (Keras's rule). Any other size that conv2d() would map back to
-/// the input's is allowed.
+/// Options of conv2d_transpose(). An output size of -1 means stride * size for SAME, and stride *
+/// size + max(0, window - stride) for VALID (Keras's rule). Other sizes are allowed if conv2d()
+/// maps them to the size of the input.
 struct Conv2dTransposeOptions {
   std::int64_t stride_h = 1;
   std::int64_t stride_w = 1;
@@ -36,18 +36,18 @@ struct Conv2dTransposeOptions {
   std::int64_t dilation_w = 1;
 };
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, in / groups, out] ->
-/// [batch, out_height, out_width, out]. SAME: out_height = ceil(height / stride_h); VALID:
-/// ceil((height - window + 1) / stride_h), window = (kernel_height - 1) * dilation_h + 1. A NaN
-/// stays a NaN through every activation. tf.nn.conv2d.
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, in / groups, out] -> [batch,
+/// out_height, out_width, out]. SAME: out_height = ceil(height / stride_h); VALID: ceil((height -
+/// window + 1) / stride_h), window = (kernel_height - 1) * dilation_h + 1. All activations map NaN
+/// to NaN. tf.nn.conv2d.
 Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// Overload with a bias [out], added before the activation in the same pass.
 Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
               Conv2dOptions options = {});
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, multiplier] ->
-/// [batch, out_height, out_width, in * multiplier]: each input channel has `multiplier` filters of
-/// its own; channel i's k-th result is channel i * multiplier + k. options.groups must be 1.
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, multiplier] -> [batch,
+/// out_height, out_width, in * multiplier]: each input channel has `multiplier` separate filters;
+/// result k of input channel i is output channel i * multiplier + k. options.groups must be 1.
 /// tf.nn.depthwise_conv2d.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// Overload with a bias [in * multiplier], added before the activation.
@@ -63,12 +63,13 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter,
 Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dTransposeOptions options = {});
 
-/// Gradients of conv2d(), themselves differentiable. `attributes` are those of the recorded call.
+/// Return the gradients of conv2d(), which are differentiable. `attributes`: attributes of the
+/// forward call.
 Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Shape& input_shape,
                              const Conv2dAttributes& attributes);
 Tensor conv2d_backward_filter(const Operand& x, const Operand& dy, const Shape& filter_shape,
                               const Conv2dAttributes& attributes);
-/// dy [..., channels] summed over all other axes -> [channels].
+/// Returns dy [..., channels] summed over all axes except the last -> [channels].
 Tensor bias_grad(const Operand& dy);
 
 // Pooling over windows of NHWC images.
@@ -82,16 +83,16 @@ struct Pool2dOptions {
   Padding padding = Padding::kValid;
 };
 
-/// x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Padding never
-/// wins a maximum and is not counted by an average. The gradient of a maximum goes to the first
-/// largest element of the window.
+/// x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Maxima and
+/// averages ignore padding. The gradient of a maximum goes to the first largest element of the
+/// window.
 Tensor max_pool2d(const Operand& x, Pool2dOptions options = {});
 Tensor average_pool2d(const Operand& x, Pool2dOptions options = {});
-/// [batch, height, width, channels] -> [batch, channels].
+/// x [batch, height, width, channels] -> [batch, channels].
 Tensor global_average_pool2d(const Operand& x);
 Tensor global_max_pool2d(const Operand& x);
 
-/// Gradients of pooling; `attributes` are those of the recorded call.
+/// Return the gradients of pooling. `attributes`: attributes of the forward call.
 Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes);
 Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
                            const Pool2dAttributes& attributes);
@@ -109,8 +110,8 @@ struct UpsampleOptions {
 /// kBilinear has pixel centres at half-integers and repeats the border, as tf.image.resize and
 /// Keras's UpSampling2D do.
 Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
-/// Gradient of upsample2d(): adds each pixel of dy to those pixels of an image of `input_shape`
-/// from which it was interpolated. Itself differentiable.
+/// Returns the gradient of upsample2d(): each pixel of dy, weighted, is added to the pixels of an
+/// image of `input_shape` from which it was interpolated. Differentiable.
 Tensor upsample2d_grad(const Operand& dy, const Shape& input_shape,
                        const UpsampleAttributes& attributes);
 

@@ -1,4 +1,4 @@
-// Tensors made from a rule: ranges, the identity, constants.
+// Creation of tensors: ranges, identity matrices, zeros and ones.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,19 +8,20 @@
 
 namespace tutti {
 
-/// Implement arange() for integers and for other numbers. Throw kInvalidArgument for a step of 0.
+/// Implement arange() for integers and for floating numbers. Throw kInvalidArgument for a step of
+/// 0.
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device);
 Tensor range_of(double start, double stop, double step, DType dtype, Device device);
 
-/// Type in which arange() counts for arguments of type T.
+/// Type in which arange() computes for arguments of type T.
 template <class T>
 using RangeNumber = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-/// Default element type of arange(): int64 for integers, float32 for other numbers.
+/// Default element type of arange(): int64 for integers, float32 for floating numbers.
 template <class T>
 inline constexpr DType kRangeType = std::is_integral_v<T> ? DType::kInt64 : DType::kFloat32;
 
-/// `arange(2, 9, 3)`: start, start + step, ... before stop. tf.range.
+/// Returns start, start + step, ..., excluding stop: `arange(2, 9, 3)` is 2, 5, 8. tf.range.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor arange(std::type_identity_t<T> start, T stop,
                                                std::type_identity_t<T> step = 1,
@@ -36,10 +37,12 @@ requires std::is_arithmetic_v<T> Tensor arange(T stop) { return arange(T{0}, sto
 /// Returns `count` equally spaced numbers from `start` to `stop`, both included. tf.linspace.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::kFloat32,
                 Device device = current_device());
-/// Returns [rows, columns] with 1 on the diagonal; -1 columns: a square matrix. tf.eye.
+/// Returns a matrix [rows, columns] with 1 on the diagonal and 0 elsewhere; columns = -1: square.
+/// tf.eye.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, DType dtype = DType::kFloat32,
            Device device = current_device());
-/// Return 0 or 1 everywhere, with shape, element type and device of x; no gradient flows.
+/// Return a tensor of zeros or ones with the shape, element type and device of x. No gradient flows
+/// to x.
 Tensor zeros_like(const Operand& x);
 Tensor ones_like(const Operand& x);
 

@@ -6,25 +6,27 @@
 
 namespace tutti {
 
-/// All of these: inputs of one dtype (a plain number takes the other operand's), on one device. A
-/// wrong shape or dtype throws kInvalidArgument naming the operation, both shapes and the caller's
-/// line. CPU kernels run on the calling thread.
+/// Return a + b, a - b and a * b. For all functions of this file, inputs have one dtype (a plain
+/// number gets the other operand's) and are on one device. A wrong shape or dtype throws
+/// kInvalidArgument, naming the operation, both shapes and the caller's line. CPU kernels run on
+/// the calling thread.
 Tensor add(const Operand& a, const Operand& b);
 Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);
-/// True division. Throws for integers: use cast() or floor_divide().
+/// Returns a / b. Throws kInvalidArgument for integers: use cast() or floor_divide().
 Tensor divide(const Operand& a, const Operand& b);
-/// The larger and the smaller of each pair.
+/// Return the larger, and the smaller, of each pair of elements.
 Tensor maximum(const Operand& a, const Operand& b);
 Tensor minimum(const Operand& a, const Operand& b);
-/// base to the power of exponent. Negative integer exponents give 1 / base^-exponent, truncated.
+/// Returns base to the power of exponent. For integers, a negative exponent gives 1 /
+/// base^-exponent, truncated.
 Tensor pow(const Operand& base, const Operand& exponent);
-/// The quotient rounded towards minus infinity, and the remainder, with the sign of b. Both are 0
-/// if an integer is divided by 0, as in numpy. tf.math.floordiv, tf.math.floormod.
+/// Return the quotient rounded towards minus infinity, and the remainder, which has the sign of b.
+/// Both are 0 if an integer is divided by 0, as in numpy. tf.math.floordiv, tf.math.floormod.
 Tensor floor_divide(const Operand& a, const Operand& b);
 Tensor floor_mod(const Operand& a, const Operand& b);
-/// relu(a + b), the end of a residual block, in one pass. Has the bits of the two operations and,
-/// like add(), broadcasts.
+/// Returns relu(a + b), the end of a residual block, computed in one pass. Has the same bits as the
+/// two operations, and broadcasts like add().
 Tensor add_relu(const Operand& a, const Operand& b);
 
 inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
@@ -33,7 +35,7 @@ inline Tensor operator*(const Operand& a, const Operand& b) { return multiply(a,
 inline Tensor operator/(const Operand& a, const Operand& b) { return divide(a, b); }
 inline Tensor operator%(const Operand& a, const Operand& b) { return floor_mod(a, b); }
 
-/// Comparisons of equal types, and functions of bool tensors. All return bool tensors.
+/// Compare elements of equal types, or combine bool tensors. All return bool tensors.
 Tensor equal(const Operand& a, const Operand& b);
 Tensor not_equal(const Operand& a, const Operand& b);
 Tensor less(const Operand& a, const Operand& b);
@@ -55,72 +57,73 @@ inline Tensor operator<=(const Operand& a, const Operand& b) { return less_equal
 inline Tensor operator>(const Operand& a, const Operand& b) { return greater(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return greater_equal(a, b); }
 
-/// Replace `a` by a new tensor; copies of the old one keep its value.
+/// Replace `a` by a new tensor; copies of the old tensor keep its value.
 inline Tensor& operator+=(Tensor& a, const Operand& b) { return a = add(a, b); }
 inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, b); }
 inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
 inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
-/// Inverts every bit of an integer (-1 - x; for uint8 255 - x); for bool, same as logical_not().
-/// numpy.invert. Throws kInvalidArgument for floating types.
+/// Inverts every bit of an integer, which gives -1 - x, or 255 - x for uint8. For bool, same as
+/// logical_not(). numpy.invert. Throws kInvalidArgument for floating types.
 Tensor bitwise_not(const Operand& x);
 inline Tensor operator~(const Operand& x) { return bitwise_not(x); }
 
-/// -x, x * x, |x|, and -1, 0 or 1 by the sign of x.
+/// Return -x, x * x, |x|, and the sign of x as -1, 0 or 1.
 Tensor negate(const Operand& x);
 inline Tensor operator-(const Operand& x) { return negate(x); }
 Tensor square(const Operand& x);
 Tensor abs(const Operand& x);
 Tensor sign(const Operand& x);
-/// e^x and the natural logarithm.
+/// Return e^x, and the natural logarithm of x.
 Tensor exp(const Operand& x);
 Tensor log(const Operand& x);
-/// The square root, 1 / sqrt(x) and 1 / x.
+/// Return the square root, 1 / sqrt(x) and 1 / x.
 Tensor sqrt(const Operand& x);
 Tensor rsqrt(const Operand& x);
 Tensor reciprocal(const Operand& x);
-/// Round down, and up, to a whole number.
+/// Round down, and up, to an integer.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
-/// Rounds to the nearest whole number, halves to the even one. tf.round.
+/// Rounds to the nearest integer; halves are rounded to the even integer. tf.round.
 Tensor round(const Operand& x);
-/// The error function.
+/// Returns the error function of x.
 Tensor erf(const Operand& x);
-/// log(1 + x) and exp(x) - 1, accurate near 0.
+/// Return log(1 + x) and exp(x) - 1, accurate near 0.
 Tensor log1p(const Operand& x);
 Tensor expm1(const Operand& x);
-/// Sine and cosine of angles in radians.
+/// Return sine and cosine; x is in radians.
 Tensor sin(const Operand& x);
 Tensor cos(const Operand& x);
 
-/// max(x, 0); 1 / (1 + e^-x); the hyperbolic tangent; log(1 + e^x); x where it is positive, else
-/// e^x - 1.
+/// Return max(x, 0); 1 / (1 + e^-x); the hyperbolic tangent; log(1 + e^x); and x where x is
+/// positive, else e^x - 1.
 Tensor relu(const Operand& x);
 Tensor sigmoid(const Operand& x);
 Tensor tanh(const Operand& x);
 Tensor softplus(const Operand& x);
 Tensor elu(const Operand& x);
-/// The exact form, x * Phi(x), and its approximation
-/// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Keras's gelu(x, approximate=True).
+/// Return the exact GELU, x * Phi(x), and its approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x +
+/// 0.044715 x^3))), Keras's gelu(x, approximate=True).
 Tensor gelu(const Operand& x);
 Tensor gelu_tanh(const Operand& x);
 
-/// Limits x to [low, high]. The gradient is 0 outside.
+/// Limits x to [low, high]. The gradient is 0 where x is outside.
 Tensor clip(const Operand& x, double low, double high);
-/// Converts to another type. Float to integer truncates towards zero; anything to bool is x != 0.
+/// Converts x to another type. Conversions from floating to integer types truncate towards zero;
+/// conversions to bool compute x != 0.
 Tensor cast(const Operand& x, DType dtype);
-/// a where condition (bool) is true, else b; all three broadcast.
+/// Returns a where condition (bool) is true, else b; all three broadcast.
 Tensor where(const Operand& condition, const Operand& a, const Operand& b);
-/// Returns x as a constant for every tape.
+/// Returns x as a value that tapes treat as a constant.
 Tensor stop_gradient(const Operand& x);
 
-/// dy times the derivative of the activation, from its result y. dy and y have one shape and
-/// floating type.
+/// Return dy times the derivative of the activation, given its result y. dy and y have the same
+/// shape and floating type.
 Tensor relu_grad(const Operand& dy, const Operand& y);
 Tensor sigmoid_grad(const Operand& dy, const Operand& y);
 Tensor tanh_grad(const Operand& dy, const Operand& y);
 Tensor elu_grad(const Operand& dy, const Operand& y);
-/// dy times the derivative of the activation, from its input x.
+/// Return dy times the derivative of the activation, given its input x.
 Tensor gelu_grad(const Operand& dy, const Operand& x);
 Tensor gelu_tanh_grad(const Operand& dy, const Operand& x);
 

@@ -6,18 +6,18 @@
 
 namespace tutti {
 
-/// Options of matmul(): true swaps the last two axes of an operand.
+/// Options of matmul(); true swaps the last two axes of that operand.
 struct MatMulOptions {
   bool transpose_a = false;
   bool transpose_b = false;
 };
 
-/// a [..., m, k] times b [..., k, n] -> [..., m, n], floating types. Leading (batch) dimensions are
-/// equal in both, or absent in one. With transpose_a, a is [..., k, m]; with transpose_b, b is
-/// [..., n, k]. k = 0 gives zeros.
+/// Multiplies matrices of floating types: a [..., m, k] times b [..., k, n] -> [..., m, n]. Leading
+/// (batch) dimensions are equal in both, or absent in one. With transpose_a, a is [..., k, m]; with
+/// transpose_b, b is [..., n, k]. If k = 0, the result is zeros.
 Tensor matmul(const Operand& a, const Operand& b, MatMulOptions options = {});
 
-/// activation(x [batch, in] times kernel [in, out] + bias [out]) in one pass.
+/// Returns activation(x [batch, in] times kernel [in, out] + bias [out]), computed in one pass.
 Tensor dense(const Operand& x, const Operand& kernel, const Operand& bias,
              FusedActivation activation = FusedActivation::kNone);
 

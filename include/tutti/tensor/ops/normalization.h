@@ -14,16 +14,17 @@ struct BatchNormResult {
   Tensor variance;
 };
 
-/// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the statistics of x over all axes
-/// but the last (x [..., channels]). With 0 rows y is empty, and mean and variance are 0. Gradients
-/// flow through y, mean and variance.
+/// Computes y = gamma * (x - mean) / sqrt(variance + epsilon) + beta for x [..., channels], with
+/// the statistics of x over all axes except the last. With 0 rows, y is empty, and mean and
+/// variance are 0. Gradients flow through y, mean and variance.
 BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, const Operand& beta,
                                     double epsilon);
 /// Same as batch_norm_training(), but with given statistics.
 Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operand& beta,
                             const Operand& mean, const Operand& variance, double epsilon);
 
-/// Gradients of batch_norm_training's y: {dx, dgamma, dbeta}.
+/// Returns the gradients {dx, dgamma, dbeta}, given the gradient dy of the y of
+/// batch_norm_training().
 std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy, double epsilon);
 
@@ -36,21 +37,23 @@ struct GroupNormOptions {
   std::int64_t groups = 32;
   double epsilon = 1e-3;
 };
-/// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the statistics (variance biased)
-/// of each row over the last `num_axes` axes. gamma and beta have the shape of those axes.
+/// Returns gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the mean and biased variance
+/// of each row over the last `num_axes` axes. gamma and beta have the shape of these axes.
 Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
                   LayerNormOptions options = {});
-/// Same as layer_norm(), but for x [batch, ..., channels] with statistics per batch row and group
-/// of channels, over all axes between; gamma and beta [channels]. `groups` must divide channels.
+/// Same as layer_norm(), but for x [batch, ..., channels] with statistics for each batch row and
+/// each of `groups` groups of channels, over all axes in between. gamma and beta are [channels].
+/// `groups` must divide the number of channels.
 Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
                   GroupNormOptions options = {});
-/// Gradients of layer_norm() and group_norm(): {dx, dgamma, dbeta}. mean and variance [batch,
-/// groups] and `attributes` are those of the recorded call.
+/// Returns the gradients {dx, dgamma, dbeta} of layer_norm() and group_norm(). mean and variance
+/// [batch, groups] and `attributes` are those of the forward call.
 std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy,
                                     const GroupNormAttributes& attributes);
 
-/// tf.nn.local_response_normalization over the last axis of x [batch, height, width, channels].
+/// Same as tf.nn.local_response_normalization: normalizes along the last axis of x [batch, height,
+/// width, channels].
 Tensor local_response_normalization(const Operand& x, LrnAttributes attributes = {});
 Tensor local_response_normalization_grad(const Operand& x, const Operand& dy,
                                          LrnAttributes attributes);

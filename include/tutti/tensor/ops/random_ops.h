@@ -1,4 +1,4 @@
-// Random tensors: pure functions of a key (tutti/core/random.h).
+// Random tensors, which are pure functions of a key (tutti/core/random.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,16 +9,19 @@
 
 namespace tutti {
 
-/// Returns a key that no other call of this replica and step has, made of the global seed
-/// (set_random_seed()), the step and the replica. Random tensors use it by default. The same calls
-/// in the same order give the same numbers again. Random tensors throw in a captured step.
+/// Returns a key for random tensors that is unique to this call: it combines the global seed
+/// (set_random_seed()), the step, the replica and the number of earlier calls. Random tensors use
+/// it by default, so the same calls in the same order return the same numbers. Random tensors throw
+/// in a captured step.
 RandomKey next_random_key();
 
-/// Uniform in [low, high), of a floating dtype. Element i depends only on the key and i.
+/// Returns uniformly distributed numbers in [low, high), of a floating dtype. Element i depends
+/// only on the key and i.
 Tensor random_uniform(const Shape& shape, const RandomKey& key = next_random_key(),
                       double low = 0.0, double high = 1.0, DType dtype = DType::kFloat32,
                       Device device = current_device());
-/// Normal with this mean and standard deviation. Element i depends only on the key and i.
+/// Returns normally distributed numbers with this mean and standard deviation. Element i depends
+/// only on the key and i.
 Tensor random_normal(const Shape& shape, const RandomKey& key = next_random_key(),
                      double mean = 0.0, double stddev = 1.0, DType dtype = DType::kFloat32,
                      Device device = current_device());
@@ -30,28 +33,28 @@ Tensor truncated_normal(const Shape& shape, const RandomKey& key = next_random_k
 namespace internal {
 struct Nothing {};
 }  // namespace internal
-/// Type of `{}` passed as a key. It is not a key: the overloads below draw from next_random_key(),
-/// like calls without the argument. `RandomKey{}` is a key.
+/// Type of `{}` passed as a key. The overloads below then use next_random_key(), like calls without
+/// the argument. `RandomKey{}`, however, is a key.
 using NoRandomKey = std::initializer_list<internal::Nothing>;
-/// Same as random_uniform() with a fresh key.
+/// Same as random_uniform() with next_random_key().
 inline Tensor random_uniform(const Shape& shape, NoRandomKey, double low = 0.0, double high = 1.0,
                              DType dtype = DType::kFloat32, Device device = current_device()) {
   return random_uniform(shape, next_random_key(), low, high, dtype, device);
 }
-/// Same as random_normal() with a fresh key.
+/// Same as random_normal() with next_random_key().
 inline Tensor random_normal(const Shape& shape, NoRandomKey, double mean = 0.0, double stddev = 1.0,
                             DType dtype = DType::kFloat32, Device device = current_device()) {
   return random_normal(shape, next_random_key(), mean, stddev, dtype, device);
 }
-/// Same as truncated_normal() with a fresh key.
+/// Same as truncated_normal() with next_random_key().
 inline Tensor truncated_normal(const Shape& shape, NoRandomKey, double mean = 0.0,
                                double stddev = 1.0, DType dtype = DType::kFloat32,
                                Device device = current_device()) {
   return truncated_normal(shape, next_random_key(), mean, stddev, dtype, device);
 }
 
-/// Return elements first, first + 1, ... of the tensors above, which do not depend on their size: a
-/// part has the bits of the whole.
+/// Return elements first, first + 1, ... of the tensors above. Because elements do not depend on
+/// the size, a part has the same bits as in the full tensor.
 Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                            double low, double high, DType dtype = DType::kFloat32,
                            Device device = current_device());
@@ -63,14 +66,15 @@ Tensor truncated_normal_from(std::uint64_t first, const Shape& shape, const Rand
                              Device device = current_device());
 
 /// Sets each element to 0 with probability `rate` in [0, 1), else to x / (1 - rate). The mask
-/// depends only on `key` and the element's index, so the gradient is dropout with the same key.
+/// depends only on `key` and the element's index, so the gradient is dropout() of dy with the same
+/// key.
 Tensor dropout(const Operand& x, double rate, const RandomKey& key);
 inline Tensor dropout(const Operand& x, double rate, NoRandomKey) {
   return dropout(x, rate, next_random_key());
 }
 
-/// Draws classes with the probabilities softmax(logits): logits [batch, classes], floating -> int64
-/// [batch, count]. tf.random.categorical.
+/// Draws `count` classes per row with the probabilities softmax(logits): logits [batch, classes],
+/// floating -> int64 [batch, count]. tf.random.categorical.
 Tensor random_categorical(const Operand& logits, std::int64_t count,
                           const RandomKey& key = next_random_key());
 inline Tensor random_categorical(const Operand& logits, std::int64_t count, NoRandomKey) {

@@ -12,62 +12,69 @@ namespace tutti {
 
 // Operations that move elements without computing.
 
-/// Returns the elements of x in another shape. One dimension of `dims` may be -1: it is computed
-/// from the others (0 if the tensor is empty and the others are not 0).
+/// Returns the elements of x in another shape. One dimension may be -1 and is then computed from
+/// the other dimensions (0 if x is empty and these are not 0).
 Tensor reshape(const Operand& x, const std::vector<std::int64_t>& dims);
 Tensor reshape(const Operand& x, const Shape& shape);
-/// `reshape(x, {2, -1})`.
+/// Overload for braces: `reshape(x, {2, -1})`.
 inline Tensor reshape(const Operand& x, std::initializer_list<std::int64_t> dims) {
   return reshape(x, std::vector<std::int64_t>(dims));
 }
-/// [batch, ...] -> [batch, product of the rest].
+/// Reshapes x [batch, ...] to [batch, product of the other dimensions].
 Tensor flatten_rows(const Operand& x);
 /// Insert, and remove, an axis of length 1.
 Tensor expand_dims(const Operand& x, int axis);
 Tensor squeeze(const Operand& x, int axis);
 
-/// Axis i of the result is axis permutation[i] of x. Empty: all axes are reversed.
+/// Permutes axes: axis i of the result is axis permutation[i] of x. Empty: the order of axes is
+/// reversed.
 Tensor transpose(const Operand& x, const std::vector<int>& permutation = {});
-/// Elements begin .. begin + size - 1 of each axis; size -1: up to the end.
+/// Returns elements begin[i] .. begin[i] + size[i] - 1 of each axis i; a size of -1 means up to the
+/// end.
 Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
              const std::vector<std::int64_t>& size);
-/// Joins tensors of one dtype and of equal shape except along `axis`. At least one tensor.
+/// Joins at least one tensor along `axis`. All have one dtype and equal shapes, except for the
+/// length of `axis`.
 Tensor concat(std::span<const Tensor> values, int axis,
               SourceLocation where = SourceLocation::current());
 inline Tensor concat(std::initializer_list<Tensor> values, int axis,
                      SourceLocation where = SourceLocation::current()) {
   return concat(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
-/// Splits x into equal parts. Throws kInvalidArgument if that is impossible. tf.split(x, n).
+/// Splits x into `num_parts` equal parts. Throws kInvalidArgument if num_parts does not divide the
+/// axis. tf.split(x, n).
 std::vector<Tensor> split(const Operand& x, int num_parts, int axis = 0);
 /// Splits x into parts of the given sizes, whose sum must be the length of the axis.
 std::vector<Tensor> split(const Operand& x, const std::vector<std::int64_t>& sizes, int axis = 0);
-/// Adds before[i] and after[i] elements of `value` around axis i.
+/// Pads axis i with `value`: before[i] elements at its beginning, and after[i] at its end.
 Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
            const std::vector<std::int64_t>& after, double value = 0.0);
-/// Repeats x up to `shape`, by numpy's rules.
+/// Repeats x so that it has `shape`, by numpy's broadcasting rules.
 Tensor broadcast_to(const Operand& x, const Shape& shape);
-/// indices (int32 or int64, any shape) -> shape + [depth]; an index outside 0 .. depth-1 gives a
-/// row of `off` values.
+/// Returns for each index a row of `depth` elements, which is `on` at the index and `off`
+/// elsewhere: indices (int32 or int64, any shape) -> indices.shape + [depth]. An index outside 0 ..
+/// depth-1 gives a row of `off`.
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::kFloat32,
                double on = 1.0, double off = 0.0);
-/// Rows of params [rows, ...] at indices (int32 or int64, shape [...]) -> indices.shape +
-/// params.shape[1:]. Throws kInvalidArgument naming an index out of range; on GPUs its row is 0.
-/// The gradient with respect to params is IndexedSlices. tf.nn.embedding_lookup.
+/// Returns the rows of params [rows, ...] at indices (int32 or int64, any shape): shape
+/// indices.shape + params.shape[1:]. Throws kInvalidArgument, naming the index, if an index is out
+/// of range; on GPUs its row is 0 instead. The gradient with respect to params is IndexedSlices.
+/// tf.nn.embedding_lookup.
 Tensor gather(const Operand& params, const Operand& indices);
-/// Adds values [n, ...] to zeros of `dense_shape` at rows indices [n], in position order.
+/// Adds the rows of values [n, ...] in order to a zero tensor of `dense_shape`, at the rows given
+/// by indices [n].
 Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& dense_shape);
 
-/// Adds values to zeros of `shape` at indices [..., d] (int32 or int64): each vector along their
-/// last axis holds the first d coordinates, and values have the shape indices.shape[:-1] +
-/// shape[d:]. Throws kInvalidArgument naming an index out of range. The host reads the indices, so
-/// this waits for those of a GPU. tf.scatter_nd.
+/// Adds values to a zero tensor of `shape` at indices [..., d] (int32 or int64). Each vector along
+/// the last axis of indices contains the first d coordinates, and values have the shape
+/// indices.shape[:-1] + shape[d:]. Throws kInvalidArgument, naming the index, if an index is out of
+/// range. The host reads the indices, so it waits for indices on a GPU. tf.scatter_nd.
 Tensor scatter(const Operand& indices, const Operand& values, const Shape& shape);
-/// Returns the slices of x along the axes of `mask` where it is true, one after the other: [n,
-/// rest...]. mask: bool, its shape that of the first axes of x. The host reads it. tf.boolean_mask.
+/// Returns the n slices of x at which `mask` is true: [n, remaining axes of x]. mask: bool, with
+/// the shape of the first axes of x. The host reads the mask. tf.boolean_mask.
 Tensor boolean_mask(const Operand& x, const Operand& mask);
-/// Returns the coordinates of the elements that are not zero (for bool: true) in row-major order:
-/// int64 [n, rank of x]. The host reads x. tf.where with one argument; numpy.nonzero.
+/// Returns the coordinates of the elements that are not zero (or are true, for bool), in row-major
+/// order: int64 [n, rank of x]. The host reads x. tf.where with one argument; numpy.nonzero.
 Tensor nonzero(const Operand& x);
 
 /// Result of unique().
@@ -75,19 +82,20 @@ struct UniqueResult {
   Tensor values;
   Tensor indices;  // int64
 };
-/// Returns the distinct elements of x [n] in the order of their first occurrence, [m], and the
-/// index of each element of x among them, [n]. Each NaN is distinct. The host reads x. No gradient.
-/// tf.unique.
+/// Returns the m distinct elements of x [n] in the order of their first occurrence, and for each
+/// element of x its index among these: values [m], indices [n]. Each NaN is distinct. The host
+/// reads x. Not differentiable. tf.unique.
 UniqueResult unique(const Operand& x);
 
-// Operations that repeat, reverse or select along an axis, all but reverse() made of others.
+// Operations that repeat, reverse or select along an axis. All except reverse() are composed of
+// other operations.
 
 /// Reverses the elements along each of `axes`. tf.reverse.
 Tensor reverse(const Operand& x, const std::vector<int>& axes);
 /// Moves element i to i + shift along the axis, wrapping around at its end. tf.roll.
 Tensor roll(const Operand& x, std::int64_t shift, int axis);
-/// x [..., rows, columns] with zeros above (tril) or below (triu) diagonal k. Diagonal 0 begins in
-/// the upper left corner, and diagonal 1 is right of it. numpy.tril, numpy.triu.
+/// Return x [..., rows, columns] with zeros above (tril) or below (triu) diagonal k. Diagonal 0
+/// begins in the upper left corner; diagonal 1 is one column to its right. numpy.tril, numpy.triu.
 Tensor tril(const Operand& x, std::int64_t k = 0);
 Tensor triu(const Operand& x, std::int64_t k = 0);
 /// Repeats x multiples[i] times along axis i. tf.tile.
@@ -104,7 +112,8 @@ inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
 /// Splits x into slices along `axis`, which is removed: the inverse of stack(). tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// Returns the slices of x at `indices` (int32 or int64, any shape) along `axis`; the shape of the
-/// indices replaces that axis. Throws for an index out of range; on GPUs its slice is 0. tf.gather.
+/// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs its slice
+/// is 0 instead. tf.gather.
 Tensor gather(const Operand& x, const Operand& indices, int axis);
 
 }  // namespace tutti
