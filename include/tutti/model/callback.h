@@ -1,4 +1,4 @@
-// Callbacks of training, and the named values that they receive: Logs and History.
+// Callbacks of training, and named values: Logs, which callbacks receive, and History.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,14 +24,14 @@ class Logs {
  public:
   using Entry = std::pair<std::string, double>;
 
-  /// Throws kNotFound listing the names.
+  /// Returns the value. Throws kNotFound, listing the names, for an unknown name.
   double at(std::string_view name) const;
   double operator[](std::string_view name) const { return at(name); }
   bool has(std::string_view name) const;
   /// Adds or replaces a value.
   void set(std::string name, double value);
 
-  /// from_json(to_json()) gives the same bits.
+  /// from_json(to_json()) preserves all bits.
   Json to_json() const;
   static Logs from_json(const Json& json);
 
@@ -44,14 +44,14 @@ class Logs {
   std::vector<Entry> entries_;
 };
 
-/// Result of Model::fit(): for each name one value per epoch.
+/// Result of Model::fit(): one value per epoch for each name.
 class History {
  public:
-  /// Throws kNotFound listing the names.
+  /// Returns the values of the epochs. Throws kNotFound, listing the names, for an unknown name.
   const std::vector<double>& at(std::string_view name) const;
   const std::vector<double>& operator[](std::string_view name) const { return at(name); }
   bool has(std::string_view name) const;
-  /// The numbers of the epochs that were trained, from 0.
+  /// Returns the indices of the trained epochs, from 0.
   const std::vector<std::int64_t>& epochs() const { return epochs_; }
   std::vector<std::string> names() const;
   void append(std::int64_t epoch, const Logs& logs);
@@ -67,19 +67,20 @@ class History {
 
 class Model;
 
-/// Position of a running fit().
+/// Position in a running fit().
 struct FitPoint {
   std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
   std::int64_t batches = 0;  // batches done in this epoch
-  std::int64_t steps = 0;    // batches done in all epochs, including those before a restart
-  bool is_stop = false;      // fit() returns here because of a signal (stop_on_signals)
+  std::int64_t steps = 0;    // batches done in all epochs, including epochs before a restart
+  bool is_stop = false;      // a signal makes fit() return here (stop_on_signals)
 };
 
-/// Receives the events of Model::fit and evaluate, on the thread that called them, outside
-/// replicas, in list order. May call anything on this or another model except compile() on this
-/// one: fit()'s losses and metrics keep their sums. `batch` counts global batches of the epoch from
-/// 0, whatever the number of replicas. Logs hold the values so far; at the end of an epoch of fit()
-/// also those of validation, named "val_...". keras.callbacks.Callback.
+/// Receiver of the events of Model::fit() and evaluate(). Callbacks are called in list order,
+/// outside replicas, on the thread that called fit() or evaluate(). They may call all functions of
+/// all models except compile() of this model; calling evaluate() does not change the losses and
+/// metrics that fit() accumulates. `batch` counts global batches of the epoch from 0. Logs contain
+/// the values so far, and at the end of an epoch of fit() also the validation's values, named
+/// "val_...". keras.callbacks.Callback.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -88,7 +89,8 @@ class Callback {
   virtual void on_train_begin() {}
   virtual void on_train_end(const Logs& /*logs*/) {}
   virtual void on_epoch_begin(std::int64_t /*epoch*/) {}
-  /// Called before any on_epoch_end(); may add values to the logs, for callbacks and history.
+  /// Called before on_epoch_end() of all callbacks; may add values to the logs, for callbacks and
+  /// the history.
   virtual void add_to_logs(std::int64_t /*epoch*/, Logs& /*logs*/) {}
   virtual void on_epoch_end(std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_batch_begin(std::int64_t /*batch*/) {}
@@ -98,28 +100,29 @@ class Callback {
   virtual void on_test_batch_begin(std::int64_t /*batch*/) {}
   virtual void on_test_batch_end(std::int64_t /*batch*/, const Logs& /*logs*/) {}
 
-  /// State of this callback. BackupAndRestore and the recovery from a worker failure save and
-  /// restore it, so that training continues unchanged. restore_*() is called after
-  /// on_train_begin(). The state must be the same on all workers, apart from files: any worker may
-  /// pass its state to another. A null state (the default) is not restored.
+  /// Save and restore the state of this callback. BackupAndRestore and the recovery from a worker
+  /// failure call them, so that training continues unchanged. restore_*() is called after
+  /// on_train_begin(). Except for files, the state must be equal on all workers, because any worker
+  /// may pass its state to another. A null state (the default) is not restored.
   virtual Json save_state() const { return {}; }
   virtual void restore_state(const Json& /*state*/) {}
   virtual std::vector<Tensor> save_tensors() const { return {}; }
   virtual void restore_tensors(std::vector<Tensor> /*tensors*/) {}
 
-  /// For callbacks that save training itself, called when all callbacks have seen the same events.
-  /// Model::fit_checkpoint() can be restored in on_can_restore(), after every on_train_begin(), and
-  /// saved in on_can_save(), after every on_train_batch_end() and on_epoch_end(). Called on all
-  /// workers; one that replaces a failed worker gets the others' state instead of on_can_restore().
+  /// For callbacks that save the state of training. on_can_restore() is called after
+  /// on_train_begin() of all callbacks, and may restore Model::fit_checkpoint(). on_can_save() is
+  /// called after on_train_batch_end() and on_epoch_end() of all callbacks, and may save it. Both
+  /// are called on all workers; a worker that replaces a failed one gets the state of other workers
+  /// instead of a call of on_can_restore().
   virtual void on_can_restore() {}
   virtual void on_can_save(const FitPoint& /*point*/) {}
 
-  /// Called before all other functions, with the model that is trained or evaluated.
+  /// Sets the model that is trained or evaluated. Called before all other functions.
   void set_model(Model& model) { model_ = &model; }
 
  protected:
   Model& model() const { return *model_; }
-  /// Returns true on the worker that writes files, and for a callback without a model.
+  /// Returns true on the worker that writes files, and always if set_model() has not been called.
   bool is_chief() const;
   /// Returns the names of the values that validation adds to the logs of the running fit() (with
   /// validation_freq, only in some epochs); empty without validation.
@@ -149,19 +152,20 @@ class AnyCallback {
 
 class Model;
 
-/// Direction of improvement. kAuto uses that of the compiled metric (Model::metric_direction();
-/// "loss": smaller) and throws kInvalidArgument for names without one.
+/// Direction of improvement. kAuto uses the direction of the compiled metric
+/// (Model::metric_direction(); for "loss", smaller is better) and throws kInvalidArgument for names
+/// without a direction.
 enum class MonitorMode { kAuto, kMin, kMax };
 
 namespace internal {
 
-/// Monitored value of the logs, and its comparison with the best one so far.
+/// Monitored value of the logs, and its comparison with the best value so far.
 class Monitor {
  public:
-  /// Initial best value: every number is better.
+  /// Initial best value, than which every number is better.
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-  /// `who`: name of the callback for messages; must be a literal.
+  /// `who`: name of the callback for messages; must be a string literal.
   Monitor(const char* who, std::string name, MonitorMode mode)
       : who_(who), name_(std::move(name)), mode_(mode) {}
 
@@ -169,7 +173,8 @@ class Monitor {
   bool larger_is_better(const Model& model) const;
   /// Returns true if `value` is better than `best` by more than `min_delta`. NaN is never better.
   bool is_better(const Model& model, double value, double best, double min_delta = 0.0) const;
-  /// Returns the value in the logs. If it is missing, warns once, listing the names.
+  /// Returns the monitored value in the logs. If it is missing, warns once, listing the logs'
+  /// names.
   std::optional<double> value(const Logs& logs) const;
 
  private:
@@ -182,7 +187,7 @@ class Monitor {
 
 // A callback made of functions.
 
-/// Functions of a LambdaCallback; empty ones are not called.
+/// Functions of a LambdaCallback; empty functions are not called.
 struct LambdaCallbackOptions {
   std::function<void()> on_train_begin = {};
   std::function<void(const Logs& logs)> on_train_end = {};
@@ -194,6 +199,7 @@ struct LambdaCallbackOptions {
   std::function<void(const Json& state)> restore_state = {};
 };
 
+/// Callback made of functions:
 /// `LambdaCallback({.on_epoch_end = [&](std::int64_t epoch, const Logs& logs) { ... }})`.
 class LambdaCallback : public Callback {
  public:

@@ -1,4 +1,4 @@
-// Callbacks that end training or set the learning rate. Includes all other callbacks.
+// Callbacks that end training or set the learning rate. Also includes all other callbacks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,14 +27,15 @@ struct EarlyStoppingOptions {
   MonitorMode mode = MonitorMode::kAuto;
   /// Value that an epoch must also beat to count as an improvement.
   std::optional<double> baseline = std::nullopt;
-  /// Restores the weights of the best epoch when fit() ends, whether stopped early or not. They are
-  /// each replica's own, not the averages that an optimizer with `.ema` writes last.
+  /// Restores the weights of the best epoch when fit() ends, even if it was not stopped early.
+  /// These are each replica's weights in that epoch, and not the averages that an optimizer with
+  /// `.ema` writes at the end.
   bool restore_best_weights = false;
   /// First epoch that is monitored.
   std::int64_t start_from_epoch = 0;
 };
 
-/// Keras's EarlyStopping. If the logs lack the monitored name, a warning lists the names.
+/// Keras's EarlyStopping. If the logs lack the monitored name, a warning lists their names.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
@@ -75,7 +76,7 @@ class TerminateOnNaN : public Callback {
   Json save_state() const override { return Json(epoch_); }
   void restore_state(const Json& state) override { epoch_ = state.as_int(); }
 
-  /// Logged error; empty if training was not stopped.
+  /// Error that was logged; empty if training was not stopped.
   const std::string& reason() const { return reason_; }
 
  private:
@@ -85,7 +86,8 @@ class TerminateOnNaN : public Callback {
 
 // Sets the learning rate by epoch or by batch.
 
-/// Sets the rate to schedule(epoch, rate) before each epoch, and logs it as "learning_rate".
+/// Sets the learning rate to schedule(epoch, rate) before each epoch, and adds it to the logs as
+/// "learning_rate".
 class LearningRateScheduler : public Callback {
  public:
   using Schedule = std::function<double(std::int64_t epoch, double learning_rate)>;
@@ -97,7 +99,7 @@ class LearningRateScheduler : public Callback {
   Schedule schedule_;
 };
 
-/// Sets the rate to schedule(batch of the epoch, rate) before each training batch.
+/// Sets the learning rate to schedule(batch of the epoch, rate) before each training batch.
 class BatchLearningRateScheduler : public Callback {
  public:
   using Schedule = std::function<double(std::int64_t batch, double learning_rate)>;
@@ -125,8 +127,8 @@ struct ReduceLROnPlateauOptions {
   double min_lr = 0.0;
 };
 
-/// Keras's ReduceLROnPlateau. Adds "learning_rate" to the epoch's logs. The optimizer's rate must
-/// be a number, not a schedule.
+/// Keras's ReduceLROnPlateau. Adds "learning_rate" to the epoch's logs. The optimizer's learning
+/// rate must be a number, not a schedule.
 class ReduceLROnPlateau : public Callback {
  public:
   explicit ReduceLROnPlateau(ReduceLROnPlateauOptions options = {});
@@ -148,16 +150,18 @@ class ReduceLROnPlateau : public Callback {
 
 // Scales the learning rate with the global batch size.
 
-/// kLinear: rate * k for a batch k times as large (Goyal et al., "Accurate, large minibatch SGD",
-/// 2017); kSquareRoot: rate * sqrt(k) (for adaptive methods).
+/// Scaling of the learning rate for a batch k times as large. kLinear: rate * k (Goyal et al.,
+/// "Accurate, large minibatch SGD", 2017). kSquareRoot: rate * sqrt(k), for adaptive methods.
 enum class LearningRateScaling { kLinear, kSquareRoot };
 
-/// Returns the learning rate for `global_batch` if `base_rate` suits `base_batch`, both > 0.
+/// Returns the learning rate for `global_batch`, given that `base_rate` suits `base_batch`. All
+/// must be > 0.
 double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
                             LearningRateScaling scaling = LearningRateScaling::kLinear);
 
-/// Returns the rate that a table lists for a global batch size; tf's guide has {{5, 0.1}, {10,
-/// 0.15}}. Throws kNotFound listing the batch sizes of the table.
+/// Returns the learning rate that a table such as {{5, 0.1}, {10, 0.15}} (from tf's guide) lists
+/// for a global batch size. Throws kNotFound, listing the table's batch sizes, if this one is
+/// missing.
 double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_global_batch,
                                std::int64_t global_batch);
 

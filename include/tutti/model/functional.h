@@ -1,4 +1,4 @@
-// Functional: a graph of layers with any number of inputs and outputs.
+// Functional, a model that is a graph of layers with any number of inputs and outputs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,8 +12,8 @@
 namespace tutti {
 
 namespace internal {
-/// Saved form of a graph of layers. Values are numbered: first the inputs, then the results of each
-/// call.
+/// Saved form of a graph of layers. Values are numbered consecutively, first the inputs, then the
+/// results of each call.
 struct GraphDescription {
   struct Call {
     std::size_t layer = 0;  // index into `layers`
@@ -32,9 +32,10 @@ struct GraphDescription {
 ///     auto y = Conv2D(3, 3, {.padding = "same"})(x);
 ///     Functional model({x}, {Dense(10)(Flatten()(Add()({x, y})))});
 ///
-/// Weights are created here, in the current strategy's scope, in the order in which the layers were
-/// called. A layer that is called twice shares its weights. The batches of fit() hold the inputs in
-/// this order, then the labels of the outputs. keras.Model(inputs, outputs).
+/// The constructor creates the weights, in the current strategy's scope, in the order in which the
+/// layers were called. A layer that is called twice has one set of weights. The batches of fit()
+/// contain the inputs in the order of `inputs`, then the labels in the order of `outputs`.
+/// keras.Model(inputs, outputs).
 class Functional : public LayerOf<Functional, Model> {
  public:
   /// Throws kInvalidArgument if an output needs an unlisted input, or if a list is empty.
@@ -55,7 +56,7 @@ class Functional : public LayerOf<Functional, Model> {
   Json::Array call_arguments() const override;
 
  private:
-  /// One call of a layer. Values are numbered across all calls, the inputs first.
+  /// One call of a layer. Values are numbered as in GraphDescription.
   struct Step {
     std::shared_ptr<Layer> layer;
     std::vector<std::size_t> arguments;

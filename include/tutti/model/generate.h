@@ -11,21 +11,22 @@
 
 namespace tutti {
 
-/// Options of sample(). Probabilities of the classes that they leave are renormalised.
+/// Options of sample(). Probabilities of the classes that top_k and top_p keep are renormalised.
 struct SamplingOptions {
-  /// Divisor of the logits; below 1, likely classes become likelier. 0: always the likeliest class.
+  /// Divisor of the logits; below 1, likely classes become likelier. 0: always draws the likeliest
+  /// class.
   double temperature = 1.0;
-  /// Number of likeliest classes that may be drawn. Default: all.
+  /// Number of classes, the likeliest ones, that may be drawn. Default: all.
   std::optional<std::int64_t> top_k = std::nullopt;
-  /// Keeps the likeliest of these classes until their probabilities add up to top_p, in (0, 1]
-  /// (nucleus sampling: Holtzman et al., arXiv 1904.09751).
+  /// Keeps the likeliest classes until their probabilities add up to top_p, in (0, 1] (nucleus
+  /// sampling: Holtzman et al., arXiv 1904.09751).
   double top_p = 1.0;
 };
 
 /// Draws a class for each row of logits [batch, classes]; returns int64 [batch]. Row i uses number
-/// i of the stream of `key` (Philox), so the same key and logits give the same classes. Among equal
-/// logits the lower class counts as likelier. Throws kInvalidArgument for options out of range, and
-/// for NaN logits naming the row.
+/// i of the Philox stream of `key`, so the same key and logits give the same classes. Among equal
+/// logits, the lower class counts as likelier. Throws kInvalidArgument for options out of range,
+/// and for NaN logits, naming the row.
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options = {});
 /// Same as sample(logits, next_random_key(), options).
 inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& options = {}) {
@@ -35,14 +36,16 @@ inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& o
 struct GenerateOptions {
   /// Number of tokens to append to the prompt.
   std::int64_t max_new_tokens = 100;
-  /// How each token is drawn.
+  /// Options for drawing each token.
   SamplingOptions sampling = {};
-  /// Seed of the draws; default: set_random_seed()'s. Each position of each row has its own draw.
+  /// Seed of the draws; default: the seed of set_random_seed(). Each position of each row has its
+  /// own draw.
   std::optional<std::uint64_t> seed = std::nullopt;
-  /// Token that ends its row; the row is padded with it. Generation ends when all rows have it.
+  /// Token that ends a row; the rest of the row is padded with it. Generation ends when all rows
+  /// have ended.
   std::optional<std::int64_t> end_token = std::nullopt;
-  /// Maximum number of last tokens that the model sees. Default: all. When the cache has reached
-  /// it, the cache is rebuilt from the last half of the tokens.
+  /// Maximum number of tokens, the most recent ones, that the model processes. Default: all. When
+  /// the cache has this many tokens, it is rebuilt from their last half.
   std::optional<std::int64_t> window = std::nullopt;
   /// Keeps keys and values of earlier tokens (KeyValueCache); otherwise the model recomputes them
   /// for each token.
@@ -51,9 +54,9 @@ struct GenerateOptions {
 
 /// Returns `prompt`, int64 or int32 [batch, steps], followed by the tokens that `model` generates:
 /// int64 [batch, steps + new], in host memory. The model maps tokens [batch, steps] to logits
-/// [batch, steps, vocabulary]; the last step gives the next token. Call it outside replicas;
-/// weights are read as in the cross-replica context. Not thread-safe. Throws kInvalidArgument for
-/// an empty prompt, and KeyValueCache's errors.
+/// [batch, steps, vocabulary]; the last step's logits determine the next token. Call it outside
+/// replicas; weights are read as in the cross-replica context. Not thread-safe. Throws
+/// kInvalidArgument for an empty prompt, and the errors of KeyValueCache.
 Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions& options = {});
 
 }  // namespace tutti

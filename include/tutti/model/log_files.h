@@ -16,17 +16,17 @@
 namespace tutti {
 
 /// Appends scalars and histograms to "<directory>/events.out.tfevents.<seconds>.<host>.<process>",
-/// which TensorBoard reads. The file is flushed after each record. Inside run() only replica 0
-/// writes (on one of several workers) and values from other replicas are ignored, so a step may log
-/// its own values: tf.summary. Throws kUnavailable naming the path if the file cannot be written.
+/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0
+/// (which is on one worker) writes, and values from other replicas are ignored, so a step may log
+/// values as with tf.summary. Throws kUnavailable, naming the path, if the file cannot be written.
 /// Not thread-safe, except for calls of the replicas inside run().
 class EventFileWriter {
  public:
   explicit EventFileWriter(const std::string& directory);
 
   void scalar(std::string_view tag, std::int64_t step, double value);
-  /// Writes a histogram with TensorFlow's buckets (each limit is 10% larger than the last). Throws
-  /// kInvalidArgument naming the tag if a value is not finite.
+  /// Writes a histogram with TensorFlow's buckets, whose limits grow by 10 % each. Throws
+  /// kInvalidArgument, naming the tag, if a value is not finite.
   void histogram(std::string_view tag, std::int64_t step, std::span<const double> values);
   const std::string& path() const { return path_; }
 
@@ -50,16 +50,17 @@ struct CsvLoggerOptions {
   CsvMode mode = CsvMode::kReplace;
 };
 
-/// Writes a line per epoch: "epoch", then the values by name in alphabetical order; "NA" where an
-/// epoch lacks one (no validation). The columns are those of the first epoch and of validation, or
-/// with kAppend those of the file; other values cause a warning. Numbers read back exactly. Throws
-/// kUnavailable naming the path if the file cannot be written. Keras's CSVLogger.
+/// Writes a line per epoch: the epoch, then the values in the alphabetical order of their names.
+/// Writes "NA" for a value that an epoch lacks, e.g. without validation. The columns are the values
+/// of the first epoch and of validation, or the columns of an existing file with kAppend; other
+/// values cause a warning. Numbers can be read back exactly. Throws kUnavailable, naming the path,
+/// if the file cannot be written. Keras's CSVLogger.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path, CsvLoggerOptions options = {});
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
-  /// The state includes the length of the file: restoring removes lines that were written later.
+  /// The state includes the length of the file; restoring removes lines that were written later.
   Json save_state() const override;
   void restore_state(const Json& state) override;
 
@@ -75,12 +76,12 @@ class CsvLogger : public Callback {
 // Writes the values of training for TensorBoard and as JSON lines.
 
 struct TensorBoardOptions {
-  /// Batches between two "batch_<name>" values; 0: only epochs.
+  /// Number of batches between "batch_<name>" values; 0: writes values of epochs only.
   std::int64_t update_every_batches = 0;
 };
 
-/// Writes scalars "epoch_<name>" by epoch under <log_dir>/train and <log_dir>/validation (there
-/// without "val_"), in Keras's layout.
+/// Writes the scalars "epoch_<name>" of each epoch to <log_dir>/train and, without the prefix
+/// "val_", to <log_dir>/validation, as Keras does.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir, TensorBoardOptions options = {});
@@ -96,7 +97,7 @@ class TensorBoard : public Callback {
   std::string log_dir_;
   TensorBoardOptions options_;
   std::int64_t batches_ = 0;
-  std::optional<EventFileWriter> train_;       // opened on the first value
+  std::optional<EventFileWriter> train_;       // opened for the first value
   std::optional<EventFileWriter> validation_;  // likewise
 };
 
@@ -107,7 +108,7 @@ class JsonLog : public Callback {
   explicit JsonLog(std::string log_dir) : log_dir_(std::move(log_dir)) {}
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
-  /// The state is the length of the file: restoring removes lines that were written later.
+  /// The state is the length of the file; restoring removes lines that were written later.
   Json save_state() const override;
   void restore_state(const Json& state) override;
 

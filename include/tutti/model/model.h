@@ -1,4 +1,4 @@
-// Model: layers with compile, fit, evaluate and predict.
+// Model, a layer with compile, fit, evaluate and predict.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,15 +26,15 @@ struct CompiledModel;
 class FitLoop;
 }  // namespace internal
 
-/// Options of Model::compile(), as in tf.keras.Model.compile. Unknown names throw kInvalidArgument
-/// at once, listing the known ones.
+/// Options of Model::compile(), as in tf.keras.Model.compile. Unknown names throw kInvalidArgument,
+/// listing the known names.
 struct CompileOptions {
-  /// Name or options, for example `AdamOptions{.learning_rate = 1e-3}`.
+  /// Name or options of the optimizer, for example `AdamOptions{.learning_rate = 1e-3}`.
   OptimizerSpec optimizer = "sgd";
   /// If unset, only losses from add_loss() and regularizers are minimised.
   std::optional<Loss> loss = std::nullopt;
-  /// Metrics without and with sample weights. Means of both leave out masked steps (Keras's rules).
-  /// A name that is already in use gets the prefix "weighted_" or a number.
+  /// Metrics without and with sample weights. Metrics that are means ignore masked steps in both
+  /// cases (Keras's rules). A name that is already in use gets the prefix "weighted_" or a number.
   std::vector<MetricSpec> metrics = {};
   std::vector<MetricSpec> weighted_metrics = {};
   /// For models with several outputs, in output order: losses, their factors (default 1), metrics,
@@ -43,14 +43,14 @@ struct CompileOptions {
   std::vector<double> loss_weights = {};
   std::vector<std::vector<MetricSpec>> output_metrics = {};
   std::vector<std::vector<MetricSpec>> output_weighted_metrics = {};
-  /// Batches per call of callbacks and update of the progress line.
+  /// Number of batches between calls of callbacks and between updates of the progress line.
   std::int64_t steps_per_execution = 1;
-  /// Under the policy mixed_float16 an optimizer without a loss scale gets a dynamic one.
+  /// With the policy mixed_float16, adds dynamic loss scaling to an optimizer without a loss scale.
   bool auto_scale_loss = true;
 };
 
-/// Validation data of fit(): a batched dataset, tensors `{x, y}`, or for several inputs and outputs
-/// vectors of tensors `{{x0, x1}, {y0, y1}}`.
+/// Validation data of fit(): a batched dataset, tensors `{x, y}`, or, for several inputs or
+/// outputs, vectors of tensors `{{x0, x1}, {y0, y1}}`.
 struct ValidationData {
   ValidationData() = default;
   ValidationData(Dataset data) : dataset(std::move(data)) {}
@@ -63,10 +63,10 @@ struct ValidationData {
   std::vector<Tensor> labels = {};
 };
 
-/// Options of Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers: fetching the
-/// displayed values is a collective operation.
+/// Options of Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers, because
+/// fetching the displayed values is a collective operation.
 struct FitOptions {
-  /// Index of the last epoch plus one; counting starts at initial_epoch.
+  /// Index of the last epoch plus one; the first epoch is initial_epoch.
   std::int64_t epochs = 1;
   /// Global batch size for tensors; throws kInvalidArgument with a dataset, which is already
   /// batched. Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch is set.
@@ -74,9 +74,9 @@ struct FitOptions {
   /// Tensors or a batched dataset (ValidationData); empty: no validation.
   ValidationData validation_data = {};
   std::vector<AnyCallback> callbacks = {};
-  /// Global batches per epoch. Default: one pass over the dataset, which must be finite
-  /// (kInvalidArgument). If set, an epoch continues where the previous one stopped. When a pass
-  /// ends within an epoch, a warning is logged and a new pass begins.
+  /// Number of global batches per epoch. Default: one pass over the dataset, which must be finite
+  /// (kInvalidArgument). If set, each epoch continues in the data where the previous epoch stopped.
+  /// When a pass ends within an epoch, a warning is logged and a new pass begins.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
   /// Index of the first epoch. If it is not below `epochs`, fit() warns and trains nothing.
   std::int64_t initial_epoch = 0;
@@ -84,23 +84,24 @@ struct FitOptions {
   /// Shuffles tensors (not datasets) in a different order each epoch, derived from the global seed.
   bool shuffle = true;
   /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only for tensors: with a
-  /// dataset, whose third component holds the weights, it throws kInvalidArgument.
+  /// dataset, whose third component contains the weights, fit() throws kInvalidArgument.
   Tensor sample_weight = {};
   /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
-  /// output and labels that are class numbers or one-hot. A class that no label has is warned of:
-  /// with tensors if it is missing in them, with a dataset if it exceeds the number of classes.
+  /// output and labels that are class numbers or one-hot. A warning is logged for a class that does
+  /// not occur: in the label tensors, or, with a dataset, if it exceeds the number of classes.
   std::map<std::int64_t, double> class_weight = {};
-  /// Same as class_weight, but for models with several outputs, in output order. An empty map
-  /// weights no class of its output.
+  /// Same as class_weight, but for models with several outputs, in output order. With an empty map,
+  /// all classes of that output have weight 1.
   std::vector<std::map<std::int64_t, double>> output_class_weights = {};
-  /// Epochs between two validations.
+  /// Number of epochs between validations.
   std::int64_t validation_freq = 1;
-  /// Global batches per validation, always from the first one. Default: one pass over
-  /// validation_data, which must be finite (kInvalidArgument).
+  /// Number of global batches per validation, which always begins with the first batch. Default:
+  /// one pass over validation_data, which must be finite (kInvalidArgument).
   std::optional<std::int64_t> validation_steps = std::nullopt;
-  /// On SIGINT (Ctrl-C) or SIGTERM to any worker, all workers finish an agreed batch, and fit()
-  /// returns after a line that reports the last batch, the save and how to continue. A
-  /// BackupAndRestore among the callbacks saves there. See Model::stopped_by_signal().
+  /// If true, SIGINT (Ctrl-C) or SIGTERM to any worker makes fit() return on all workers after a
+  /// batch on which they agree. fit() prints a line that reports this batch, the save, and how to
+  /// continue. If BackupAndRestore is among the callbacks, it saves after this batch. See
+  /// Model::stopped_by_signal().
   bool stop_on_signals = false;
 };
 
@@ -119,7 +120,7 @@ struct EvaluateOptions {
 /// Options of Model::save().
 struct SaveOptions {
   /// Saves the arguments of compile(), too, so that the loaded model is compiled. Set it to false
-  /// if a loss or metric is a function of your own, which cannot be saved.
+  /// if a loss or metric is a custom function, which cannot be saved.
   bool compile_arguments = true;
 };
 
@@ -131,35 +132,37 @@ struct PredictOptions {
   std::optional<std::int64_t> steps = std::nullopt;
 };
 
-/// Layers with compile, fit, evaluate and predict. Use Sequential, or derive from it: call
-/// add_layer() in the constructor and implement call(). A class with several inputs or outputs
-/// declares them there: set_built({input shapes}, {output shapes}). A model belongs to the strategy
-/// in whose scope it was created and which must outlive its use. fit(), evaluate() and predict()
-/// may be called outside the scope. Copies share all state. Not thread-safe. keras.Model.
+/// Layer with compile, fit, evaluate and predict. Use Sequential or Functional, or derive from
+/// Model: call add_layer() in the constructor and implement call(). A class with several inputs or
+/// outputs declares them in the constructor, with set_built({input shapes}, {output shapes}). A
+/// model belongs to the strategy in whose scope it was created, which must outlive the model's use.
+/// fit(), evaluate() and predict() may be called outside the scope. Copies share all state. Not
+/// thread-safe. keras.Model.
 class Model : public Layer {
  public:
   /// Creates the optimizer and the metrics in the scope of the model's strategy. Throws
   /// kFailedPrecondition in a callback of fit() or evaluate() and inside another strategy's scope
-  /// (naming both), kInvalidArgument for LossReduction::kNone and for a metric object created under
-  /// another strategy.
+  /// (naming both strategies), and kInvalidArgument for LossReduction::kNone and for a metric
+  /// object created under another strategy.
   void compile(CompileOptions options);
 
   /// Trains the model; each global batch is one step. Every replica computes on its slice, the loss
   /// is divided by the actual number of rows of the global batch, and gradients are summed. `data`
   /// is batched by the GLOBAL batch size. The history has "loss" (mean over examples, including
-  /// regularisation), the metrics, and the validation values of both with the prefix "val_".
+  /// regularisation), the metrics, and the validation values of loss and metrics with the prefix
+  /// "val_".
   History fit(const Dataset& data, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
   History fit(DistributedDataset data, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
   History fit(const Tensor& x, const Tensor& y, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
-  /// Overload for several inputs or outputs. Elements of a dataset are then inputs, labels, and
-  /// weights (one for all outputs, or one per output).
+  /// Overload for several inputs or outputs. For such models, elements of a dataset contain inputs,
+  /// labels, and optionally weights (one tensor for all outputs, or one per output).
   History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
 
-  /// Returns loss and metrics over all examples, each counted once, also in a ragged last batch.
+  /// Returns loss and metrics over all examples, each counted once, even in a smaller last batch.
   Logs evaluate(const Dataset& data, EvaluateOptions options = {},
                 const SourceLocation& where = SourceLocation::current());
   Logs evaluate(DistributedDataset data, EvaluateOptions options = {},
@@ -170,9 +173,9 @@ class Model : public Layer {
                 EvaluateOptions options = {},
                 const SourceLocation& where = SourceLocation::current());
 
-  /// Returns the outputs for all examples [rows, ...], in their order, in host memory. If an
-  /// AutoShardPolicy shards the data, rows are ordered by step, then by replica across all workers.
-  /// Does not need compile().
+  /// Returns the outputs for all examples, [rows, ...], in the order of the examples, in host
+  /// memory. If an AutoShardPolicy shards the data, rows are ordered by step, then by replica
+  /// across all workers. Does not need compile().
   Tensor predict(const Dataset& data, PredictOptions options = {},
                  const SourceLocation& where = SourceLocation::current());
   Tensor predict(DistributedDataset data, PredictOptions options = {},
@@ -186,55 +189,59 @@ class Model : public Layer {
                                   const SourceLocation& where = SourceLocation::current());
 
   /// Returns a table of layers, output shapes and parameter counts in Keras's format, followed by
-  /// the bytes that each replica holds.
+  /// the bytes that each replica stores.
   std::string summary() const;
   /// Returns the layers as a graph in the DOT language; render it with `dot -Tsvg`.
   std::string to_dot() const;
 
-  /// Saves the whole model in one file for load_model(): layers with their options, weights, the
-  /// arguments of compile(), and everything in checkpoint(). The file is that checkpoint
-  /// (safetensors) with the architecture as JSON metadata. Throws kUnimplemented naming a layer,
-  /// loss or metric whose constructor call is unknown. Collective: every worker must call it.
+  /// Saves the complete model in one file for load_model(): layers with their options, weights, the
+  /// arguments of compile(), and all other content of checkpoint(). The file is that checkpoint
+  /// (safetensors) with the architecture as JSON metadata. Throws kUnimplemented, naming the layer,
+  /// loss or metric, if its constructor call is unknown. Collective: every worker must call it.
   void save(const std::string& path, SaveOptions options = {},
             const SourceLocation& where = SourceLocation::current());
-  /// Saves or loads only the weights, as a safetensors file. Loading also accepts whole checkpoints
+  /// Save or load only the weights, as a safetensors file. Loading also accepts full checkpoints
   /// and files of other frameworks: `load_weights(path, {.rename = {{"fc1.weight",
   /// "dense/kernel"}}, .transpose = {"kernel"}, .strict = false})`.
   void save_weights(const std::string& path,
                     const SourceLocation& where = SourceLocation::current()) const;
   void load_weights(const std::string& path, LoadWeightsOptions options = {});
-  /// Returns a checkpoint of all that training continues from: weights, optimizer, the strategy's
-  /// step, number of epochs trained. Then fit({.initial_epoch = epochs_trained()}) continues.
+  /// Returns a checkpoint of the state from which training can continue: weights, optimizer, the
+  /// strategy's step, and the number of trained epochs. After restoring it, continue with
+  /// fit({.initial_epoch = epochs_trained()}).
   Checkpoint checkpoint();
   /// Returns the checkpoint of a running fit(), for callbacks: checkpoint() plus current epoch and
-  /// batch, position of the data, metric sums, and callback state. Use it while fit() runs, at the
-  /// points that Callback names. Throws kFailedPrecondition outside fit().
+  /// batch, position in the data, metric sums, and callback state. Restore and save it only in
+  /// Callback::on_can_restore() and on_can_save(). Throws kFailedPrecondition outside fit().
   Checkpoint fit_checkpoint();
 
   bool compiled() const;
-  /// Throw kFailedPrecondition before compile().
+  /// Return the optimizer and the loss of compile(). Throw kFailedPrecondition before compile().
   Optimizer& optimizer();
   const Loss& loss() const;
   /// Returns the names that evaluate() reports: "loss", then the metrics.
   std::vector<std::string> metrics_names() const;
-  /// Returns which values of the log entry `name` ("loss", "val_auc") are better; kUnknown for a
-  /// name outside metrics_names() and for a metric without a direction.
+  /// Returns whether larger or smaller values of the log entry `name` ("loss", "val_auc") are
+  /// better; kUnknown for a name that is not in metrics_names() and for a metric without a
+  /// direction.
   MetricDirection metric_direction(std::string_view name) const;
 
-  /// Returns true while a fit() with validation_data runs (for callbacks).
+  /// Returns true while a fit() with validation_data runs. For callbacks.
   bool has_validation() const;
   /// Returns the replicas of all workers whose loss in this epoch or evaluation is NaN or infinite.
   /// Collective: every worker must call it.
   std::vector<int> replicas_without_finite_loss() const;
   /// Makes fit() end after the current step. For callbacks; must be called on all workers.
   void stop_training();
-  /// Makes fit() return after the current batch, in the middle of the epoch; training can continue
-  /// from fit_checkpoint(). For callbacks; must be called on all workers.
+  /// Makes fit() return after the current batch, even in the middle of an epoch; training can
+  /// continue from fit_checkpoint(). For callbacks; must be called on all workers.
   void interrupt_training();
-  /// Returns true if the last fit() returned early because of FitOptions::stop_on_signals. A
-  /// program then returns 75, for which `tutti run` reports that it can be continued.
+  /// Returns true if the last fit() returned early because of FitOptions::stop_on_signals. The
+  /// program should then exit with status 75; `tutti run` then reports that the job can be
+  /// continued.
   bool stopped_by_signal() const;
-  /// Number of epochs that fit() has finished; it also determines the order of a shuffled dataset.
+  /// Number of epochs that fit() has finished, which also determines the order of a shuffled
+  /// dataset.
   std::int64_t epochs_trained() const;
   Strategy& strategy() const;
 
@@ -244,15 +251,15 @@ class Model : public Layer {
     std::string activation;
   };
   virtual std::vector<Output> outputs() const;
-  /// Names of two connected layers: the second takes a result of the first. edges() is empty if
-  /// only the model's call() defines the connections.
+  /// Names of two connected layers: a result of the first is an input of the second. edges() is
+  /// empty if only the model's call() defines the connections.
   using Edge = std::pair<std::string, std::string>;
   virtual std::vector<Edge> edges() const { return {}; }
-  /// Names of the inputs, in the order of input_shapes(); empty if they have none.
+  /// Names of the inputs, in the order of input_shapes(); empty if the inputs have no names.
   virtual std::vector<std::string> input_names() const { return {}; }
 
  protected:
-  /// A given name is a prefix of the names of weights ("encoder/dense/kernel").
+  /// If `name` is not empty, it is a prefix of the names of weights ("encoder/dense/kernel").
   explicit Model(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
   /// Never called: a model creates its weights in its constructor.
   Shape build(const Shape& input) override;
@@ -275,20 +282,21 @@ class Model : public Layer {
   std::shared_ptr<State> model_state_;
 };
 
-/// Loads a model that Model::save() wrote, in the current strategy's scope, whatever strategy it
-/// was saved under: a Sequential, a Functional or a registered class. Training continues with the
-/// same bits as that of the saved model. Register layers and metrics of your own first, with
-/// register_layer() and register_metric(). Throws kNotFound naming a layer that is not registered,
-/// kInvalidArgument for a file without a model or with unknown options, kDataLoss for a damaged
-/// file, and kUnimplemented for one of a later version. Collective: every worker must call it.
+/// Loads a model that Model::save() wrote: a Sequential, a Functional or a registered class.
+/// Creates it in the current strategy's scope, which may differ from the strategy under which it
+/// was saved. Training continues with the same bits as training of the saved model. Register custom
+/// layers and metrics first, with register_layer() and register_metric(). Throws kNotFound, naming
+/// the layer, if a layer is not registered; kInvalidArgument for a file without a model or with
+/// unknown options; kDataLoss for a damaged file; and kUnimplemented for a file of a later version.
+/// Collective: every worker must call it.
 std::shared_ptr<Model> load_model(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
 
 /// Exports the inference computation of a Sequential or Functional, with its current weights, as an
 /// ONNX file (opset 17). Inputs ("input", or their names) and outputs are float32 [batch,
 /// example...] with any batch size; images stay [batch, height, width, channels]. Dropout and noise
-/// are omitted. Throws kUnimplemented naming a layer or option without an ONNX export, or a layer
-/// that does not compute in float32. Collective: every worker must call it; the chief writes.
+/// are omitted. Throws kUnimplemented, naming the layer or option, if it has no ONNX export or a
+/// layer does not compute in float32. Collective: every worker must call it; the chief writes.
 void export_onnx(const Model& model, const std::string& path,
                  const SourceLocation& where = SourceLocation::current());
 

@@ -16,23 +16,24 @@ namespace tutti {
 // Saves the model after epochs.
 
 struct ModelCheckpointOptions {
-  /// Saves only epochs that are better than all earlier ones.
+  /// Saves only after epochs that are better than all earlier epochs.
   bool save_best_only = false;
   std::string monitor = "val_loss";
   MonitorMode mode = MonitorMode::kAuto;
-  /// Saves only weights; otherwise everything needed to continue training (Model::checkpoint()).
+  /// Saves only weights. If false, saves everything needed to continue training
+  /// (Model::checkpoint()).
   bool save_weights_only = false;
-  /// Number of files to keep, of those that this object wrote: the newest ones, or the best ones
-  /// with save_best_only. 0: all.
+  /// Number of files to keep among the files that this object wrote: the newest, or the best with
+  /// save_best_only. 0: all.
   int max_to_keep = 0;
-  /// Batches between two saves. Default: saves after each epoch.
+  /// Number of batches between saves. Default: saves after each epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// Initial best value with save_best_only: only better values are saved.
+  /// Initial best value with save_best_only, so that only better epochs are saved.
   std::optional<double> initial_value_threshold = std::nullopt;
 };
 
-/// Saves to `path` after each epoch. In the path, {epoch} (from 1), {batch} (from 1, with
-/// save_freq) and {name} (a value of the logs, four digits) are replaced:
+/// Saves to `path` after each epoch or every save_freq batches. In the path, {epoch} (from 1),
+/// {batch} (from 1, with save_freq) and the {name} of a log value (with four digits) are replaced:
 /// "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, except that formats such as
 /// {epoch:02d} throw kInvalidArgument.
 class ModelCheckpoint : public Callback {
@@ -45,9 +46,9 @@ class ModelCheckpoint : public Callback {
   Json save_state() const override;
   void restore_state(const Json& state) override;
 
-  /// Last file written; empty before the first.
+  /// Path of the last file written; empty if there is none.
   const std::string& last_path() const { return last_path_; }
-  /// The files that are kept, the oldest first.
+  /// Paths of the files that are kept, oldest first.
   const std::vector<std::string>& paths() const { return paths_; }
 
  private:
@@ -67,33 +68,35 @@ class ModelCheckpoint : public Callback {
 // Saves a running fit() on disk, and resumes it when the program is restarted.
 
 struct BackupAndRestoreOptions {
-  /// Batches between two saves, also within an epoch. Default: saves after each epoch.
+  /// Number of batches between saves, which may be within an epoch. Default: saves after each
+  /// epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// Deletes the saved state when fit() has ended successfully; otherwise the next fit() finds
-  /// nothing left to do.
+  /// Deletes the saved state when fit() has ended successfully. If false, the next fit() restores
+  /// the final state and trains nothing.
   bool delete_checkpoint = true;
-  /// Number of versions to keep: if the newest is damaged, the one before it is restored.
+  /// Number of versions to keep. If the newest version is damaged, the previous one is restored.
   int max_to_keep = 2;
   /// Called after each batch, for example to check a flag that a SIGTERM handler sets. If it
-  /// returns true on any worker, all workers save after an agreed batch and fit() returns at once.
-  /// stopped() is then true, and the next fit() continues there. Not together with
-  /// FitOptions::stop_on_signals. tf's save_before_preemption.
+  /// returns true on any worker, all workers save after a batch on which they agree, and fit()
+  /// returns. stopped() is then true, and the next fit() continues after this batch. Cannot be
+  /// combined with FitOptions::stop_on_signals. tf's save_before_preemption.
   std::function<bool()> stop_requested = {};
-  /// By default a failed save, for example on a full disk, does not end training.
+  /// Action after a failed save, for example on a full disk. By default training continues.
   OnSaveError on_error = OnSaveError::kContinue;
 };
 
-/// Lets a restarted program continue an interrupted fit() and end with the bits of an uninterrupted
-/// one. Restores weights, optimizer, random state, position within the epoch (no example is
-/// repeated or lost), metrics, callbacks and history from the newest intact version in
+/// Lets a restarted program continue an interrupted fit() and produce the same bits as an
+/// uninterrupted fit(). Restores weights, optimizer, random state, position within the epoch (no
+/// example is repeated or lost), metrics, callbacks and history from the newest intact version in
 /// `backup_dir`; without one, training starts from the beginning. Saves on a background thread.
-/// With several workers the chief writes and selects the version and sends it to the others, which
-/// need no access to its disk. List the same callbacks as before; the position of this one does not
-/// matter. A different global batch size throws kFailedPrecondition in the middle of a pass, but
-/// not between passes. Give each fit() of a program its own folder. Keras's BackupAndRestore.
+/// With several workers the chief writes, selects the version to restore and sends it to the other
+/// workers, which need no access to its disk. The resumed fit() must have the same callbacks; the
+/// position of this callback in the list does not matter. A different global batch size throws
+/// kFailedPrecondition in the middle of a pass, but not between passes. Use a separate folder for
+/// each fit() of a program. Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:
-  /// Throws kInvalidArgument for an empty folder or a number that is not positive.
+  /// Throws kInvalidArgument for an empty folder name or a number that is not positive.
   explicit BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options = {});
   void on_train_begin() override;
   void on_can_restore() override;
@@ -104,12 +107,13 @@ class BackupAndRestore : public Callback {
 
   /// Checkpoint from which the last fit() resumed; nullopt if it started from the beginning.
   const std::optional<CheckpointInfo>& restored() const { return restored_; }
-  /// Returns true if the last fit() returned early because of stop_requested() or of
-  /// FitOptions::stop_on_signals, and its state was saved here.
+  /// Returns true if the last fit() returned early because of stop_requested() or
+  /// FitOptions::stop_on_signals, and this callback saved its state.
   bool stopped() const { return stopped_; }
   const std::string& backup_dir() const { return backup_dir_; }
   bool has_stop_request() const { return static_cast<bool>(options_.stop_requested); }
-  /// Error of the last save of the last fit(), which is logged, too; nullopt if it succeeded.
+  /// Error of the last save in the last fit(), which was also logged; nullopt if the save
+  /// succeeded.
   const std::optional<Error>& last_error() const { return last_error_; }
 
  private:

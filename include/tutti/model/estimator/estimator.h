@@ -1,4 +1,4 @@
-// Estimator: trains, evaluates and predicts with a model function, from and to checkpoints.
+// Estimator, which trains, evaluates and predicts with a model function and keeps checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,32 +20,33 @@
 
 namespace tutti {
 
-/// State of a running train(), and the requests that a hook can make. tf's SessionRunContext.
+/// State of a running train(), and requests that a hook can make. tf's SessionRunContext.
 struct SessionRunContext {
   std::int64_t global_step = 0;   // updates so far, including earlier runs
-  double loss = 0.0;              // of the last step, over all replicas; 0 before the first
-  bool is_chief = true;           // the worker that writes and logs
+  double loss = 0.0;              // of the last step, over all replicas; initially 0
+  bool is_chief = true;           // true on the worker that writes and logs
   std::string model_dir;          // of the Estimator
-  std::function<void()> save;     // saves this step, once; collective
+  std::function<void()> save;     // saves this step, at most once; collective
   bool is_asked_to_stop = false;  // set by request_stop()
 
-  /// Ends this train() after the step that was just done.
+  /// Makes train() return after the current step.
   void request_stop() { is_asked_to_stop = true; }
 };
 
-/// Hook of Estimator::train(). Called on its thread, outside replicas, in list order, on all
-/// workers alike. tf.estimator.SessionRunHook.
+/// Hook of Estimator::train(). Hooks are called in list order on the thread of train(), outside
+/// replicas, on all workers. tf.estimator.SessionRunHook.
 class SessionRunHook {
  public:
   virtual ~SessionRunHook() = default;
-  /// Called before the first step (variables have values), after each step, after the last one.
+  /// Called before the first step (when variables have values), after each step, and after the last
+  /// step.
   virtual void begin(SessionRunContext& /*context*/) {}
   virtual void after_run(SessionRunContext& /*context*/) {}
   virtual void end(SessionRunContext& /*context*/) {}
 };
 
-/// Ends training after `last_step` updates in total, or after `num_steps` in this train(). Throws
-/// kInvalidArgument unless exactly one of them is given.
+/// Ends training after `last_step` updates in total, or after `num_steps` updates in this train().
+/// Throws kInvalidArgument unless exactly one of the options is given.
 class StopAtStepHook : public SessionRunHook {
  public:
   struct Options {
@@ -61,8 +62,9 @@ class StopAtStepHook : public SessionRunHook {
   std::int64_t last_step_ = 0;
 };
 
-/// Checks the loss of each step. If it is NaN or infinite, throws kOutOfRange naming the step, or
-/// only ends training. Every train() has this hook. tf's NanTensorHook.
+/// Checks the loss of each step. If it is NaN or infinite, throws kOutOfRange, naming the step, or
+/// only ends training if fail_on_nan_loss is false. Every train() has this hook. tf's
+/// NanTensorHook.
 class NanTensorHook : public SessionRunHook {
  public:
   explicit NanTensorHook(bool fail_on_nan_loss = true) : fails_(fail_on_nan_loss) {}
@@ -72,7 +74,7 @@ class NanTensorHook : public SessionRunHook {
   bool fails_;
 };
 
-/// Saves every `save_steps` steps and at the end. RunConfig::save_checkpoints_steps.
+/// Saves a checkpoint every `save_steps` steps and at the end. RunConfig::save_checkpoints_steps.
 class CheckpointSaverHook : public SessionRunHook {
  public:
   explicit CheckpointSaverHook(std::int64_t save_steps) : save_steps_(save_steps) {}
@@ -94,7 +96,7 @@ class SummarySaverHook : public SessionRunHook {
 
  private:
   std::int64_t save_steps_;
-  std::optional<EventFileWriter> events_;  // opened by the chief on the first value
+  std::optional<EventFileWriter> events_;  // opened by the chief for the first value
 };
 
 /// Logs loss and step every `every_n_steps` steps. RunConfig::log_step_count_steps.
@@ -118,24 +120,25 @@ enum class EstimatorMode { kTrain, kEval, kPredict };
 struct EstimatorSpec {
   /// kPredict: [rows, ...].
   Tensor predictions = {};
-  /// kTrain, kEval: one loss per example ([rows, ...]), averaged over the global batch; or [], the
-  /// mean over this replica's rows, which is divided by the number of replicas.
+  /// kTrain, kEval: one loss per example, [rows, ...], averaged over the global batch; or the mean
+  /// over this replica's rows, [], which is then divided by the number of replicas.
   Tensor loss = {};
   /// kTrain: name or options. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
-  /// kEval: named values, per example or [], whose means over all batches are results.
+  /// kEval: named values, one per example or [], whose means over all batches are results.
   std::vector<std::pair<std::string, Tensor>> eval_metrics = {};
 };
 
-/// Creates a model (or variables) and calls it. Runs for each batch of each replica, in the
-/// replica, on any thread. Each call receives the variables of the first one, so it must create the
-/// same ones in the same order in every mode, and must not keep them. `labels` is undefined if the
-/// data has none.
+/// Function that creates a model (or variables) and calls it. Runs for each batch of each replica,
+/// in the replica, on any thread. Every call gets the variables that the first call created. So all
+/// calls must create the same variables in the same order in every mode, and must not store them.
+/// `labels` is undefined if the data has no labels.
 using ModelFn =
     std::function<EstimatorSpec(const Tensor& features, const Tensor& labels, EstimatorMode mode)>;
 
-/// `[] { return dataset; }`, or a function of an InputContext. Called once per worker; returns
-/// elements {features, labels} batched by the PER-REPLICA batch size, each for one replica.
+/// Function without arguments, such as `[] { return dataset; }`, or with an InputContext. Called
+/// once per worker; returns a dataset of {features, labels}, batched by the PER-REPLICA batch size.
+/// Each element is for one replica.
 class InputFn {
  public:
   template <class Function>
@@ -154,68 +157,71 @@ class InputFn {
 struct RunConfig {
   /// Folder for checkpoints and TensorBoard's events. Not empty.
   std::string model_dir;
-  /// Strategies; default: one replica on the first device. eval_distribute is for predict(), too.
+  /// Strategies; default: one replica on the first device. predict() uses eval_distribute, too.
   std::shared_ptr<Strategy> train_distribute = nullptr;
   std::shared_ptr<Strategy> eval_distribute = nullptr;
-  /// Steps between two checkpoints. Unless it is 0, the last step is also saved.
+  /// Number of steps between checkpoints. Unless it is 0, the last step is also saved.
   std::int64_t save_checkpoints_steps = 500;
   int keep_checkpoint_max = 5;  // 0: all
   std::int64_t save_summary_steps = 100;
   std::int64_t log_step_count_steps = 100;
 };
 
-/// Options of Estimator::train(). Without steps and max_steps it ends with the data or by a hook;
-/// infinite data requires one of these.
+/// Options of Estimator::train(). Without steps and max_steps, training ends with the data or when
+/// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;      // of this call
-  std::optional<std::int64_t> max_steps = std::nullopt;  // of all calls, earlier runs included
+  std::optional<std::int64_t> max_steps = std::nullopt;  // of all calls, including earlier runs
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
 /// Options of Estimator::evaluate() and predict().
 struct EstimatorEvalOptions {
   std::optional<std::int64_t> steps = std::nullopt;  // default: all data, which must be finite
-  std::string checkpoint_path = "";                  // empty: the newest one in model_dir
+  std::string checkpoint_path = "";                  // empty: the newest in model_dir
 };
 
 /// Trains, evaluates and predicts with a model function. Each call creates its variables under
-/// train_distribute or eval_distribute, with the values of the newest checkpoint. A restarted
-/// program thus continues from there, but its data starts from the beginning (tf's rule). All
+/// train_distribute or eval_distribute, with the values of the newest checkpoint. So a restarted
+/// program continues from that checkpoint, but its data starts from the beginning (tf's rule). All
 /// workers must make the same calls. Throws kFailedPrecondition inside a scope or replica. Not
 /// thread-safe. tf.estimator.Estimator.
 class Estimator {
  public:
-  /// `warm_start_from`: a checkpoint, or a folder of them, with initial weights for the first
-  /// train() if model_dir has no checkpoint. Throws kInvalidArgument for an empty model_dir and
-  /// negative numbers.
+  /// `warm_start_from`: a checkpoint, or a folder of checkpoints, with initial weights for the
+  /// first train() if model_dir has no checkpoint. Throws kInvalidArgument for an empty model_dir
+  /// and for negative numbers.
   Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_from = "");
 
-  /// Trains the model function. Throws kInvalidArgument for steps that are not positive, data
-  /// without a batch, and no loss or optimizer; kOutOfRange for a loss that is not finite.
+  /// Trains the model function. Throws kInvalidArgument if steps or max_steps is not positive, if
+  /// the data has no batch, or if the model function returns no loss or optimizer. Throws
+  /// kOutOfRange for a loss that is not finite.
   Estimator& train(const InputFn& input_fn, EstimatorTrainOptions options = {});
   /// Prepares training by the workers of a cluster; train_distribute must be a coordinated
-  /// ParameterServerStrategy. All tasks run the program up to this call. Workers and servers serve
-  /// until the client (the chief) is done, then get the exit code of their process. On the client
-  /// it returns nullopt at once, and the client continues with train_on_workers(): `if (const auto
-  /// code = estimator.serve(input_fn)) return *code;`. Each worker reads the data of its own
-  /// `input_fn`. Without a cluster the workers are threads. Throws kInvalidArgument for another
-  /// strategy, kFailedPrecondition on a second call, and the errors of ClusterCoordinator.
+  /// ParameterServerStrategy. All tasks run the program up to this call: `if (const auto code =
+  /// estimator.serve(input_fn)) return *code;`. On workers and servers, serves until the chief is
+  /// done and returns the exit code of this process. On the chief, returns nullopt at once, and the
+  /// chief continues with train_on_workers(). Each worker reads the data of its own `input_fn`.
+  /// Without a cluster the workers are threads. Throws kInvalidArgument for another strategy,
+  /// kFailedPrecondition on a second call, and the errors of ClusterCoordinator.
   std::optional<int> serve(const InputFn& input_fn);
-  /// Same as train(), but asynchronous, on the workers that serve(). Each step of a worker counts
-  /// as one step; other workers repeat those of a lost worker. Also ends when a worker runs out of
-  /// data. If a hook requests a stop, the steps in flight (two per worker) are finished first.
+  /// Same as train(), but asynchronous, on the workers that called serve(). Each step of a worker
+  /// counts as one step; if a worker is lost, other workers repeat its steps. Also ends when a
+  /// worker runs out of data. If a hook requests a stop, the running steps (two per worker) are
+  /// finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
-  /// Returns "loss" and the metrics, means over all examples, and "global_step"; also writes them
-  /// for TensorBoard to model_dir/eval. Throws kNotFound without a checkpoint, as does predict().
+  /// Returns "loss" and the metrics, which are means over all examples, and "global_step". Also
+  /// writes them to model_dir/eval for TensorBoard. Throws kNotFound, as predict() does, if there
+  /// is no checkpoint.
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
-  /// Returns the predictions for all rows, in their order, on the host.
+  /// Returns the predictions for all rows, in row order, in host memory.
   Tensor predict(const InputFn& input_fn, EstimatorEvalOptions options = {});
 
   const std::string& model_dir() const { return config_.model_dir; }
   const RunConfig& config() const { return config_; }
-  /// Variables of the last call, with their values at its end.
+  /// Variables of the last call, with the values that they had at its end.
   const std::vector<Variable>& variables() const { return variables_; }
-  /// Number of updates so far, as of the last call; 0 before.
+  /// Total number of updates at the end of the last call; 0 if there was none.
   std::int64_t global_step() const { return global_step_; }
 
  private:
@@ -242,14 +248,16 @@ struct TrainSpec {
   std::int64_t max_steps = 0;
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
-/// Evaluation part of train_and_evaluate(), run after each checkpoint. tf.estimator.EvalSpec.
+/// Evaluation part of train_and_evaluate(), which runs after each checkpoint.
+/// tf.estimator.EvalSpec.
 struct EvalSpec {
   InputFn input_fn;
   std::optional<std::int64_t> steps = 100;
 };
 
 /// Trains up to max_steps, evaluates after every save_checkpoints_steps steps and at the end, and
-/// returns the last result. tf.estimator.train_and_evaluate, within the processes that train.
+/// returns the last result. Same as tf.estimator.train_and_evaluate, but evaluates in the processes
+/// that train.
 Logs train_and_evaluate(Estimator& estimator, const TrainSpec& train, const EvalSpec& eval);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Activation functions by name, and as layers of their own.
+// Activation functions by name, and activation layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,11 +13,13 @@ namespace tutti {
 
 // Activation functions by name.
 
-/// An elementwise function (softmax: over the last axis). A value type.
+/// An activation function, which is elementwise, except that softmax uses the last axis. A value
+/// type.
 struct ActivationFunction {
   std::string name = "linear";
   Tensor (*apply)(const Tensor& x) = nullptr;
-  /// The function as kernels apply it to their result; kNone if they cannot.
+  /// The activation that kernels can apply to their own results; kNone if they cannot apply this
+  /// function.
   FusedActivation fused = FusedActivation::kNone;
 
   bool is_linear() const { return apply == nullptr; }
@@ -30,9 +32,9 @@ struct ActivationFunction {
 /// kInvalidArgument for another name, listing these.
 ActivationFunction find_activation(std::string_view name);
 
-// Activations as layers of their own.
+// Activation layers.
 
-/// An activation function by its name, as a layer: `Activation("relu")`.
+/// Layer that applies an activation function, given by its name: `Activation("relu")`.
 class Activation : public LayerOf<Activation> {
  public:
   explicit Activation(std::string_view function, LayerOptions options = {});
@@ -49,15 +51,15 @@ class Activation : public LayerOf<Activation> {
 struct ReluOptions {
   /// Upper bound of the result.
   std::optional<double> max_value = std::nullopt;
-  /// Slope up to the threshold: negative_slope * (x - threshold). At the threshold the result is 0,
-  /// as in Keras's code; in its documentation it is x.
+  /// Slope below the threshold, where the result is negative_slope * (x - threshold). At the
+  /// threshold the result is 0, as in Keras's code; Keras's documentation says x.
   double negative_slope = 0.0;
   double threshold = 0.0;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// max(x, 0); with options Keras's ReLU.
+/// max(x, 0), or Keras's ReLU with the given options.
 class Relu : public LayerOf<Relu, Activation> {
  public:
   explicit Relu(ReluOptions options = {});
@@ -130,13 +132,14 @@ struct PReLUOptions {
   Initializer alpha_initializer = "zeros";
   Regularizer alpha_regularizer = {};
   Constraint alpha_constraint = {};
-  /// Axes along which one alpha is shared (the batch is axis 0): {1, 2} for images.
+  /// Axes along which elements share one alpha (the batch is axis 0), e.g. {1, 2} for images.
   std::vector<int> shared_axes = {};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x where x > 0, alpha * x elsewhere; alpha is learnt: an example's shape, 1 on shared axes.
+/// x where x > 0, alpha * x elsewhere. alpha is learnt; it has the shape of an example, with length
+/// 1 on shared axes.
 class PReLU : public LayerOf<PReLU> {
  public:
   explicit PReLU(PReLUOptions options = {});
@@ -150,7 +153,7 @@ class PReLU : public LayerOf<PReLU> {
   PReLUOptions options_;
 };
 
-// Keras's spelling of these names.
+// Keras's spelling of the names above.
 using ReLU = Relu;
 using ELU = Elu;
 using LeakyReLU = LeakyRelu;

@@ -44,9 +44,9 @@ class ImageConvolution : public Layer {
 struct Conv2DOptions {
   Size2D strides = 1;
   std::string padding = "valid";  // or "same"
-  /// Distance between the elements of the window.
+  /// Distance between adjacent elements of the window, in pixels.
   Size2D dilation_rate = 1;
-  /// Number of groups of channels and filters that are convolved separately.
+  /// Number of groups into which channels and filters are split; groups are convolved separately.
   std::int64_t groups = 1;
   std::string activation = "";
   bool use_bias = true;
@@ -125,8 +125,9 @@ struct SeparableConv2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// A depthwise, then a 1 x 1 convolution: depthwise_kernel [kernel_height, kernel_width, in,
-/// depth_multiplier], pointwise_kernel [1, 1, in * depth_multiplier, filters], bias [filters].
+/// A depthwise convolution followed by a 1 x 1 convolution: depthwise_kernel [kernel_height,
+/// kernel_width, in, depth_multiplier], pointwise_kernel [1, 1, in * depth_multiplier, filters],
+/// bias [filters].
 class SeparableConv2D
     : public LayerOf<SeparableConv2D, internal::ImageConvolution<SeparableConv2DOptions>> {
  public:
@@ -154,8 +155,8 @@ struct Conv2DTransposeOptions {
 };
 
 /// Transposed convolution: [batch, height, width, in] -> [batch, height * stride, width * stride,
-/// filters] with "same"; "valid" adds max(0, kernel - stride) to both. Kernel [kernel_height,
-/// kernel_width, filters, in], bias [filters].
+/// filters] with "same"; "valid" adds max(0, kernel - stride) to height and width. Kernel
+/// [kernel_height, kernel_width, filters, in], bias [filters].
 class Conv2DTranspose
     : public LayerOf<Conv2DTranspose, internal::ImageConvolution<Conv2DTransposeOptions>> {
  public:

@@ -46,8 +46,8 @@ class Dense : public LayerOf<Dense> {
 };
 
 namespace internal {
-/// Returns activation(x [rows, in] * kernel + bias), fused where the kernels support it. `bias` may
-/// be undefined.
+/// Returns activation(x [rows, in] * kernel + bias), in one pass if the kernels support it. `bias`
+/// may be undefined.
 Tensor dense_product(const Tensor& x, const Tensor& kernel, const Tensor& bias,
                      const ActivationFunction& activation = {});
 }  // namespace internal
@@ -58,22 +58,22 @@ struct EmbeddingOptions {
   Initializer embeddings_initializer = "uniform";
   Regularizer embeddings_regularizer = {};
   Constraint embeddings_constraint = {};
-  /// Masks steps with index 0 for the layers that follow (MaskScope).
+  /// If true, masks steps with index 0 for the following layers (MaskScope).
   bool mask_zero = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
 /// Table lookup: maps indices [batch, ...], int32 or int64 in 0 .. input_dim - 1, to rows [batch,
-/// ..., output_dim]. The gradient is sparse (IndexedSlices). Throws kInvalidArgument naming an
-/// index out of range.
+/// ..., output_dim]. The gradient is sparse (IndexedSlices). Throws kInvalidArgument, naming the
+/// index, if an index is out of range.
 class Embedding : public LayerOf<Embedding> {
  public:
   Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options = {});
 
-  /// Returns the products of x [batch, ..., output_dim] with all rows, [batch, ..., input_dim]: the
-  /// logits of a model with tied embeddings (Press and Wolf, arXiv 1608.05859). For the call() of a
-  /// model or layer that contains this one.
+  /// Returns the products of x [batch, ..., output_dim] with all rows of the table, [batch, ...,
+  /// input_dim]: the logits of a model with tied embeddings (Press and Wolf, arXiv 1608.05859). Use
+  /// it in the call() of a model or layer that contains this layer.
   Tensor logits(const Tensor& x) const;
 
  protected:
@@ -96,8 +96,9 @@ struct PositionEmbeddingOptions {
 };
 
 /// GPT-2's position embedding: adds row t of a table to step t of x [batch, steps, features].
-/// Weight embeddings [sequence_length, features]. Throws kInvalidArgument for more steps. In a call
-/// with a KeyValueCache, rows continue after the cached steps.
+/// Weight embeddings [sequence_length, features]. Throws kInvalidArgument for more than
+/// sequence_length steps. In a call with a KeyValueCache, steps are counted from the first cached
+/// step.
 class PositionEmbedding : public LayerOf<PositionEmbedding> {
  public:
   explicit PositionEmbedding(std::int64_t sequence_length, PositionEmbeddingOptions options = {});
@@ -115,7 +116,7 @@ class PositionEmbedding : public LayerOf<PositionEmbedding> {
 // The layer that masks steps of a sequence.
 
 /// Masks the steps of [batch, steps, features] whose features all equal `mask_value`, and sets them
-/// to 0. The layers and the loss that follow skip masked steps (MaskScope).
+/// to 0. The following layers and the loss skip masked steps (MaskScope).
 class Masking : public LayerOf<Masking> {
  public:
   explicit Masking(double mask_value = 0.0, LayerOptions options = {});
@@ -129,10 +130,10 @@ class Masking : public LayerOf<Masking> {
   double mask_value_;
 };
 
-// A layer made of a function.
+// A layer made from a function.
 
 struct LambdaOptions {
-  /// Shape of one example of the result. Default: that of a call with one row of zeros.
+  /// Shape of one example of the result. Default: determined by a call with one row of zeros.
   std::optional<Shape> output_shape = std::nullopt;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;

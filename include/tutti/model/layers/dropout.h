@@ -11,8 +11,8 @@ namespace internal {
 Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key);
 }  // namespace internal
 
-/// Base of layers that perturb their input in training. In inference, and with strength 0, the
-/// result is the input.
+/// Base class of layers that perturb their input in training. In inference, and with strength 0,
+/// they return the input.
 class Disturbing : public Layer {
  protected:
   Disturbing(double strength, LayerOptions options)
@@ -25,9 +25,9 @@ class Disturbing : public Layer {
   double strength_;
 };
 
-/// Sets elements to 0 with probability `rate` in training, and multiplies the rest by 1 / (1 -
-/// rate). The mask is keyed by (seed, step, replica, layer, ordinal of the call in the step,
-/// element), so a replay of a step draws the same one.
+/// In training, sets elements to 0 with probability `rate` and multiplies the other elements by 1 /
+/// (1 - rate). The mask depends only on seed, step, replica, layer, number of the call in the step,
+/// and element, so a repeated step draws the same mask.
 class Dropout : public LayerOf<Dropout, Disturbing> {
  public:
   /// Throws kInvalidArgument unless rate is in [0, 1).
@@ -37,7 +37,8 @@ class Dropout : public LayerOf<Dropout, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Adds normal noise of this standard deviation to the input in training. Keyed like Dropout.
+/// Adds normal noise with this standard deviation to the input in training. Random numbers depend
+/// on the same values as in Dropout.
 class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
  public:
   explicit GaussianNoise(double stddev, LayerOptions options = {});
@@ -46,7 +47,7 @@ class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Multiplies the input by normal noise of mean 1 and stddev sqrt(rate / (1 - rate)), in training.
+/// Multiplies the input by normal noise with mean 1 and stddev sqrt(rate / (1 - rate)) in training.
 class GaussianDropout : public LayerOf<GaussianDropout, Disturbing> {
  public:
   explicit GaussianDropout(double rate, LayerOptions options = {});
@@ -55,7 +56,7 @@ class GaussianDropout : public LayerOf<GaussianDropout, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Dropout of whole channels of [batch, steps, channels].
+/// Dropout of entire channels of [batch, steps, channels].
 class SpatialDropout1D : public LayerOf<SpatialDropout1D, Disturbing> {
  public:
   explicit SpatialDropout1D(double rate, LayerOptions options = {});
@@ -65,7 +66,7 @@ class SpatialDropout1D : public LayerOf<SpatialDropout1D, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Dropout of whole channels of [batch, height, width, channels].
+/// Dropout of entire channels of [batch, height, width, channels].
 class SpatialDropout2D : public LayerOf<SpatialDropout2D, Disturbing> {
  public:
   explicit SpatialDropout2D(double rate, LayerOptions options = {});

@@ -11,42 +11,47 @@
 
 namespace tutti {
 
-/// Initial values of a weight: a name of the list below, one of initializers::, or a function of
-/// the shape. Values depend only on (seed, number of the variable, element). A value type.
+/// Initial values of a weight, given by a name (see the constructor), a function of initializers::,
+/// or a custom function of the shape. Values depend only on the seed, the number of the variable
+/// and the element. A value type.
 class Initializer {
  public:
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
-  /// Returns the distribution of the values of a weight of this shape.
+  /// Function that returns the distribution of the values of a weight of this shape.
   using Distribution = std::function<ValueGenerator(const Shape&)>;
 
-  /// zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
+  /// `name`: zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
   /// lecun_normal, orthogonal, identity, uniform (random_uniform), normal (random_normal),
   /// truncated_normal, variance_scaling. Throws kInvalidArgument for another name, listing these.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
-  /// `call`: the call that recreates it, which Model::save() writes: ["constant", 0.5].
+  /// `call`: the call that recreates the initializer, which Model::save() writes: ["constant",
+  /// 0.5].
   Initializer(std::string name, Function function, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
-  /// Values that can be generated for some of the variable's rows, wherever these are stored.
+  /// Takes a distribution, whose values can be generated separately for the rows that a process
+  /// stores.
   Initializer(std::string name, Distribution distribution, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 
   const std::string& name() const { return name_; }
-  /// Returns the call; of a custom one the name, which reads back as zeros (a file has values).
+  /// Returns the call. For a custom initializer returns the name, which from_json() reads as zeros,
+  /// because saved files contain the values.
   Json to_json() const;
   static Initializer from_json(const Json& call);
-  /// Returns the initializer for this shape. Values are drawn as float32, then converted.
+  /// Returns the initializer for this shape. Values are drawn in float32, then converted to
+  /// `dtype`.
   Variable::Initializer for_shape(const Shape& shape, DType dtype = DType::kFloat32) const;
 
  private:
   std::string name_;
-  Json call_;                  // null: custom
+  Json call_;                  // null: custom initializer
   Function function_;          // null: distribution_
   Distribution distribution_;  // null: function_
 };
 
-/// Keras's initializers with its defaults. fan_in and fan_out of a kernel [..., in, out] are in and
-/// out times the product of the leading dimensions.
+/// Keras's initializers with its defaults. For a kernel [..., in, out], fan_in and fan_out are `in`
+/// and `out` times the product of the leading dimensions.
 namespace initializers {
 
 /// Fan by which the variance is divided.
@@ -59,14 +64,14 @@ struct VarianceScalingOptions {
   FanMode mode = FanMode::kIn;
   Distribution distribution = Distribution::kTruncatedNormal;
 };
-/// Random values of variance scale / fan.
+/// Random values with variance scale / fan.
 Initializer variance_scaling(VarianceScalingOptions options = {});
 
 /// 0, 1 or `value` everywhere.
 Initializer zeros();
 Initializer ones();
 Initializer constant(double value);
-/// The given values, of the weight's shape.
+/// The given values, which must have the weight's shape.
 Initializer values(const Tensor& values);
 /// Uniform in [low, high).
 Initializer random_uniform(double low = -0.05, double high = 0.05);
@@ -76,18 +81,18 @@ Initializer random_normal(double mean = 0.0, double stddev = 0.05);
 Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);
 /// Uniform in +-sqrt(6 / (fan_in + fan_out)).
 Initializer glorot_uniform();
-/// Truncated normal of variance 2 / (fan_in + fan_out).
+/// Truncated normal with variance 2 / (fan_in + fan_out).
 Initializer glorot_normal();
 /// Uniform in +-sqrt(6 / fan_in).
 Initializer he_uniform();
-/// Truncated normal of variance 2 / fan_in.
+/// Truncated normal with variance 2 / fan_in.
 Initializer he_normal();
 /// Uniform in +-sqrt(3 / fan_in).
 Initializer lecun_uniform();
-/// Truncated normal of variance 1 / fan_in.
+/// Truncated normal with variance 1 / fan_in.
 Initializer lecun_normal();
-/// Orthonormal columns or rows, whichever are fewer, of the weight as a matrix [product of the
-/// leading dimensions, last dimension], times `gain`. Requires rank >= 2.
+/// The weight as a matrix [product of the leading dimensions, last dimension] has orthonormal
+/// columns or rows, whichever are fewer, times `gain`. Requires rank >= 2.
 Initializer orthogonal(double gain = 1.0);
 /// `gain` on the diagonal of a matrix, 0 elsewhere.
 Initializer identity(double gain = 1.0);

@@ -1,4 +1,4 @@
-// Layer: weights and a function of tensors, with data types and masks. Independent of distribution.
+// Layer: weights and a function of tensors, with data types and masks. Independent of strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,8 +27,8 @@ namespace tutti {
 /// Scope in which this thread stores masks of layers' results: bool [batch, steps], true for
 /// unmasked steps. Embedding and Masking create masks; recurrent layers, attention, pooling over
 /// steps and losses read them; see Layer::mask_use() for other layers. Every call of a layer opens
-/// a scope, and nested scopes act as one. Open one around layers that are called one by one, or
-/// around a model and its loss, as Model::fit does.
+/// a scope, and nested scopes act as one. Open a scope around layers that are called one by one, or
+/// around a model and its loss, as Model::fit() does.
 class MaskScope {
  public:
   MaskScope();
@@ -39,7 +39,7 @@ class MaskScope {
   /// Returns the mask of `x`; undefined if all its steps are unmasked.
   static Tensor mask_of(const Tensor& x);
   /// Sets the mask of `x`; an undefined mask has no effect. Throws kInvalidArgument if the mask is
-  /// not bool or its dimensions are not the leading ones of `x`.
+  /// not bool or its shape does not equal the leading dimensions of `x`.
   static void set_mask(const Tensor& x, const Tensor& mask);
   /// Returns true if any value has a mask.
   static bool has_masks();
@@ -49,17 +49,17 @@ class MaskScope {
   std::unordered_map<std::uint64_t, Tensor> masks_;  // by Tensor::id()
 };
 
-/// Treatment of the first input's mask. kEnds: it is dropped, with a warning. kKeeps: it is also
-/// the mask of the result. kOwn: the layer reads and sets masks itself.
+/// Treatment of the first input's mask. kEnds: the mask is dropped, with a warning. kKeeps: it is
+/// also the mask of the result. kOwn: the layer reads and sets masks itself.
 enum class MaskUse { kEnds, kKeeps, kOwn };
 
-/// Data types of a layer: weights are created as `variable`, floating inputs are cast to `compute`.
-/// A value type. keras.DTypePolicy.
+/// Data types of a layer: weights have the type `variable`, and floating inputs are cast to
+/// `compute`. A value type. keras.DTypePolicy.
 struct DTypePolicy {
   DTypePolicy() = default;
-  /// "float32", "float64"; "mixed_bfloat16" and "mixed_float16": weights in float32, arithmetic in
-  /// the 16-bit type (on CPUs in float32, each result rounded). Throws kInvalidArgument for another
-  /// name, listing these.
+  /// `policy`: "float32", "float64", "mixed_bfloat16" or "mixed_float16". The mixed policies have
+  /// weights in float32 and compute in the 16-bit type (on CPUs in float32, rounding each result).
+  /// Throws kInvalidArgument for another name, listing these.
   DTypePolicy(const std::string& policy);
   DTypePolicy(const char* policy) : DTypePolicy(std::string(policy)) {}
 
@@ -68,8 +68,8 @@ struct DTypePolicy {
   DType variable = DType::kFloat32;
 };
 
-/// Policy of layers that are created from now on, on all threads (default "float32"). Set it before
-/// creating the model. keras.config.set_dtype_policy.
+/// Set and return the policy of layers created later, on all threads (default "float32"). Set it
+/// before creating the model. keras.config.set_dtype_policy.
 void set_dtype_policy(const DTypePolicy& policy);
 DTypePolicy dtype_policy();
 
@@ -77,7 +77,7 @@ class AutocastScope;
 class KeyValueCache;
 struct LayerDescription;
 
-/// JSON form of a shape: the array of its dimensions.
+/// JSON form of a shape, an array of its dimensions.
 template <>
 struct JsonForm<Shape> {
   static Json to(const Shape& shape) { return Json::array_of(shape); }
@@ -86,24 +86,25 @@ struct JsonForm<Shape> {
 
 /// Context of a call: `model(x, {.training = true})`.
 struct CallContext {
-  /// Training mode: dropout is active and batch normalisation uses the batch's statistics.
+  /// True in training: dropout is active, and batch normalisation uses the batch's statistics.
   bool training = false;
-  /// Receives the values of add_loss(); nullptr: they are dropped. Not shared between threads.
-  std::vector<Tensor>* added_losses = nullptr;
-  /// Earlier steps that this call continues (key_value_cache.h); nullptr: none. Not shared between
+  /// List to which add_loss() appends; nullptr: these losses are dropped. Not shared between
   /// threads.
+  std::vector<Tensor>* added_losses = nullptr;
+  /// Cache of the earlier steps that this call continues (key_value_cache.h); nullptr: none. Not
+  /// shared between threads.
   KeyValueCache* cache = nullptr;
 };
 
-/// Options of every layer; layers with more options have these, too.
+/// Options that all layers have.
 struct LayerOptions {
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Weight of a layer of your own, as a member: `Weight scale_;`, and in build() `scale_ =
-/// add_weight("ones", input, {.name = "scale"})`. Copies refer to one variable, so the assignment
-/// reaches all copies of the layer, unlike that of a Variable. Default: no variable.
+/// Weight of a custom layer, as a data member: `Weight scale_;`, and in build() `scale_ =
+/// add_weight("ones", input, {.name = "scale"})`. Copies refer to one variable, so, unlike with a
+/// Variable, the assignment affects all copies of the layer. Default: no variable.
 class Weight {
  public:
   Weight& operator=(Variable variable) {
@@ -120,9 +121,9 @@ class Weight {
   std::shared_ptr<Variable> variable_ = std::make_shared<Variable>();
 };
 
-/// Weights and a function. Users derive from it and implement build() and call(). An object is a
-/// cheap handle: copies share name, weights and sub-layers. Weights are created once, when a model
-/// adds the layer (or by build_for()); afterwards calls are thread-safe. tf.keras.Layer.
+/// Weights and a function. Custom layers derive from it and implement build() and call(). A layer
+/// is a cheap handle: copies share name, weights and sub-layers. Weights are created once, when a
+/// model adds the layer (or by build_for()); after that, calls are thread-safe. tf.keras.Layer.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -143,76 +144,80 @@ class Layer {
   /// a second call gives another shape.
   Shape build_for(const Shape& input);
   std::vector<Shape> build_for(std::span<const Shape> inputs);
-  /// Returns the shapes of the results, without creating weights.
+  /// Returns the shapes of the results without creating weights.
   std::vector<Shape> shapes_for(std::span<const Shape> inputs);
 
-  /// Name, unique in its model: that of the options, or the type in snake_case ("conv2d_1").
+  /// Name, unique in its model: the name in the options, or the type in snake_case ("conv2d_1").
   const std::string& name() const;
   /// Name of the class ("Conv2D").
   const std::string& type_name() const;
   bool built() const;
-  /// Shapes of one example; input_shape() and output_shape() are the first ones. Throw
+  /// Return shapes of one example; input_shape() and output_shape() return the first ones. Throw
   /// kFailedPrecondition before the layer is built.
   const Shape& input_shape() const;
   const Shape& output_shape() const;
   const std::vector<Shape>& input_shapes() const;
   const std::vector<Shape>& output_shapes() const;
-  /// Data types of this layer. Default: the policy when the layer object was created.
+  /// Data types of this layer. Default: the policy at the creation of the layer object.
   const DTypePolicy& dtype_policy() const;
-  /// Sets the policy of this layer alone, such as float32 for the head of a mixed model. Throws
-  /// kFailedPrecondition if the layer already has weights.
+  /// Sets the policy of only this layer, e.g. float32 for the last layer of a mixed-precision
+  /// model. Throws kFailedPrecondition if the layer already has weights.
   void set_dtype_policy(const DTypePolicy& policy);
   /// Data type of the computation: dtype_policy().compute.
   DType dtype() const;
 
   /// Returns all variables in creation order, including those of sub-layers, each once.
   std::vector<Variable> variables() const;
-  /// Same as variables(), but without non-trainable variables and those of frozen layers.
+  /// Same as variables(), but without non-trainable variables and variables of frozen layers.
   std::vector<Variable> trainable_variables() const;
   /// Number of elements of all variables.
   std::int64_t num_parameters() const;
   std::int64_t num_trainable_parameters() const;
 
-  /// Frozen weights do not change in training; batch normalisation then runs as in inference.
-  /// Model::fit uses the state at the time of compile(), and warns if it has changed.
+  /// Freeze or unfreeze the layer. Frozen weights do not change in training, and frozen batch
+  /// normalisation runs as in inference. Model::fit() uses the state at the time of compile(), and
+  /// warns if it has changed.
   void freeze();
   void unfreeze();
   bool frozen() const;
 
-  /// Rematerialisation: tapes keep only the layer's inputs and recompute the rest in the backward
-  /// pass. Saves memory for one more forward pass, with the same bits: random numbers, masks and
-  /// statistics are those of the first pass. The layer must live until the gradient is computed.
-  /// jax.checkpoint, torch.utils.checkpoint, tf.recompute_grad.
+  /// Enables rematerialisation: tapes keep only the layer's inputs and recompute other tensors in
+  /// the backward pass. Saves memory at the cost of a second forward pass. The bits do not change,
+  /// because the second pass reuses random numbers, masks and statistics of the first. The layer
+  /// must exist until the gradient is computed. jax.checkpoint, torch.utils.checkpoint,
+  /// tf.recompute_grad.
   void set_remat(bool remat = true);
   bool is_remat() const;
 
   /// Returns the regularisation losses [], computed from the current weights.
   std::vector<Tensor> losses() const;
-  /// Projects weights with constraints. Call it outside replicas, after an update (Model::fit
-  /// does).
+  /// Projects the weights that have constraints. Call it outside replicas after each update, as
+  /// Model::fit() does.
   void apply_constraints();
   bool has_constraints() const;
   /// Returns the metrics that layers have added, each once.
   std::vector<std::shared_ptr<Metric>> metrics() const;
 
   /// Returns a description from which the layer can be recreated (layer_description.h). Throws
-  /// kUnimplemented for a layer that does not call made_with().
+  /// kUnimplemented if the layer does not call made_with().
   LayerDescription describe() const;
-  /// Creates a layer without weights from its description. Throws kNotFound for a type without
-  /// register_layer(), kInvalidArgument for arguments that do not fit.
+  /// Creates a layer without weights from its description. Throws kNotFound for a type that is not
+  /// registered (register_layer()), and kInvalidArgument for arguments that do not match the
+  /// constructor.
   static std::shared_ptr<Layer> of_description(const LayerDescription& description);
 
-  /// State of a layer besides its weights and constructor arguments.
+  /// State of a layer in addition to its weights and constructor arguments.
   struct Extras {
-    std::int64_t random_number = 0;  // part of the keys of its random numbers
+    std::int64_t random_number = 0;  // used in the keys of random numbers
     bool frozen = false;
   };
-  /// Returns the extras of this layer and all below, in the order in which they were added.
+  /// Returns the extras of this layer and all its sub-layers, in the order in which they were
+  /// added.
   std::vector<Extras> extras() const;
-  /// Throws kInvalidArgument if the number of layers differs.
+  /// Sets the extras of these layers. Throws kInvalidArgument if the number of layers differs.
   void restore_extras(std::span<const Extras> extras);
 
-  /// Row for a direct sub-layer in a table of layers.
+  /// Row of a table of layers, for a direct sub-layer.
   struct Summary {
     std::string name;
     std::string type_name;
@@ -221,9 +226,10 @@ class Layer {
   };
   std::vector<Summary> sublayers() const;
 
-  /// Shape of one example as given by the options (`.input_shape`), if any.
+  /// Shape of one example in the options (`.input_shape`); nullopt if not given.
   const std::optional<Shape>& given_input_shape() const;
-  /// Name of the activation that gives the layer's result, such as "softmax"; else "".
+  /// Name of the activation that computes the layer's result, such as "softmax"; "" if there is
+  /// none.
   const std::string& output_activation() const;
 
  protected:
@@ -233,31 +239,35 @@ class Layer {
       : Layer(std::move(options.name), std::move(options.input_shape)) {}
 
   /// Declares the constructor's arguments so that the layer can be saved; call it in the
-  /// constructor: `made_with(units_, options_)`. Omit LayerOptions; name and input_shape of other
-  /// options are saved for each layer. Keeps copies. Their types must be those of register_layer().
+  /// constructor: `made_with(units_, options_)`. Omit LayerOptions: name and input_shape are saved
+  /// for every layer. Stores copies of the arguments. Their types must be those passed to
+  /// register_layer().
   template <class... Arguments>
   void made_with(const Arguments&... arguments) {
     set_arguments([=] { return Json::Array{json_of(arguments)...}; });
   }
-  /// Returns these arguments; overridden by layers to which some are added later.
+  /// Returns the arguments of made_with(). Overridden by layers whose arguments change after
+  /// construction.
   virtual Json::Array call_arguments() const;
   /// Returns the name in the options, or "".
   std::string given_name() const;
 
   /// Creates the weights (add_weight()) and sub-layers (add_layer()) for examples of shape `input`;
-  /// returns the shape of a result. Called once, and by shapes_for().
+  /// returns the shape of one example of the result. Called once, and additionally by shapes_for().
   virtual Shape build(const Shape& input) = 0;
-  /// Computes the result. May only change the layer's variables: replicas call it concurrently.
+  /// Computes the result. Must not change any state except the layer's variables, because replicas
+  /// call it concurrently.
   virtual Tensor call(const Tensor& input, CallContext context) const = 0;
-  /// Same as build() and call(), but for several inputs or results (derive from MultiLayer). By
-  /// default other numbers than one throw kInvalidArgument.
+  /// Same as build() and call(), but for several inputs or results (derive from MultiLayer). The
+  /// defaults throw kInvalidArgument unless there is one input and one result.
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// Treatment of the first input's mask (MaskScope). In a layer made of layers, these treat it.
+  /// Returns the treatment of the first input's mask (MaskScope). In a layer that contains layers,
+  /// those layers decide.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
-  /// Creates a variable "<layer>/<options.name>" of the type of dtype_policy().
+  /// Creates a variable "<layer>/<options.name>" of the type dtype_policy().variable.
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {},
                       const Constraint& constraint = {});
@@ -271,28 +281,30 @@ class Layer {
   /// Weights of this layer itself, in the order of add_weight().
   std::span<const Variable> own_weights() const;
   const Variable& weight(std::size_t index) const;
-  /// Names and builds a sub-layer and returns its result's shape. A layer that is already built
-  /// keeps its weights and is shared. Throws kInvalidArgument for a name that is taken.
+  /// Names and builds a sub-layer, and returns the shape of its result. A layer that is already
+  /// built keeps its weights and is shared. Throws kInvalidArgument for a name that is in use.
   Shape add_layer(Layer& layer, const Shape& input);
   std::vector<Shape> add_layer(Layer& layer, std::span<const Shape> inputs);
-  /// Calls add_layer(layer, input) for each sub-layer; returns the shape of the last one's result.
+  /// Calls add_layer(layer, input) for each sub-layer; returns the shape of the last sub-layer's
+  /// result.
   template <std::derived_from<Layer>... Layers>
   Shape add_layers(const Shape& input, Layer& first, Layers&... others) {
     Shape result = add_layer(first, input);
     ((result = add_layer(others, input)), ...);
     return result;
   }
-  /// Marks a model as built; models create weights in the constructor instead of in build(). A
-  /// given name becomes a prefix of the names of weights.
+  /// Marks a model as built, because models create weights in the constructor instead of in
+  /// build(). If the model has a given name, it becomes a prefix of the names of weights.
   void set_built(const Shape& input, const Shape& output);
   void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
   /// Adds a metric that call() updates and Model::fit reports.
   void add_metric(std::shared_ptr<Metric> metric);
-  /// Adds a loss [] of this call, to be minimised with the others. The value is this replica's:
-  /// Model::fit divides it by the number of replicas.
+  /// Adds a loss [] of this call, which is minimised together with the other losses. The value is
+  /// this replica's; Model::fit() divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);
-  /// Key of random numbers for this call: (seed, step, replica, layer, ordinal of the call).
+  /// Returns the key of random numbers for this call, made from seed, step, replica, layer and
+  /// number of the call.
   RandomKey next_random_key() const;
 
  private:
@@ -312,14 +324,15 @@ class Layer {
   std::shared_ptr<State> state_;
 };
 
-/// Returns the layer with set_remat(): `remat(TransformerBlock(8))`.
+/// Returns the layer with rematerialisation enabled: `remat(TransformerBlock(8))`.
 template <std::derived_from<Layer> L>
 L remat(L layer) {
   layer.set_remat();
   return layer;
 }
 
-/// Base of layers with several inputs or results: implement build_all() and call_all() instead.
+/// Base class of layers with several inputs or results. Implement build_all() and call_all()
+/// instead of build() and call().
 class MultiLayer : public Layer {
  protected:
   using Layer::Layer;

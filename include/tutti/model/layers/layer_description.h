@@ -18,12 +18,13 @@ namespace tutti {
 /// Description of a layer without its weights.
 struct LayerDescription {
   Json call;              // ["Dense", 64, {"activation": "relu", ...}]
-  std::string name = "";  // empty: the call contains it
+  std::string name = "";  // empty: `call` contains it
   std::optional<Shape> input_shape = std::nullopt;
   std::string dtype_policy = "float32";
 };
 
-/// JSON form of a layer: its LayerDescription. Reading it needs register_layer().
+/// JSON form of a layer, its LayerDescription. To read it, the layer's type must be registered
+/// (register_layer()).
 template <>
 struct JsonForm<std::shared_ptr<Layer>> {
   static Json to(const std::shared_ptr<Layer>& layer);
@@ -32,14 +33,15 @@ struct JsonForm<std::shared_ptr<Layer>> {
 
 namespace internal {
 using LayerMaker = CallReader<std::shared_ptr<Layer>>;
-/// Creates the layer, without weights, of a call. Throws as Layer::of_description() does.
+/// Creates the layer that `call` describes, without weights. Throws as Layer::of_description()
+/// does.
 std::shared_ptr<Layer> made_layer(const Json& call);
 void add_layer_maker(std::string type_name, LayerMaker maker);
 /// Returns the types that made_layer() can create.
 std::vector<std::string> readable_layers();
-/// Returns the call for LayerDescription; omits name and input_shape from the options.
+/// Returns LayerDescription::call, with options that omit name and input_shape.
 Json call_of_layer(const std::string& type_name, const Json::Array& arguments);
-/// Returns an entry of the table of layers that can be read.
+/// Returns the entry of layer type L for the table of readable layers.
 template <class L, class... Arguments>
 LayerMaker layer_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> std::shared_ptr<Layer> {
@@ -50,7 +52,8 @@ LayerMaker layer_maker() {
 
 /// Lets load_model() create layers of type L, whose constructor calls made_with(arguments...):
 /// `register_layer<Scale, double>()` for a Scale(double factor, LayerOptions options = {}),
-/// `register_layer<Scale, ScaleOptions>()` for a Scale(ScaleOptions). Throws kAlreadyExists.
+/// `register_layer<Scale, ScaleOptions>()` for a Scale(ScaleOptions). A second call throws
+/// kAlreadyExists.
 template <std::derived_from<Layer> L, class... Arguments>
 void register_layer() {
   internal::add_layer_maker(internal::plain_type_name(typeid(L)),

@@ -22,8 +22,8 @@ namespace internal {
 struct GraphNode;
 }  // namespace internal
 
-/// Value in a graph: an Input, or the result of calling a layer with another: `auto x =
-/// Input{{784}}; auto y = Dense(10)(x);`. Nothing is computed, and weights are not created until
+/// Value in a graph: an Input, or the result of calling a layer with a SymbolicTensor: `auto x =
+/// Input{{784}}; auto y = Dense(10)(x);`. Such calls compute nothing, and create no weights until
 /// `Functional({x}, {y})` is constructed. A cheap handle. KerasTensor.
 class SymbolicTensor {
  public:
@@ -41,13 +41,14 @@ class SymbolicTensor {
   std::size_t result_ = 0;
 };
 
-/// Input of a model, of the shape of one example, without the batch: `Input{{28, 28, 1}}`. Begins a
-/// Sequential, or a graph: `auto x = Input{{28, 28, 1}};`. Copies are the same input. keras.Input.
+/// Input of a model, with the shape of one example, without the batch: `Input{{28, 28, 1}}`. It is
+/// the first argument of a Sequential, or begins a graph: `auto x = Input{{28, 28, 1}};`. Copies
+/// are the same input. keras.Input.
 class Input : public SymbolicTensor {
  public:
   Input(Shape shape, std::string name = "");  // NOLINT: a shape alone is an input
 
-  /// Given name; may be empty.
+  /// Name given in the constructor; may be empty.
   const std::string& name() const;
   Json to_json() const;
   static Input from_json(const Json& json);
@@ -64,19 +65,21 @@ struct GraphNode {
   std::uint64_t number = 0;   // in order of creation
 };
 
-/// Adds a call to the graph. Rethrows errors of the layer's build() for these shapes.
+/// Adds a call to the graph and returns its results. Rethrows errors of the layer's build() for
+/// these shapes.
 std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
                                       std::span<const SymbolicTensor> inputs);
-/// Returns the only result. Throws kInvalidArgument naming the layer if there are several.
+/// Returns the only result. Throws kInvalidArgument, naming the layer, if there are several.
 SymbolicTensor only_result(const std::vector<SymbolicTensor>& results);
 
 }  // namespace internal
 
-// Base of layers that can be called with symbolic tensors.
+// Base class of layers that can be called with symbolic tensors.
 
-/// Base of layers that can also be called with SymbolicTensors: `class Dense : public
-/// LayerOf<Dense>`. It needs the layer's own type, of which the graph keeps a handle. A class that
-/// derives from Layer alone works in Sequential and other layers; in a graph write `x | MyLayer()`.
+/// Base class of layers that can also be called with a SymbolicTensor: `class Dense : public
+/// LayerOf<Dense>`. Its argument is the layer's own type, of which the graph stores a handle. A
+/// class that derives only from Layer works in Sequential and in other layers; in a graph, call it
+/// with `x | MyLayer()`.
 template <class Derived, class Base = Layer>
 class LayerOf : public Base {
  public:
@@ -99,7 +102,7 @@ class LayerOf : public Base {
   using Base::Base;
 };
 
-/// Calls any layer, also one of your own, with a symbol: `x | Flatten() | Dense(10)`.
+/// Calls any layer, including custom layers, with a symbolic tensor: `x | Flatten() | Dense(10)`.
 template <std::derived_from<Layer> L>
 SymbolicTensor operator|(const SymbolicTensor& input, L layer) {
   return internal::only_result(

@@ -1,4 +1,4 @@
-// Losses: functions, objects with options, and averages over the global batch.
+// Losses: functions, objects with options, and averaging over the global batch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace tutti {
 
-// Loss functions: one value per example.
+// Loss functions, which return one value per example.
 
 /// Options of the cross-entropies.
 struct CrossentropyOptions {
-  /// True if predictions are logits (as from Dense(10)), false if they are probabilities (after a
-  /// softmax or sigmoid). Unlike in Keras the default is logits, which training should use.
+  /// True if predictions are logits (e.g. of Dense(10)), false if they are probabilities (after a
+  /// softmax or sigmoid). Unlike in Keras, the default is logits, which training should use.
   bool from_logits = true;
-  /// Share of the uniform distribution that is mixed into each label distribution.
+  /// Weight of the uniform distribution in the mixture that replaces each label distribution.
   double label_smoothing = 0.0;
 };
 /// Options of losses::huber().
@@ -36,16 +36,17 @@ struct FocalOptions {
   double label_smoothing = 0.0;
   /// Losses are multiplied by (1 - probability of the label)^gamma.
   double gamma = 2.0;
-  /// Weight of label 1 (1 - alpha for label 0); of every class for the categorical loss.
+  /// Weight of label 1, while label 0 has 1 - alpha. For the categorical loss, weight of every
+  /// class.
   double alpha = 0.25;
   /// Binary loss: true if alpha is used.
   bool apply_class_balancing = false;
 };
 
-/// Each takes labels and predictions and returns one loss per example, [batch] (axes after the
-/// first are averaged), also for 0 examples. Differentiable with respect to predictions. Labels are
-/// cast to the predictions' type; [batch] and [batch, 1] fit each other. Throws kInvalidArgument
-/// naming function, caller's line and both shapes if these do not fit.
+/// Each function takes labels and predictions and returns one loss per example, [batch]; axes after
+/// the first are averaged. There may be 0 examples. Differentiable with respect to predictions.
+/// Labels are cast to the predictions' type; shapes [batch] and [batch, 1] are compatible. Throws
+/// kInvalidArgument, naming function, caller's line and both shapes, for incompatible shapes.
 namespace losses {
 
 /// labels: class numbers [batch] (or [batch, 1]); predictions [batch, classes].
@@ -58,7 +59,7 @@ Tensor categorical_crossentropy(const Operand& labels, const Operand& prediction
 Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,
                            CrossentropyOptions options = {});
 
-/// binary_crossentropy times (1 - p of the label)^gamma.
+/// binary_crossentropy() times (1 - probability of the label)^gamma.
 Tensor binary_focal_crossentropy(const Operand& labels, const Operand& predictions,
                                  FocalOptions options = {});
 /// Sum over classes of alpha * (1 - p)^gamma * -label * log(p).
@@ -71,11 +72,12 @@ Tensor mean_squared_error(const Operand& labels, const Operand& predictions);
 Tensor mean_absolute_error(const Operand& labels, const Operand& predictions);
 /// 100 * |label - prediction| / |label|.
 Tensor mean_absolute_percentage_error(const Operand& labels, const Operand& predictions);
-/// (log(1 + label) - log(1 + prediction))^2; values below 0 count as 0.
+/// (log(1 + label) - log(1 + prediction))^2; labels and predictions below 0 count as 0.
 Tensor mean_squared_logarithmic_error(const Operand& labels, const Operand& predictions);
-/// Minus the cosine of the angle between label and prediction (over the last axis).
+/// Minus the cosine of the angle between label and prediction, which are vectors along the last
+/// axis.
 Tensor cosine_similarity(const Operand& labels, const Operand& predictions);
-/// Quadratic up to delta, linear beyond.
+/// Loss that is quadratic for errors up to delta and linear for larger errors.
 Tensor huber(const Operand& labels, const Operand& predictions, HuberOptions options = {});
 /// log(cosh(prediction - label)).
 Tensor log_cosh(const Operand& labels, const Operand& predictions);
@@ -98,18 +100,18 @@ Tensor poisson(const Operand& labels, const Operand& predictions);
 enum class LossReduction { kAuto, kSumOverBatchSize, kSum, kNone };
 std::ostream& operator<<(std::ostream& out, LossReduction reduction);
 
-/// Kind of a cross-entropy's predictions, given by its options or determined by Model::compile.
+/// Kind of a cross-entropy's predictions, given by its options or determined by Model::compile().
 enum class PredictionKind { kLogits, kProbabilities };
 
-/// A loss function with its reduction. Made by name, from a function, or as one of the classes
+/// A loss function with its reduction. Made by name, from a function, or as an object of a class
 /// below. A value type. Thread-safe.
 class Loss {
  public:
   using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
 
-  /// mse (mean_squared_error), mae (mean_absolute_error), sparse_categorical_crossentropy, ...
-  /// Throws kInvalidArgument for another name, listing these. Cross-entropies made by name take
-  /// logits, unless Model::compile finds that the model ends in a softmax or sigmoid.
+  /// `name`: mse (mean_squared_error), mae (mean_absolute_error), sparse_categorical_crossentropy,
+  /// ... Throws kInvalidArgument, listing the names, for any other name. Cross-entropies made by
+  /// name take logits, unless Model::compile() finds that the model ends in a softmax or sigmoid.
   Loss(const char* name) : Loss(std::string(name)) {}
   Loss(const std::string& name);
   Loss(std::string name, Function per_example, LossReduction reduction = LossReduction::kAuto);
@@ -118,24 +120,26 @@ class Loss {
   LossReduction reduction() const { return reduction_; }
 
   /// Returns one loss per example, [batch]. If predictions [batch, steps, ...] have a mask
-  /// (MaskScope), it is the mean over unmasked steps, 0 if there are none. `sample_weight` is a
-  /// factor: [], [batch] or, for such predictions, [batch, steps].
+  /// (MaskScope), an example's loss is the mean over its unmasked steps, or 0 if there are none.
+  /// `sample_weight` is a factor: [], [batch] or, for predictions with steps, [batch, steps].
   Tensor per_example(const Operand& labels, const Operand& predictions,
                      const Tensor& sample_weight = {}) const;
 
-  /// Reduces the losses. kNone: [batch]; kSum: their sum []; kAuto, kSumOverBatchSize: the sum (of
-  /// losses times weights) divided by the number of examples [], 0 without examples. In a step of
-  /// several replicas the last two throw kInvalidArgument: the size of this replica's part is the
-  /// wrong divisor; use compute_average_loss(). Model::fit handles all but kNone itself.
+  /// Returns the reduced losses. kNone: [batch]; kSum: their sum []; kAuto and kSumOverBatchSize:
+  /// the sum of losses times weights, divided by the number of examples, []; 0 without examples. In
+  /// a step of several replicas, kAuto and kSumOverBatchSize throw kInvalidArgument, because the
+  /// number of this replica's examples is the wrong divisor; use compute_average_loss().
+  /// Model::fit() supports all reductions except kNone.
   Tensor operator()(const Operand& labels, const Operand& predictions,
                     const Tensor& sample_weight = {}) const;
 
-  /// Returns the name, or the call that recreates the loss: ["Huber", {"delta": 2, ...}]. Throws
-  /// kUnimplemented for a custom function.
+  /// Returns the name, or the call that recreates the loss, e.g. ["Huber", {"delta": 2, ...}].
+  /// Throws kUnimplemented for a custom function.
   Json to_json() const;
   static Loss from_json(const Json& json);
 
-  /// Returns true for a cross-entropy made by name, whose kind of predictions is not given.
+  /// Returns true for a cross-entropy made by name, because the name does not determine the kind of
+  /// its predictions.
   bool prediction_kind_is_open() const { return open_kind_; }
   /// Returns the loss for predictions of this kind. Requires: prediction_kind_is_open().
   Loss for_predictions(PredictionKind kind) const;
@@ -148,7 +152,7 @@ class Loss {
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction,
        std::optional<PredictionKind> kind, Json call);
-  /// Uses the first of the function's names.
+  /// Uses the first name of the function.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
@@ -168,7 +172,7 @@ struct CrossentropyLossOptions {
   double label_smoothing = 0.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options of losses that have only a reduction.
+/// Options of losses without other options.
 struct LossOptions {
   LossReduction reduction = LossReduction::kAuto;
 };
@@ -188,7 +192,7 @@ class SparseCategoricalCrossentropy : public Loss {
  public:
   explicit SparseCategoricalCrossentropy(CrossentropyLossOptions options = {});
 };
-/// losses::categorical_crossentropy(): labels are distributions, one-hot for example.
+/// losses::categorical_crossentropy(): labels are distributions, e.g. one-hot.
 class CategoricalCrossentropy : public Loss {
  public:
   explicit CategoricalCrossentropy(CrossentropyLossOptions options = {});
@@ -215,7 +219,7 @@ class PlainLoss : public Loss {
   explicit PlainLoss(LossOptions options = {}) : Loss(kFunction, options.reduction) {}
 };
 
-/// The functions of losses:: without options, as objects: `MeanSquaredError()`.
+/// Loss objects for the functions of losses:: without options: `MeanSquaredError()`.
 using MeanSquaredError = PlainLoss<&losses::mean_squared_error>;
 using MeanAbsoluteError = PlainLoss<&losses::mean_absolute_error>;
 using MeanAbsolutePercentageError = PlainLoss<&losses::mean_absolute_percentage_error>;
@@ -228,26 +232,26 @@ using CategoricalHinge = PlainLoss<&losses::categorical_hinge>;
 using KLDivergence = PlainLoss<&losses::kl_divergence>;
 using Poisson = PlainLoss<&losses::poisson>;
 
-/// losses::huber(): quadratic up to delta, linear beyond.
+/// losses::huber(): quadratic for errors up to delta, linear for larger errors.
 class Huber : public Loss {
  public:
   explicit Huber(HuberLossOptions options = {});
 };
 
 struct AverageLossOptions {
-  /// Default: rows of per_example_loss times the number of replicas. It is wrong if replicas have
-  /// different numbers of rows (a ragged last batch, warned of once): then pass
-  /// batch.global_rows().
+  /// Divisor. Default: rows of per_example_loss times the number of replicas. The default is wrong
+  /// if replicas have different numbers of rows, e.g. in a smaller last batch, which is logged once
+  /// as a warning; pass batch.global_rows() instead.
   std::optional<std::int64_t> global_batch_size = std::nullopt;
-  /// Factor of the losses: [], [batch], or of their shape.
+  /// Factor of the losses: [], [batch], or the shape of the losses.
   Tensor sample_weight = {};
 };
 
-/// Returns sum(per_example_loss * sample_weight) / global_batch_size, []; 0 for a global batch of
+/// Returns sum(per_example_loss * sample_weight) / global_batch_size, []; 0 if global_batch_size is
 /// 0. The sum over replicas is the mean over the global batch. per_example_loss: [batch, ...]
-/// floating; only the first dimension is counted, so average pixels first. Throws kInvalidArgument
-/// for a scalar, a negative size or weights that do not fit; kFailedPrecondition in the
-/// cross-replica context. tf.nn.compute_average_loss.
+/// floating; only the first dimension counts as examples, so average over pixels before the call.
+/// Throws kInvalidArgument for a scalar, a negative size or weights of an incompatible shape;
+/// kFailedPrecondition in the cross-replica context. tf.nn.compute_average_loss.
 Tensor compute_average_loss(const Tensor& per_example_loss, AverageLossOptions options = {});
 
 template <std::integral Int>
