@@ -13,13 +13,13 @@
 
 namespace tutti {
 
-/// Output of fit() and evaluate(), with Keras's numbers. kProgress: on a terminal the epoch's
-/// number and a line of values that is rewritten during the epoch; elsewhere as kLinePerEpoch,
-/// which writes one line at the end of the epoch.
+/// Output of fit() and evaluate(), with Keras's numbers. kProgress: on a terminal, writes the
+/// epoch's number and a line of values that is rewritten during the epoch; on other outputs, same
+/// as kLinePerEpoch. kLinePerEpoch: writes one line at the end of each epoch.
 enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
-/// Time spent in an epoch, in seconds: input_wait of the thread that calls run(), the rest as the
-/// mean over the replicas.
+/// Time spent in an epoch, in seconds. input_wait is the time of the thread that calls run();
+/// compute and communication are means over the replicas.
 struct TimeSplit {
   double compute = 0.0;
   double communication = 0.0;
@@ -30,8 +30,8 @@ struct TimeSplit {
 using LogValues = std::span<const std::pair<std::string, double>>;
 
 /// Displays steps, values, examples per second, remaining time and the time split. A line on a
-/// terminal is never wider than the terminal: the rate, the bar and the last values are left out
-/// where there is no room. Not thread-safe.
+/// terminal is never wider than the terminal; if there is no room, the rate, the bar and the last
+/// values are omitted. Not thread-safe.
 class Progress {
  public:
   /// `out` is not owned. `verbosity` must not be kSilent.
@@ -41,12 +41,13 @@ class Progress {
   /// `num_steps`: number of steps of the epoch, if known.
   void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                    std::optional<std::int64_t> num_steps);
-  /// Reports that `step` steps of the epoch are done, with `examples` rows since the last call.
+  /// Reports that `step` steps of the epoch are done, and that `examples` rows were processed since
+  /// the last call.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
   /// Returns true if a call of step() would display its values now.
   bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
-  /// Returns the rate up to the last step; time after it does not count.
+  /// Returns the rate up to the last step, without the time after that step.
   double examples_per_second() const;
 
  private:
@@ -56,7 +57,7 @@ class Progress {
   std::FILE* out_;
   Clock& clock_;
   bool shows_split_;
-  bool is_rewritten_;  // the line of an epoch, on a terminal
+  bool is_rewritten_;  // true: an epoch's line is rewritten, on a terminal
   std::string title_;  // "epoch 1/10"
   std::optional<std::int64_t> num_steps_;
   TimePoint begin_;

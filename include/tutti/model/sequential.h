@@ -16,13 +16,14 @@ namespace tutti {
 
 struct SequentialOptions {
   std::string name = "";
-  /// Applies remat() to each layer: tapes keep its input only; the backward pass calls it again.
+  /// Applies remat() to each layer: tapes keep only the layer's input, and the backward pass calls
+  /// the layer again.
   bool remat = false;
 };
 
-/// A model whose layers are called one after the other:
-/// `Sequential model(Input{{784}}, Dense(128), Relu(), Dense(10));`. The weights are made at once,
-/// in the current strategy's scope. keras.Sequential.
+/// A model whose layers are called one after the other: `Sequential model(Input{{784}}, Dense(128),
+/// Relu(), Dense(10));`. The constructor creates the weights, in the current strategy's scope.
+/// keras.Sequential.
 class Sequential : public LayerOf<Sequential, Model> {
  public:
   template <std::derived_from<Layer>... Layers>
@@ -37,8 +38,9 @@ class Sequential : public LayerOf<Sequential, Model> {
   Sequential(const SequentialOptions& options, Input input, Layers... layers)
       : Sequential(options, std::move(input), in_list(std::move(layers)...)) {}
 
-  /// Without Input the first layer gives the input shape: Dense(10, {.input_shape = Shape{784}}).
-  /// Throws kInvalidArgument showing both forms if it does not.
+  /// Takes the input shape from the first layer: Dense(10, {.input_shape = Shape{784}}). Throws
+  /// kInvalidArgument, showing this form and the form with Input, if the first layer has no input
+  /// shape.
   template <std::derived_from<Layer> First, std::derived_from<Layer>... Rest>
   requires(sizeof...(Rest) > 0 ||
            !std::derived_from<First, Sequential>) explicit Sequential(First first, Rest... rest)
@@ -50,7 +52,7 @@ class Sequential : public LayerOf<Sequential, Model> {
   Sequential(const SequentialOptions& options, Input input,
              std::vector<std::shared_ptr<Layer>> layers);
 
-  /// Appends a layer and makes its weights.
+  /// Appends a layer and creates its weights.
   void add(std::shared_ptr<Layer> layer);
   template <std::derived_from<Layer> L>
   void add(L layer) {

@@ -13,12 +13,13 @@ struct MergingOptions {
   std::string name = "";
 };
 
-/// Base of layers with at least two inputs: `Add()({a, b, c})`. Examples have equal rank; their
-/// shapes broadcast.
+/// Base class of layers with at least two inputs: `Add()({a, b, c})`. Examples of all inputs have
+/// equal rank, and their shapes broadcast.
 class Merging : public MultiLayer {
  protected:
   using Operation = Tensor (*)(const Tensor& a, const Tensor& b);
-  /// kOwn: if all inputs have masks, a step of the result is unmasked if it is in any input.
+  /// With mask_use kOwn: if all inputs have masks, a step of the result is unmasked if it is
+  /// unmasked in any input.
   Merging(Operation merge, MaskUse mask_use, MergingOptions options)
       : MultiLayer(std::move(options.name)), merge_(merge), mask_use_(mask_use) {}
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
@@ -50,7 +51,7 @@ class Multiply : public LayerOf<Multiply, Merging> {
  public:
   explicit Multiply(MergingOptions options = {});
 };
-/// The sum divided by the number of inputs.
+/// Sum of the inputs divided by their number.
 class Average : public LayerOf<Average, Merging> {
  public:
   explicit Average(MergingOptions options = {});
@@ -70,7 +71,8 @@ class Minimum : public LayerOf<Minimum, Merging> {
 };
 
 struct ConcatenateOptions {
-  /// The batch is axis 0, as in Keras; -1 is the last axis. 0 throws kInvalidArgument.
+  /// Axis to concatenate; the batch is axis 0, as in Keras, and -1 is the last axis. 0 throws
+  /// kInvalidArgument.
   int axis = -1;
   std::string name = "";
 };
@@ -90,15 +92,16 @@ class Concatenate : public LayerOf<Concatenate, MultiLayer> {
 };
 
 struct DotOptions {
-  /// Axes of the first and the second input that are summed over; the batch is axis 0.
+  /// Axis of the first input and axis of the second input that are summed over; the batch is axis
+  /// 0.
   std::pair<int, int> axes = {-1, -1};
-  /// Scales vectors along these axes to length 1 first, which gives cosines.
+  /// Scales vectors along these axes to length 1 first, so that results are cosines.
   bool normalize = false;
   std::string name = "";
 };
 
-/// Dot products along an axis of two inputs: [batch, a..., n] and [batch, n, b...] -> [batch, a...,
-/// b...]; [batch, n] and [batch, n] -> [batch, 1].
+/// Dot products of two inputs along one axis of each, e.g. [batch, a..., n] and [batch, n, b...]
+/// with axes {-1, 1} -> [batch, a..., b...]; [batch, n] and [batch, n] -> [batch, 1].
 class Dot : public LayerOf<Dot, MultiLayer> {
  public:
   explicit Dot(DotOptions options = {});

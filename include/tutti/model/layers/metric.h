@@ -1,4 +1,4 @@
-// Metric: a value accumulated over batches and replicas.
+// Metric, a value accumulated over batches and replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace tutti {
 
-/// Better values of a metric: kUp the larger, kDown the smaller ones; kUnknown if it does not
-/// declare them (counts, plain means and sums).
+/// Direction in which a metric improves: larger values are better for kUp, and smaller values for
+/// kDown. kUnknown for metrics that declare none (counts, plain means and sums).
 enum class MetricDirection { kUnknown, kUp, kDown };
 
 /// Value accumulated over many calls of update_state(). Its variables are ON_READ with aggregation
-/// SUM, so replicas update their own component without waiting, and result() covers all replicas.
-/// Create it inside the strategy's scope. Copies share the variables. Replicas may update it
-/// concurrently. Sums and counts are float64: exact for more than 2^24 examples.
+/// SUM, so replicas update their own components without waiting, and result() covers all replicas.
+/// Create a metric inside the strategy's scope. Copies share the variables. Replicas may update it
+/// concurrently. Sums and counts are float64, so they are exact beyond 2^24 examples.
 class Metric {
  public:
   virtual ~Metric() = default;
@@ -26,9 +26,10 @@ class Metric {
   const std::string& name() const { return name_; }
   /// Direction for callbacks that monitor this metric (MonitorMode::kAuto).
   MetricDirection direction() const { return direction_; }
-  /// Returns [] float64, over all replicas; 0 before the first update. Collective inside run().
+  /// Returns the value over all replicas, float64 []; 0 before the first update. Collective inside
+  /// run().
   virtual Tensor result() const = 0;
-  /// Sets the variables to 0; outside run(), on all replicas.
+  /// Sets the variables to 0. Outside run(), does so on all replicas.
   void reset_state();
   const std::vector<Variable>& variables() const { return variables_; }
   /// Returns the call that recreates the metric, for Model::save(): ["Auc", {"num_thresholds": 200,
@@ -41,18 +42,20 @@ class Metric {
   Metric(const Metric&) = default;
   Metric& operator=(const Metric&) = default;
 
-  /// Declares the constructor's arguments, in the constructor, so that the metric can be saved.
+  /// Declares the constructor's arguments so that the metric can be saved. Call it in the
+  /// constructor.
   template <class... Arguments>
   void made_with(const Arguments&... arguments) {
     arguments_ = [=] { return Json::Array{json_of(arguments)...}; };
   }
-  /// Creates a float64 sum of this shape that starts at 0.
+  /// Creates a float64 variable of this shape, initially 0.
   Variable add_sum(const std::string& name, const Shape& shape = {});
   /// Returns the sum over replicas of a variable made by add_sum().
   static Tensor total(const Variable& sum);
-  /// Adds the variables of `part`, a metric that this one contains, to its own.
+  /// Adds the variables of `part`, a metric that this metric contains, to the variables of this
+  /// metric.
   void adopt(const Metric& part);
-  /// Returns total(numerator) / total(denominator); 0 if the latter is 0.
+  /// Returns total(numerator) / total(denominator); 0 if the denominator is 0.
   static Tensor ratio(const Variable& numerator, const Variable& denominator);
 
  private:
@@ -66,7 +69,8 @@ class Metric {
 class Mean final : public Metric {
  public:
   explicit Mean(std::string name = "mean");
-  /// `values` may have any shape, also with 0 elements; weights as losses take them.
+  /// `values` may have any shape, including shapes with 0 elements. `sample_weight` is used as in
+  /// losses.
   void update_state(const Tensor& values, const Tensor& sample_weight = {});
   Tensor result() const override;
 
@@ -86,28 +90,29 @@ class Sum final : public Metric {
   Variable total_;
 };
 
-// Metrics that compare predictions with labels: the interface, and the mean of a function.
+// Metrics that compare predictions with labels: the interface, and means of a function.
 
-/// Metric of labels and predictions, as Model::compile takes it. Derive from it, create sums with
-/// add_sum() in the constructor and add to them in update(): these sums cover all replicas.
+/// Metric of labels and predictions, for Model::compile(). For a custom metric, derive from it,
+/// create sums with add_sum() in the constructor, and add to them in update(). These sums cover all
+/// replicas.
 class PredictionMetric : public Metric {
  public:
-  /// labels and predictions are [batch, ...]; 0 rows change nothing. sample_weight: [batch], [] or
-  /// undefined; for predictions [batch, steps, ...] also [batch, steps]. Throws kInvalidArgument
-  /// naming the metric if they do not fit.
+  /// Adds a batch. labels and predictions are [batch, ...] with 0 or more rows. sample_weight:
+  /// [batch], [] or undefined; for predictions [batch, steps, ...] also [batch, steps]. Throws
+  /// kInvalidArgument, naming the metric, for incompatible shapes.
   void update_state(const Tensor& labels, const Tensor& predictions,
                     const Tensor& sample_weight = {});
 
  protected:
   using Metric::Metric;
-  /// Not recorded on tapes. Must be thread-safe.
+  /// Adds a batch to the sums. Not recorded on tapes. Must be thread-safe.
   virtual void update(const Tensor& labels, const Tensor& predictions,
                       const Tensor& sample_weight) = 0;
 };
 
-/// Mean over examples of a function of labels and predictions. If weights or a mask of the
-/// predictions (MaskScope) distinguish steps, each step is an example, as in Keras. Other metrics
-/// do not read masks, here or in Keras.
+/// Mean over examples of a function of labels and predictions. If there are weights per step, or
+/// the predictions have a mask (MaskScope), each step counts as an example, as in Keras. Other
+/// metrics ignore masks, as in Keras.
 class MeanPredictionMetric : public PredictionMetric {
  public:
   /// Maps labels and predictions [batch, ...] to one value per example, [batch].
@@ -128,14 +133,14 @@ class MeanPredictionMetric : public PredictionMetric {
 
 namespace internal {
 
-/// Labels, predictions and weights of one batch as plain numbers, element by element. Weights are 1
-/// by default.
+/// Labels, predictions and weights of one batch as plain numbers, one of each per element. Weights
+/// are 1 by default.
 struct PlainPairs {
   std::vector<double> labels;
   std::vector<double> predictions;
   std::vector<double> weights;
 };
-/// Converts tensors; labels in the shape of predictions. Throws as same_shape_labels() does.
+/// Converts the tensors; labels get the shape of predictions. Throws as same_shape_labels() does.
 PlainPairs plain_pairs(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight,
                        std::string_view who);
 

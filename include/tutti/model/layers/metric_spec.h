@@ -1,4 +1,4 @@
-// Specifications of metrics for Model::compile. Includes all metrics.
+// Specifications of metrics for Model::compile(). Also includes all metrics.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,17 +18,18 @@
 namespace tutti {
 
 /// Metric that is created later, by name or by a function: Model::compile({.metrics =
-/// {"accuracy"}}) creates it in the scope of the model's strategy. A value type.
+/// {"accuracy"}}) creates it in the scope of the model's strategy. May also refer to an existing
+/// metric. A value type.
 class MetricSpec {
  public:
   using Maker = std::function<std::shared_ptr<PredictionMetric>()>;
 
-  /// accuracy (acc), the snake_case names of the classes of metrics.h, or the name of a loss.
-  /// Throws kInvalidArgument for another name, listing these.
+  /// `name`: accuracy (acc), the name of a class of metrics.h in snake_case, or the name of a loss.
+  /// Throws kInvalidArgument, listing the names, for any other name.
   MetricSpec(const char* name) : MetricSpec(std::string(name)) {}
   MetricSpec(const std::string& name);
-  /// An existing metric, created in the scope of the model's strategy. It is shared, so its
-  /// result() can be read later.
+  /// Takes an existing metric, which must have been created in the scope of the model's strategy.
+  /// It is shared, so the caller can read its result() later.
   template <std::derived_from<PredictionMetric> M>
   MetricSpec(const M& metric) : MetricSpec(std::make_shared<M>(metric)) {}
   template <std::derived_from<PredictionMetric> M>
@@ -43,9 +44,10 @@ class MetricSpec {
   /// kUnimplemented for a metric made by a function.
   Json to_json() const;
   static MetricSpec from_json(const Json& json);
-  /// Creates the metric. "accuracy" becomes the accuracy that fits `loss` or, for others, the
-  /// shapes. By name, metrics with a threshold of 0.5 and AUC adapt to a loss that takes logits:
-  /// the threshold is 0 for a binary loss; for a categorical one they compare probabilities.
+  /// Creates the metric. "accuracy" creates the accuracy that suits `loss` or, if the loss does not
+  /// determine it, the shapes. If `loss` takes logits, AUC and metrics with a threshold of 0.5 are
+  /// adapted when made by name: the threshold is 0 for a binary loss; for a categorical loss they
+  /// compare probabilities.
   std::shared_ptr<PredictionMetric> make(const Loss& loss) const;
 
  private:
@@ -57,8 +59,8 @@ class MetricSpec {
 namespace internal {
 using MetricMaker = CallReader<MetricSpec::Maker>;
 void add_metric_maker(std::string type_name, MetricMaker maker);
-/// Returns an entry of the table of metrics that can be read. The metric is created later, because
-/// its variables belong to the scope of a strategy.
+/// Returns the entry of metric type M for the table of readable metrics. The metric is created
+/// later, because its variables belong to the scope of a strategy.
 template <class M, class... Arguments>
 MetricMaker metric_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> MetricSpec::Maker {

@@ -1,4 +1,4 @@
-// The metrics that come with tutti.
+// The built-in metrics.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@ namespace tutti {
 
 // Accuracies and errors as metrics.
 
-/// Share of examples whose largest prediction [batch, classes] is that of the label's class.
+/// Fraction of examples whose largest prediction, in [batch, classes], is for the label's class.
 class SparseCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit SparseCategoricalAccuracy(std::string name = "sparse_categorical_accuracy");
@@ -22,7 +22,8 @@ class CategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit CategoricalAccuracy(std::string name = "categorical_accuracy");
 };
-/// Share of examples for which (prediction > threshold) is the label, 0 or 1; for logits use 0.
+/// Fraction of examples for which (prediction > threshold) equals the label, 0 or 1. Use threshold
+/// 0 for logits.
 class BinaryAccuracy : public MeanPredictionMetric {
  public:
   explicit BinaryAccuracy(std::string name = "binary_accuracy", double threshold = 0.5);
@@ -37,12 +38,12 @@ class MeanAbsoluteErrorMetric : public MeanPredictionMetric {
  public:
   explicit MeanAbsoluteErrorMetric(std::string name = "mean_absolute_error");
 };
-/// The cosine of the angle between label and prediction: minus the loss of this name.
+/// Cosine of the angle between label and prediction, the negative of losses::cosine_similarity().
 class CosineSimilarityMetric : public MeanPredictionMetric {
  public:
   explicit CosineSimilarityMetric(std::string name = "cosine_similarity");
 };
-/// Square root of the mean over examples of the mean squared error of their elements.
+/// Square root of the mean squared error over examples and their elements.
 class RootMeanSquaredError : public PredictionMetric {
  public:
   explicit RootMeanSquaredError(std::string name = "root_mean_squared_error");
@@ -55,7 +56,8 @@ class RootMeanSquaredError : public PredictionMetric {
  private:
   Mean squares_;
 };
-/// Share of examples whose (one-hot) class is among the k largest predictions [batch, classes].
+/// Fraction of examples whose (one-hot) class is among the k largest predictions, in [batch,
+/// classes].
 class TopKCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit TopKCategoricalAccuracy(int k = 5, std::string name = "top_k_categorical_accuracy");
@@ -68,8 +70,9 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 };
 
 namespace internal {
-/// Returns one value per example, [batch]. Keras's rule for "accuracy" of other losses: one output
-/// is binary, labels of the shape of the predictions are one-hot, others are class numbers.
+/// Returns a function with one value per example, [batch]. It applies Keras's rule for "accuracy"
+/// with losses that do not determine it: one output is binary, labels of the predictions' shape are
+/// one-hot, and other labels are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
@@ -77,7 +80,7 @@ MeanPredictionMetric::Function hits_by_shape();
 
 /// Definition of a positive decision.
 struct ConfusionOptions {
-  /// Predictions above it are positive; for logits use 0.
+  /// Predictions above this value are positive. Use 0 for logits.
   double threshold = 0.5;
   /// If set, the k largest predictions of a row are positive instead.
   std::optional<int> top_k = std::nullopt;
@@ -86,8 +89,8 @@ struct ConfusionOptions {
   std::string name = "";
 };
 
-/// Base of metrics computed from weighted counts of decisions. Labels are 0 or 1, in the shape of
-/// the predictions.
+/// Base class of metrics computed from weighted counts of decisions. Labels are 0 or 1, and have
+/// the shape of the predictions.
 class ConfusionMetric : public PredictionMetric {
  public:
   Tensor result() const override;
@@ -143,18 +146,18 @@ class FalseNegatives : public ConfusionMetric {
   explicit FalseNegatives(ConfusionOptions options = {});
 };
 
-/// Average of the scores of classes: kMicro counts all decisions together, kMacro is the mean over
-/// classes, kWeighted the mean weighted by the number of labels of each class.
+/// Average of the scores of classes. kMicro: one score from the counts of all classes. kMacro: mean
+/// over classes. kWeighted: mean weighted by the number of labels of each class.
 enum class ScoreAverage { kMicro, kMacro, kWeighted };
 
 struct F1ScoreOptions {
-  /// Columns of labels (one-hot) and predictions; 1 is a binary decision.
+  /// Number of columns of labels (one-hot) and predictions; 1: a binary decision.
   std::int64_t num_classes = 1;
   ScoreAverage average = ScoreAverage::kMacro;
-  /// Default: 0.5 for one column; otherwise the largest prediction of a row is positive (equal ones
-  /// all are, but 0 never is).
+  /// Predictions above this value are positive. Default: 0.5 for one column; with more columns, the
+  /// largest predictions of a row are positive unless they are 0.
   std::optional<double> threshold = std::nullopt;
-  /// Recall counts beta times as much as precision.
+  /// Weight of recall relative to precision.
   double beta = 1.0;
   std::string name = "f1_score";
 };
@@ -182,9 +185,10 @@ struct MeanIoUOptions {
   std::string name = "mean_io_u";
 };
 
-/// The mean over classes of intersection over union: true positives / (true and false positives +
-/// false negatives). Labels are class numbers [batch, ...]; predictions likewise, or scores [batch,
-/// ..., classes]. Classes that occur in neither do not count.
+/// Mean over classes of intersection over union: true positives / (true positives + false positives
+/// + false negatives). Labels are class numbers [batch, ...]; predictions are class numbers, too,
+/// or scores [batch, ..., classes]. Classes that occur neither in labels nor in predictions do not
+/// count.
 class MeanIoU : public PredictionMetric {
  public:
   explicit MeanIoU(std::int64_t num_classes, MeanIoUOptions options = {});
@@ -200,23 +204,23 @@ class MeanIoU : public PredictionMetric {
   Variable confusion_;  // [classes (label), classes (prediction)]
 };
 
-// The area under the ROC or the precision-recall curve.
+// The area under the ROC curve or the precision-recall curve.
 
-/// True positive rate over false positive rate, or precision over recall.
+/// Curve of the true positive rate over the false positive rate, or of precision over recall.
 enum class AucCurve { kRoc, kPrecisionRecall };
 
 struct AucOptions {
   /// Number of points of the curve.
   int num_thresholds = 200;
   AucCurve curve = AucCurve::kRoc;
-  /// Applies a sigmoid to predictions first.
+  /// If true, applies a sigmoid to predictions first.
   bool from_logits = false;
   std::string name = "auc";
 };
 
-/// Keras's AUC: evenly spaced thresholds in [0, 1], trapezoids under the ROC curve, the
-/// interpolation of Davis and Goadrich under the other. Labels are 0 or 1, in the shape of the
-/// predictions; predictions are in [0, 1].
+/// Keras's AUC: evenly spaced thresholds in [0, 1], with trapezoids under the ROC curve, and the
+/// interpolation of Davis and Goadrich under the precision-recall curve. Labels are 0 or 1, and
+/// have the shape of the predictions; predictions are in [0, 1].
 class Auc : public PredictionMetric {
  public:
   explicit Auc(AucOptions options = {});
@@ -230,7 +234,7 @@ class Auc : public PredictionMetric {
   AucOptions options_;
   std::vector<double> thresholds_;
   Variable positives_;  // [2, thresholds]: predictions above each threshold, by label 1 and 0
-  Variable labels_;     // [2]: labels 1 and 0
+  Variable labels_;     // [2]: numbers of labels 1 and 0
 };
 
 }  // namespace tutti

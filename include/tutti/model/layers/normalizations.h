@@ -1,4 +1,4 @@
-// Normalisations: over the batch, over features, over neighbouring channels.
+// Normalisation layers: over the batch, over features, and over neighbouring channels.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,27 +16,27 @@ namespace tutti {
 struct BatchNormalizationOptions {
   double momentum = 0.99;
   double epsilon = 1e-3;
-  /// Adds beta; multiplies by gamma.
+  /// If true, adds beta, and multiplies by gamma.
   bool center = true;
   bool scale = true;
-  /// Uses statistics of the global batch instead of this replica's part.
+  /// If true, uses statistics of the global batch instead of this replica's rows.
   bool synchronized = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// gamma * (x - mean) / sqrt(variance + epsilon) + beta over all axes but the last. Training uses
-/// the batch's statistics, and updates the moving averages with them (moving = moving * momentum +
-/// batch * (1 - momentum), biased variance); inference uses the moving averages. Variables: gamma,
-/// beta; moving_mean, moving_variance (ON_READ, MEAN). Each replica has its own averages. Reading
-/// them outside gives their mean weighted by each replica's number of updates, so a replica that
-/// never had rows does not count. Model::evaluate() and predict() use that mean on every replica;
-/// in a custom loop, use an AggregateOnReadScope around the call. A batch without rows gives an
-/// empty result and changes nothing.
+/// gamma * (x - mean) / sqrt(variance + epsilon) + beta, with statistics over all axes except the
+/// last. Training uses the batch's statistics, and updates the moving averages with them (moving =
+/// moving * momentum + batch * (1 - momentum), biased variance); inference uses the moving
+/// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN). Each replica has
+/// its own moving averages. Reading them outside replicas returns their mean weighted by each
+/// replica's number of updates, so a replica that never had rows does not count. Model::evaluate()
+/// and predict() use that mean on every replica; in a custom loop, open an AggregateOnReadScope
+/// around the call. A batch without rows gives an empty result and does not change the averages.
 ///
-/// No separate update is needed (tf's UPDATE_OPS): the training call makes it. A warning is logged
-/// once if a tape records a call without `{.training = true}`, of a layer that is not frozen and
-/// was never updated in this process.
+/// The training call updates the averages, so tf's separate UPDATE_OPS are not needed. If the layer
+/// is not frozen and was never updated in this process, a warning is logged once when a tape
+/// records a call without `{.training = true}`.
 class BatchNormalization : public LayerOf<BatchNormalization> {
  public:
   explicit BatchNormalization(BatchNormalizationOptions options = {});
@@ -64,17 +64,17 @@ class BatchNormalization : public LayerOf<BatchNormalization> {
   }
 
   BatchNormalizationOptions options_;
-  /// True once a training call has updated the averages; shared by copies of the layer.
+  /// True after a training call has updated the averages; shared by copies of the layer.
   std::shared_ptr<std::atomic<bool>> is_updated_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-// Normalisations within each example.
+// Normalisation layers that work within each example.
 
 struct LayerNormalizationOptions {
   /// Axes that are normalised together; the batch is axis 0.
   std::vector<int> axes = {-1};
   double epsilon = 1e-3;
-  /// Adds beta; multiplies by gamma.
+  /// If true, adds beta, and multiplies by gamma.
   bool center = true;
   bool scale = true;
   Initializer beta_initializer = "zeros";
@@ -85,8 +85,8 @@ struct LayerNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// gamma * (x - mean) / sqrt(variance + epsilon) + beta with mean and (biased) variance over the
-/// axes; gamma and beta have their dimensions.
+/// gamma * (x - mean) / sqrt(variance + epsilon) + beta, with mean and (biased) variance over the
+/// given axes; gamma and beta have the dimensions of these axes.
 class LayerNormalization : public LayerOf<LayerNormalization> {
  public:
   explicit LayerNormalization(LayerNormalizationOptions options = {});
@@ -112,9 +112,10 @@ struct GroupNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Normalises groups of channels of [batch, ..., channels]: an example's channels form `groups`
-/// equal groups, each normalised over all its elements; gamma and beta [channels]. -1: each channel
-/// is a group. Throws kInvalidArgument if the channels cannot be divided like this.
+/// Normalises groups of channels of [batch, ..., channels]: an example's channels are divided into
+/// `groups` equal groups (-1: each channel is a group), each of which is normalised over all its
+/// elements. gamma and beta are [channels]. Throws kInvalidArgument if `groups` does not divide the
+/// number of channels.
 class GroupNormalization : public LayerOf<GroupNormalization> {
  public:
   explicit GroupNormalization(std::int64_t groups = 32, GroupNormalizationOptions options = {});
@@ -139,8 +140,8 @@ struct RMSNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// RMSNorm: scale * x / sqrt(mean of x^2 + epsilon), with the mean over the axes; scale has their
-/// dimensions. Unlike LayerNormalization it subtracts no mean and adds no beta.
+/// RMSNorm: scale * x / sqrt(mean of x^2 + epsilon), with the mean over the given axes; scale has
+/// the dimensions of these axes. Unlike LayerNormalization, it subtracts no mean and adds no beta.
 class RMSNormalization : public LayerOf<RMSNormalization> {
  public:
   explicit RMSNormalization(RMSNormalizationOptions options = {});
@@ -161,7 +162,8 @@ struct UnitNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Scales vectors along the axes to length 1; those shorter than 1e-12 are divided by 1e-12.
+/// Scales vectors along the given axes to length 1; vectors shorter than 1e-12 are divided by
+/// 1e-12.
 class UnitNormalization : public LayerOf<UnitNormalization> {
  public:
   explicit UnitNormalization(UnitNormalizationOptions options = {});
@@ -187,7 +189,7 @@ struct LocalResponseNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x / (bias + alpha * sum of x^2 over 2 * depth_radius + 1 channels)^beta, of images.
+/// x / (bias + alpha * sum of x^2 over 2 * depth_radius + 1 channels)^beta, for images.
 class LocalResponseNormalization : public LayerOf<LocalResponseNormalization> {
  public:
   explicit LocalResponseNormalization(LocalResponseNormalizationOptions options = {});

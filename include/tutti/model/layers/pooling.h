@@ -28,7 +28,8 @@ struct Pooling1DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base of layers that pool windows with an operation on images. Sequences are images of height 1.
+/// Base class of layers that pool windows with an operation on images. Sequences are treated as
+/// images of height 1.
 class Pooling : public Layer {
  protected:
   using Operation = Tensor (*)(const Operand& images, Pool2dOptions windows);
@@ -58,7 +59,7 @@ class AveragePooling2D : public LayerOf<AveragePooling2D, Pooling> {
   explicit AveragePooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
 };
 
-/// [batch, steps, channels]: the largest value of each window.
+/// [batch, steps, channels] -> [batch, out_steps, channels]: the largest value of each window.
 class MaxPooling1D : public LayerOf<MaxPooling1D, Pooling> {
  public:
   explicit MaxPooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
@@ -70,7 +71,7 @@ class AveragePooling1D : public LayerOf<AveragePooling1D, Pooling> {
   explicit AveragePooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
 };
 
-/// Base of layers that pool everything: [batch, height, width, channels] or [batch, steps,
+/// Base class of layers that pool all positions: [batch, height, width, channels] or [batch, steps,
 /// channels] -> [batch, channels].
 class GlobalPooling : public Layer {
  protected:

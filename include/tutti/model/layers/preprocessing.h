@@ -36,8 +36,8 @@ class Rescaling : public LayerOf<Rescaling> {
 
 // Layers that change images at random in training.
 
-// Keyed like Dropout: by (seed, step, replica, layer). For images of a dataset use
-// tutti/data/augment.h, whose random numbers do not depend on replicas.
+// Random numbers depend on seed, step, replica and layer, as in Dropout. For images of a dataset
+// use tutti/data/augment.h, whose random numbers do not depend on replicas.
 
 struct RandomFlipOptions {
   std::string mode = "horizontal_and_vertical";  // or "horizontal", "vertical"
@@ -45,7 +45,7 @@ struct RandomFlipOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Mirrors each of the images [batch, height, width, channels] with probability 1/2, in training.
+/// Mirrors each image of [batch, height, width, channels] with probability 1/2 in training.
 class RandomFlip : public LayerOf<RandomFlip> {
  public:
   explicit RandomFlip(RandomFlipOptions options = {});
@@ -66,11 +66,11 @@ struct RandomColourOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base of the layers below: in training, each image is changed by its own random number, and the
-/// result is clipped to value_range.
+/// Base class of the layers below. In training, each image is changed by its own random number, and
+/// the result is clipped to value_range.
 class RandomColour : public Layer {
  protected:
-  /// Throws kInvalidArgument naming `who` for a factor outside [0, 1] or an empty range.
+  /// Throws kInvalidArgument, naming `who`, for a factor outside [0, 1] or an empty range.
   RandomColour(std::string_view who, double factor, RandomColourOptions options);
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
@@ -81,8 +81,8 @@ class RandomColour : public Layer {
   std::array<double, 2> range_;
 };
 
-/// Adds one random number per image in training, from -factor to factor times the range of values.
-/// factor in [0, 1].
+/// In training, adds one random number per image, between -factor and factor times the length of
+/// value_range. factor in [0, 1].
 class RandomBrightness : public LayerOf<RandomBrightness, RandomColour> {
  public:
   explicit RandomBrightness(double factor, RandomColourOptions options = {})
@@ -92,8 +92,8 @@ class RandomBrightness : public LayerOf<RandomBrightness, RandomColour> {
   Tensor changed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Multiplies each image's differences from its channels' means by one random number in training,
-/// from 1 - factor to 1 + factor. factor in [0, 1].
+/// In training, multiplies the differences between pixels and the image's channel means by one
+/// random number per image, between 1 - factor and 1 + factor. factor in [0, 1].
 class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
  public:
   explicit RandomContrast(double factor, RandomColourOptions options = {})
@@ -103,8 +103,9 @@ class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
   Tensor changed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Centre of images [batch, height, width, channels], also in inference. An odd surplus pixel is
-/// cropped at the end. Smaller images throw kInvalidArgument.
+/// Crops images [batch, height, width, channels] to their centre, in training and inference. If the
+/// surplus is odd, one more pixel is cropped at the end. Throws kInvalidArgument for images smaller
+/// than `size`.
 class CenterCrop : public LayerOf<CenterCrop> {
  public:
   explicit CenterCrop(Size2D size, LayerOptions options = {});

@@ -29,31 +29,32 @@ struct RecurrentOptions {
   Constraint kernel_constraint = {};
   Constraint recurrent_constraint = {};
   Constraint bias_constraint = {};
-  /// Dropout rates of inputs and of states; one dropout mask serves all steps of a call.
+  /// Dropout rates of inputs and of states. All steps of a call use the same dropout masks.
   double dropout = 0.0;
   double recurrent_dropout = 0.0;
-  /// Returns the results of all steps [batch, steps, units] instead of the last [batch, units].
+  /// If true, returns the results of all steps, [batch, steps, units], instead of the last one,
+  /// [batch, units].
   bool return_sequences = false;
-  /// Adds the states after the last step to the results (use apply()).
+  /// If true, adds the states after the last step to the results (use apply()).
   bool return_state = false;
-  /// Sets the result of a masked step to 0, instead of repeating that of the step before.
+  /// If true, sets the result of a masked step to 0 instead of the previous step's result.
   bool zero_output_for_mask = false;
-  /// Processes the steps from last to first; sequences are returned in that order.
+  /// If true, processes the steps from last to first, and returns sequences in that order.
   bool go_backwards = false;
-  /// LSTM: initialises the bias of the forget gate to 1.
+  /// LSTM: if true, initialises the bias of the forget gate to 1.
   bool unit_forget_bias = true;
-  /// GRU: applies the reset gate after the product with the recurrent kernel, which then has its
-  /// own bias.
+  /// GRU: if true, applies the reset gate after the product with the recurrent kernel, which then
+  /// has its own bias.
   bool reset_after = true;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base of recurrent layers. Takes x [batch, steps, features], and optionally initial states
-/// [batch, units] each; the options select the results. Weights "<layer>_cell/kernel" [features,
-/// gates * units], "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give
-/// zeros. A masked step (MaskScope) keeps the states, and repeats the previous result, or gives
-/// zeros with .zero_output_for_mask.
+/// Base class of recurrent layers. Inputs are x [batch, steps, features] and optionally the initial
+/// states, each [batch, units]; the options select the results. Weights: "<layer>_cell/kernel"
+/// [features, gates * units], "recurrent_kernel" [units, gates * units], "bias" [gates * units].
+/// With 0 steps, results are zeros. A masked step (MaskScope) keeps the states, and its result is
+/// the previous result, or zeros with .zero_output_for_mask.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }
@@ -61,19 +62,20 @@ class Recurrent : public MultiLayer {
   virtual std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const = 0;
 
  protected:
-  /// `gates`: parts of the kernel; `states`: tensors passed from step to step.
+  /// `gates`: number of gates, into which the kernel is divided; `states`: number of tensors passed
+  /// from step to step.
   Recurrent(std::int64_t units, int gates, int states, RecurrentOptions options);
 
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
   MaskUse mask_use() const override { return MaskUse::kOwn; }
 
-  /// Returns the next states, of which the first is the step's result. x [batch, gates * units] is
+  /// Returns the next states, the first of which is the step's result. x [batch, gates * units] is
   /// the input times the kernel, plus the bias.
   virtual std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const = 0;
   virtual Shape bias_shape() const { return {gates_ * units_}; }
   virtual Initializer bias_initializer() const { return options_.bias_initializer; }
-  /// Part of the bias [gates * units] that is added to the products of the inputs.
+  /// Returns the bias [gates * units] that is added to the products of inputs and kernel.
   virtual Tensor input_bias() const { return weight(2).value(); }
 
   std::int64_t units() const { return units_; }
@@ -84,7 +86,7 @@ class Recurrent : public MultiLayer {
  private:
   std::vector<Tensor> first_states(std::span<const Tensor> inputs) const;
   std::vector<Tensor> inputs_of_steps(const Tensor& x, CallContext context) const;
-  /// Returns one [batch, 1] for each step; empty without a mask.
+  /// Returns one mask [batch, 1] per step; empty if `mask` is undefined.
   std::vector<Tensor> masks_of_steps(const Tensor& mask) const;
 
   std::int64_t units_;
@@ -105,7 +107,7 @@ class SimpleRNN : public LayerOf<SimpleRNN, Recurrent> {
   std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const override;
 };
 
-/// Gates in the order input, forget, cell, output; states h and c.
+/// LSTM with gates in the order input, forget, cell, output, and states h and c.
 class LSTM : public LayerOf<LSTM, Recurrent> {
  public:
   explicit LSTM(std::int64_t units, RecurrentOptions options = {});
@@ -116,8 +118,8 @@ class LSTM : public LayerOf<LSTM, Recurrent> {
   Initializer bias_initializer() const override;
 };
 
-/// Gates in the order update (z), reset (r), candidate; with reset_after the bias is [2, 3 *
-/// units]: one row for the inputs and one for the state.
+/// GRU with gates in the order update (z), reset (r), candidate. With reset_after the bias is [2, 3
+/// * units], with one row for the inputs and one for the state.
 class GRU : public LayerOf<GRU, Recurrent> {
  public:
   explicit GRU(std::int64_t units, RecurrentOptions options = {});
@@ -138,10 +140,10 @@ struct BidirectionalOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// `Bidirectional(LSTM(64))`: two layers of this kind, "forward_<name>" and "backward_<name>". The
-/// second processes steps from last to first; its sequence is reversed before both results are
-/// merged. Results of masked steps (MaskScope) are 0. Layers that return states throw
-/// kInvalidArgument.
+/// Pair of recurrent layers, "forward_<name>" and "backward_<name>": `Bidirectional(LSTM(64))`. The
+/// second layer processes steps from last to first, and its sequence is reversed before the results
+/// of both layers are merged. Results of masked steps (MaskScope) are 0. Throws kInvalidArgument
+/// for layers that return states.
 class Bidirectional : public LayerOf<Bidirectional> {
  public:
   template <std::derived_from<Recurrent> L>
@@ -165,7 +167,8 @@ class Bidirectional : public LayerOf<Bidirectional> {
 
 // A layer applied to every step of a sequence.
 
-/// Applies a layer to each step, as if steps were rows: [batch, steps, ...] -> [batch, steps, ...].
+/// Applies a layer to each step as if steps were rows of a batch: [batch, steps, ...] -> [batch,
+/// steps, ...].
 class TimeDistributed : public LayerOf<TimeDistributed> {
  public:
   template <std::derived_from<Layer> L>

@@ -1,4 +1,5 @@
-// Regularizers, which penalise weights in the loss, and constraints, applied after each update.
+// Regularizers, which penalise weights in the loss, and constraints, which are applied after each
+// update.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +19,7 @@ class WeightFunction {
   using Function = std::function<Tensor(const Tensor& weight)>;
 
   WeightFunction() = default;
-  /// `call`: the call that recreates it, which Model::save() writes: ["l2", 0.01].
+  /// `call`: the call that recreates the function, which Model::save() writes: ["l2", 0.01].
   explicit WeightFunction(Function function, Json call = {})
       : function_(std::move(function)), call_(std::move(call)) {}
 
@@ -50,16 +51,17 @@ namespace regularizers {
 Regularizer l1(double factor = 0.01);
 /// factor * sum w^2 (without 1/2, as in Keras).
 Regularizer l2(double factor = 0.01);
-/// The sum of both.
+/// Sum of l1(l1_factor) and l2(l2_factor).
 Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);
-/// factor times the mean |cosine| of all pairs of rows of a matrix.
+/// factor times the mean of |cosine| over all pairs of rows of a matrix.
 Regularizer orthogonal(double factor = 0.01);
 }  // namespace regularizers
 
 // Constraints on weights.
 
-/// Projection of a weight, of the same shape; empty by default. Model::fit applies it after every
-/// update, on all replicas; a custom loop calls Layer::apply_constraints(). A value type.
+/// Function that projects a weight and keeps its shape; empty by default. Model::fit() applies it
+/// after every update, on all replicas; a custom loop calls Layer::apply_constraints(). A value
+/// type.
 class Constraint : public WeightFunction {
  public:
   using WeightFunction::WeightFunction;
@@ -72,7 +74,7 @@ class Constraint : public WeightFunction {
 
 namespace constraints {
 
-/// One axis, or several over which one norm is taken.
+/// One axis, or several axes over which a common norm is computed.
 struct NormAxes {
   NormAxes(int axis) : axes{axis} {}
   NormAxes(std::initializer_list<int> several) : axes(several) {}
@@ -82,8 +84,8 @@ struct NormAxes {
   std::vector<int> axes;
 };
 
-/// Norms are taken along `axis`: 0 for the columns of a Dense kernel, {0, 1, 2} for the filters of
-/// a Conv2D kernel.
+/// Options of max_norm(). Norms are computed along `axis`: 0 for the columns of a Dense kernel, {0,
+/// 1, 2} for the filters of a Conv2D kernel.
 struct MaxNormOptions {
   double max_value = 2.0;
   NormAxes axis = 0;
@@ -91,18 +93,18 @@ struct MaxNormOptions {
 struct MinMaxNormOptions {
   double min_value = 0.0;
   double max_value = 1.0;
-  /// Fraction of the way to the allowed norm that one update goes; 1: all of it.
+  /// Fraction of the difference to the allowed norm that one update corrects; 1: all of it.
   double rate = 1.0;
   NormAxes axis = 0;
 };
 
-/// Scales vectors longer than max_value down to it.
+/// Scales vectors longer than max_value to this length.
 Constraint max_norm(MaxNormOptions options = {});
 /// Replaces negative values by 0.
 Constraint non_neg();
 /// Scales vectors to length 1.
 Constraint unit_norm(NormAxes axis = 0);
-/// Scales vectors to a length between min_value and max_value.
+/// Scales vectors so that their length is between min_value and max_value.
 Constraint min_max_norm(MinMaxNormOptions options = {});
 
 }  // namespace constraints

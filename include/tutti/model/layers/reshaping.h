@@ -1,4 +1,4 @@
-// Layers that change the shape of examples, or their size.
+// Layers that change the shape or the size of examples.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@ namespace tutti {
 
 // Layers that change the shape of examples.
 
-/// [batch, ...] -> [batch, product of the rest].
+/// [batch, ...] -> [batch, product of the other dimensions].
 class Flatten : public LayerOf<Flatten> {
  public:
   explicit Flatten(LayerOptions options = {});
@@ -34,8 +34,8 @@ class Reshape : public LayerOf<Reshape> {
   std::vector<std::int64_t> target_;
 };
 
-/// Axis i of the result is axis permutation[i - 1] of the input; axes of examples count from 1:
-/// Permute({2, 1}) swaps the two axes of [batch, a, b].
+/// Permutes axes: axis i of the result is axis permutation[i - 1] of the input. Axes of examples
+/// are numbered from 1, so Permute({2, 1}) swaps the axes a and b of [batch, a, b].
 class Permute : public LayerOf<Permute> {
  public:
   explicit Permute(std::vector<int> permutation, LayerOptions options = {});
@@ -48,7 +48,7 @@ class Permute : public LayerOf<Permute> {
   std::vector<int> permutation_;
 };
 
-/// [batch, features] -> [batch, times, features]: repeats the features `times` times.
+/// [batch, features] -> [batch, times, features]: `times` copies of the features.
 class RepeatVector : public LayerOf<RepeatVector> {
  public:
   explicit RepeatVector(std::int64_t times, LayerOptions options = {});
@@ -63,8 +63,8 @@ class RepeatVector : public LayerOf<RepeatVector> {
 
 // Padding, cropping and upsampling of images and sequences.
 
-/// Rows and columns at the edges of an image: `2` on all four sides, `{1, 2}` for above and below,
-/// left and right, or four numbers.
+/// Numbers of rows and columns at the edges of an image: `2` for all four sides, `{1, 2}` for 1 row
+/// above and below and 2 columns left and right, or four numbers.
 struct Margins2D {
   Margins2D(int all) : Margins2D(all, all) {}
   Margins2D(std::int64_t rows, std::int64_t columns) : Margins2D(rows, rows, columns, columns) {}
@@ -80,7 +80,7 @@ struct Margins2D {
   std::int64_t right;
 };
 
-/// Steps at the ends of a sequence.
+/// Numbers of steps at the beginning and the end of a sequence.
 struct Margins1D {
   Margins1D(int both) : Margins1D(both, both) {}
   Margins1D(std::int64_t before, std::int64_t after) : left(before), right(after) {}

@@ -26,7 +26,7 @@ struct Size2D {
 
 namespace internal {
 
-/// Parses "valid" or "same". Throws kInvalidArgument naming `who` for another text.
+/// Parses "valid" or "same". Throws kInvalidArgument, naming `who`, for any other text.
 Padding parse_padding(std::string_view text, std::string_view who);
 /// Throw kInvalidArgument unless all numbers are positive.
 void require_positive(std::int64_t size, std::string_view who, std::string_view what);
@@ -46,7 +46,7 @@ void require_features(const Shape& example);
 /// Returns [batch, ..., features] as a matrix [rows, features]. Throws kInvalidArgument if the
 /// weights were made for another number of features.
 Tensor rows_of_features(const Tensor& input, std::int64_t features);
-/// Returns the matrix `rows` in the shape of `input`, except for the features.
+/// Reshapes the matrix `rows` to the shape of `input`, but with the features of `rows`.
 Tensor like_input(const Tensor& rows, const Tensor& input);
 
 }  // namespace internal

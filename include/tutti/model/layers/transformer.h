@@ -14,12 +14,12 @@ namespace tutti {
 // A feed-forward layer with a gate.
 
 struct SwiGLUOptions {
-  /// Features of a result; default: those of the input.
+  /// Number of features of the result; default: as many as the input has.
   std::optional<std::int64_t> output_dim = std::nullopt;
   bool use_bias = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
-  /// Apply to all three kernels and biases.
+  /// Regularizers and constraints of all three kernels and biases.
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
   Constraint kernel_constraint = {};
@@ -30,7 +30,7 @@ struct SwiGLUOptions {
 
 /// [batch, ..., features] -> [batch, ..., output_dim]: (silu(x * gate) * (x * up)) * down. Weights
 /// gate/kernel and up/kernel [features, hidden_dim], down/kernel [hidden_dim, output_dim]; with
-/// .use_bias each is followed by its bias. Shazeer, "GLU Variants Improve Transformer" (2020).
+/// .use_bias, a bias follows each kernel. Shazeer, "GLU Variants Improve Transformer" (2020).
 class SwiGLU : public LayerOf<SwiGLU> {
  public:
   explicit SwiGLU(std::int64_t hidden_dim, SwiGLUOptions options = {});
@@ -54,9 +54,9 @@ class SwiGLU : public LayerOf<SwiGLU> {
 struct TransformerBlockOptions {
   /// Number of key and value heads; default: num_heads.
   std::optional<std::int64_t> num_key_value_heads = std::nullopt;
-  /// max_wavelength of the rotary position embedding; nullopt: no positions.
+  /// max_wavelength of the rotary position embedding; nullopt: no position embedding.
   std::optional<double> rotary_max_wavelength = 10000.0;
-  /// Each step attends only to itself and earlier steps.
+  /// If true, each step attends only to itself and earlier steps.
   bool use_causal_mask = true;
   /// Dropout rate of attention weights and residual branches, in training.
   double dropout = 0.0;
@@ -67,9 +67,10 @@ struct TransformerBlockOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Llama's block, [batch, steps, features] -> the same: y = x + attention(norm(x)), result y +
-/// SwiGLU(norm(y)), with RMSNormalization. Sub-layers attention_norm, attention (heads of key_dim),
-/// feed_forward_norm, feed_forward (hidden_dim). Other steps do not see a masked step (MaskScope).
+/// Llama's block, [batch, steps, features] -> the same shape: y + SwiGLU(norm(y)) with y = x +
+/// attention(norm(x)), where norm is RMSNormalization. Sub-layers: attention_norm, attention (heads
+/// of key_dim), feed_forward_norm, feed_forward (hidden_dim). Other steps do not attend to masked
+/// steps (MaskScope).
 class TransformerBlock : public LayerOf<TransformerBlock> {
  public:
   TransformerBlock(std::int64_t num_heads, std::int64_t key_dim, std::int64_t hidden_dim,

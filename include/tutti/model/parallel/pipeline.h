@@ -1,4 +1,4 @@
-// Pipeline parallelism: stages of a model work concurrently, each on another micro-batch.
+// Pipeline parallelism: stages of a model work concurrently, each on a different micro-batch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,12 +15,13 @@
 
 namespace tutti {
 
-// The order in which a stage works on micro-batches.
+// Order in which a stage works on micro-batches.
 
-/// kAllForwardFirst (GPipe): all micro-batches run forward, then all run backward. Simple, but each
-/// stage keeps the activations of all of them. kOneForwardOneBackward: a stage runs backward as
-/// soon as it can, and keeps at most as many micro-batches as there are stages from it to the end.
-/// Both run backward in the order 0, 1, ..., so that gradients have the same bits.
+/// Order of a stage's work. kAllForwardFirst (GPipe): the forward passes of all micro-batches, then
+/// all backward passes. Simple, but each stage stores the activations of all micro-batches.
+/// kOneForwardOneBackward: a stage runs each backward pass as soon as possible, and stores
+/// activations of at most as many micro-batches as there are stages from it to the last. Both run
+/// backward passes in the order 0, 1, ..., so gradients have the same bits.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
 /// Returns the name of the order for logs and flags.
@@ -33,8 +34,8 @@ struct PipelineTask {
   bool operator==(const PipelineTask&) const = default;
 };
 
-/// Returns the tasks of stage `stage` of `num_stages`: each micro-batch forward once and backward
-/// once. Throws kInvalidArgument for numbers out of range.
+/// Returns the tasks of stage `stage` of `num_stages`: one forward and one backward pass of each
+/// micro-batch. Throws kInvalidArgument for numbers out of range.
 std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int num_stages,
                                             int num_micro_batches);
 
@@ -42,7 +43,8 @@ struct PipelineOptions {
   /// Number of micro-batches that a batch is split into, along its rows.
   int micro_batches = 4;
   PipelineOrder order = PipelineOrder::kAllForwardFirst;
-  /// Time that a stage waits for another one before it throws kDeadlineExceeded, naming both.
+  /// Time that a stage waits for another stage before it throws kDeadlineExceeded, naming both
+  /// stages.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
@@ -57,9 +59,9 @@ struct PipelineResult {
 };
 
 /// Runs a StagedSequential with a thread per stage: while stage 1 works on micro-batch 0, stage 0
-/// continues with micro-batch 1. Gradients of micro-batches are added in their order, so the bits
-/// do not depend on timing and equal those of one device that runs the micro-batches one after the
-/// other. Layers see micro-batches as batches: batch normalisation computes its statistics per
+/// continues with micro-batch 1. Gradients are added in the order of micro-batches. So the bits do
+/// not depend on timing, and equal those of one device that runs the micro-batches one after the
+/// other. Layers treat a micro-batch as a batch, so batch normalisation computes its statistics per
 /// micro-batch (as in GPipe). Not thread-safe.
 class Pipeline {
  public:
@@ -73,14 +75,16 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// Runs the forward and backward pass of a batch on any device: features [rows, ...], labels
-  /// [rows, ...]. Rethrows a stage's error with stage, device and micro-batch in front. Throws
-  /// kInvalidArgument for fewer rows than micro-batches; kUnimplemented for layers that add losses
-  /// in call() and for masks that would cross stages. Use with optimizer.apply_gradients().
+  /// Runs the forward and backward pass of a batch, features [rows, ...] and labels [rows, ...],
+  /// which may be on any device. Pass the resulting gradients to optimizer.apply_gradients().
+  /// Rethrows a stage's error, prefixed with stage, device and micro-batch. Throws kInvalidArgument
+  /// for fewer rows than micro-batches, and kUnimplemented for layers that add losses in call() and
+  /// for masks that would cross stages.
   PipelineResult gradients(const Tensor& features, const Tensor& labels);
 
   const StagedSequential& model() const;
-  /// Number of finished batches, on which dropout depends. A program that resumes sets it.
+  /// Return and set the number of finished batches, on which dropout depends. Set it when resuming
+  /// from a checkpoint.
   std::uint64_t num_steps() const;
   void set_num_steps(std::uint64_t steps);
 

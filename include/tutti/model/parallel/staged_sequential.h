@@ -18,37 +18,41 @@ namespace tutti {
 struct StageOptions {
   /// Devices, one per stage, in this order. A device may occur several times.
   DeviceList devices = {};
-  /// Index of the first layer of each stage but the first, ascending: {2} makes stages of layers 0,
-  /// 1 and of layers 2, 3, .... Empty: equal numbers of layers, with earlier stages larger.
+  /// Index of the first layer of each stage except stage 0, ascending: with {2}, stage 0 has layers
+  /// 0 and 1, and stage 1 has layers 2, 3, .... Empty: equal numbers of layers; if they do not
+  /// divide evenly, earlier stages have one more.
   std::vector<std::size_t> cuts = {};
   std::string name = "";
 };
 
-/// Sequential whose stages (consecutive layers) have their weights on different devices. Weights
-/// have the names and initial values of a Sequential of the same layers. A call runs the stages one
-/// after the other, moving each result to the next stage. The final result is moved to the input's
-/// device, so that losses, metrics, fit, evaluate and predict work as usual. For concurrent stages
-/// see pipeline.h. Must be created outside strategy scopes, which would place the variables.
+/// Sequential whose stages, i.e. groups of consecutive layers, have their weights on different
+/// devices. Weights have the same names and initial values as in a Sequential of the same layers. A
+/// call runs the stages one after the other, and moves each result to the device of the next stage.
+/// The final result is moved to the input's device, so losses, metrics, fit, evaluate and predict
+/// work as usual. For concurrent stages see pipeline.h. Must be created outside strategy scopes,
+/// which would place the variables.
 class StagedSequential : public LayerOf<StagedSequential, Model> {
  public:
-  /// `StagedSequential model({.devices = "cpu:0-1", .cuts = {2}}, Input{{64}}, Dense(128), ...)`.
+  /// Takes the layers as arguments: `StagedSequential model({.devices = "cpu:0-1", .cuts = {2}},
+  /// Input{{64}}, Dense(128), ...)`.
   template <std::derived_from<Layer>... Layers>
   StagedSequential(StageOptions options, Input input, Layers... layers)
       : StagedSequential(
             std::move(options), std::move(input),
             std::vector<std::shared_ptr<Layer>>{std::make_shared<Layers>(std::move(layers))...}) {}
-  /// Throws kInvalidArgument for invalid cuts or a layer that is in two stages, kFailedPrecondition
-  /// in the scope of a strategy.
+  /// Throws kInvalidArgument for invalid cuts or a layer that is in two stages, and
+  /// kFailedPrecondition in the scope of a strategy.
   StagedSequential(StageOptions options, Input input, std::vector<std::shared_ptr<Layer>> layers);
 
   std::size_t num_stages() const { return stages_->size(); }
-  /// Throw kOutOfRange for a stage that does not exist.
+  /// Return the device and the layers of a stage. Throw kOutOfRange for a stage that does not
+  /// exist.
   Device device(std::size_t stage) const;
   const std::vector<std::shared_ptr<Layer>>& layers(std::size_t stage) const;
   /// Returns the trainable variables of the stage, in the order of trainable_variables().
   std::vector<Variable> trainable_variables(std::size_t stage) const;
   using LayerOf::trainable_variables;
-  /// Runs `input` through the layers of one stage on its device, and leaves the result there.
+  /// Runs the layers of one stage on its device; the result stays on that device.
   Tensor call_stage(std::size_t stage, const Tensor& input, CallContext context) const;
   std::vector<Edge> edges() const override;
 

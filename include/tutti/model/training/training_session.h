@@ -26,9 +26,9 @@ namespace internal {
 class StopSignals;
 }  // namespace internal
 
-/// Counts steps, and keeps their losses if requested; without them its size does not depend on the
-/// number of steps. Part of a checkpoint, so that a resumed run reports the same as an
-/// uninterrupted one. Not thread-safe.
+/// Record of a run: counts steps, and stores their losses if requested; without losses its size
+/// does not depend on the number of steps. Part of a checkpoint, so a resumed run reports the same
+/// values as an uninterrupted run. Not thread-safe.
 class TrainingRecord {
  public:
   explicit TrainingRecord(bool keeps_losses = false, Clock& clock = Clock::system());
@@ -36,11 +36,12 @@ class TrainingRecord {
   /// Records a finished step: its loss and the rows of its global batch.
   void step(float loss, std::int64_t rows);
   std::int64_t steps() const { return steps_; }
-  /// Losses of all steps, if kept; NaN for steps of an earlier run that did not keep them.
+  /// Losses of all steps, if stored; NaN for steps of an earlier run that did not store them.
   const std::vector<float>& losses() const { return losses_; }
-  /// Rate since the first step; 0 before the second one.
+  /// Returns the rate since the first step; 0 before the second step.
   double examples_per_second() const;
-  /// Time since the construction of the record; nullopt before the first step.
+  /// Returns the time from the construction of the record to the first step; nullopt before the
+  /// first step.
   std::optional<double> seconds_to_first_step() const;
 
   Json save() const;
@@ -62,28 +63,28 @@ struct TrainingSessionOptions {
   std::int64_t steps = 0;  // maximum number of steps; 0: no limit, the data must be finite
   /// Folder for log.jsonl and TensorBoard's events; empty: none.
   std::string log_dir = "";
-  /// Folder for checkpoints; empty: none. One is written after each epoch, at the last step, and on
-  /// SIGINT or SIGTERM, which end the run after the current step.
+  /// Folder for checkpoints; empty: none. A checkpoint is written after each epoch, after the last
+  /// step, and after SIGINT or SIGTERM, which end the run after the current step.
   std::string checkpoint_dir = "";
   /// Resumes from the latest checkpoint; throws kNotFound if there is none.
   bool resume = false;
-  /// Time until this machine shuts down after a signal. If > 0, the session saves at once,
-  /// continues training, and saves again and ends before the time is over. It leaves room for two
-  /// steps and two saves of the lengths seen so far. A second signal ends it after the current
-  /// step. tf's TerminationConfig(grace_period).
+  /// Time between a signal and the shutdown of this machine. If > 0, the session saves at once,
+  /// continues training, and saves again and ends before this time has passed. It reserves time for
+  /// two steps as long as the longest so far, and for two saves as long as the first. A second
+  /// signal ends the session after the current step. tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
-  /// Called with the number of steps, on all workers, to save because of a signal, instead of
+  /// Called with the number of steps, on all workers, when a signal requires a save; replaces
   /// writing a checkpoint. Does not need a checkpoint_dir. tf's TerminationConfig(save_fn).
   std::function<void(std::int64_t steps)> save_on_signal = {};
   /// Clock that measures the grace period. Must outlive the session.
   Clock* clock = &Clock::system();
-  /// Keeps the loss of every step in record(), also in checkpoints.
+  /// Stores the loss of every step in record() and in checkpoints.
   bool keep_losses = false;
   /// Shows a progress line on the chief's standard output.
   bool show_progress = true;
 };
 
-/// Bookkeeping of a custom loop: counts epochs and steps, shows progress, logs, saves and resumes,
+/// Bookkeeping for a custom loop: counts epochs and steps, shows progress, logs, saves and resumes,
 /// so that the loop contains only the training:
 ///
 ///     TrainingSession session(*strategy, weights, optimizer, batches, {.epochs = 3});
@@ -99,10 +100,11 @@ struct TrainingSessionOptions {
 ///     return session.finish();
 ///
 /// Works under any strategy; all workers must make the same calls. With a checkpoint_dir or
-/// save_on_signal it handles SIGINT and SIGTERM. One at a time. Not thread-safe.
+/// save_on_signal it handles SIGINT and SIGTERM. Only one session may exist at a time. Not
+/// thread-safe.
 class TrainingSession {
  public:
-  /// Restores the latest checkpoint if requested; create all variables before. `strategy` and
+  /// Restores the latest checkpoint if requested; all variables must exist by then. `strategy` and
   /// `optimizer` must outlive the session.
   TrainingSession(Strategy& strategy, std::vector<Variable> weights, const Optimizer& optimizer,
                   DistributedDataset batches, TrainingSessionOptions options = {});
@@ -110,22 +112,23 @@ class TrainingSession {
   TrainingSession(const TrainingSession&) = delete;
   TrainingSession& operator=(const TrainingSession&) = delete;
 
-  /// Calls the loop over epochs. If the launcher restarts failed workers (TUTTI_MAX_RESTARTS), the
-  /// other workers return to the last step after a failure and call it again.
+  /// Calls `loop`, which loops over epochs. If the launcher restarts failed workers
+  /// (TUTTI_MAX_RESTARTS), the other workers return to the last step after a failure and call
+  /// `loop` again.
   void train(const std::function<void()>& loop);
 
-  /// Begins an epoch, or the rest of a resumed one; returns false if none is left.
+  /// Begins an epoch, or the rest of a resumed epoch; returns false if all epochs are done.
   bool begin_epoch();
   /// Records a finished step; returns false if the run should end here.
   bool step(float loss, std::int64_t examples);
-  /// Displays and keeps the result of the evaluation after the epoch, and saves.
+  /// Displays and stores the result of the evaluation after the epoch, and saves a checkpoint.
   void end_epoch(const std::string& metric, double value);
   /// Prints the result and waits for the last checkpoint. Returns the exit code: 0; 75 if the run
-  /// was asked to stop; 1 if the checkpoint of that stop could not be written.
+  /// ended because of a stop request; 1 if the checkpoint of that stop could not be written.
   int finish();
 
   const TrainingRecord& record() const { return record_; }
-  /// Value of the last end_epoch(); 0 before.
+  /// Value passed to the last end_epoch(); 0 if there was none.
   double last_value() const { return last_value_; }
 
  private:
