@@ -60,15 +60,16 @@ struct ClippingOptions {
   bool any() const { return clipnorm || clipvalue || global_clipnorm; }
 };
 
-/// Returns the gradient with every element multiplied by `factor`; none stays none.
+/// Returns the gradient with every element multiplied by `factor`; an empty gradient (is_none())
+/// stays empty.
 Gradient scale_gradient(const Gradient& gradient, double factor);
 
 /// Returns the sum of squares, computed in double. The order of additions (tensor/sum_of_squares.h)
 /// depends only on the size. Duplicate rows of IndexedSlices are added before squaring.
 double sum_of_squares(const Gradient& gradient);
 
-/// Clips gradients by tf's rule: scale = clipnorm / max(norm, clipnorm). Gradients that are none
-/// stay none.
+/// Clips gradients by tf's rule: scale = clipnorm / max(norm, clipnorm). Empty gradients
+/// (is_none()) stay empty.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options);
 

@@ -1,4 +1,4 @@
-// Gradients, which are none, a dense tensor, or rows of a tensor.
+// Gradients: empty, a dense tensor, or rows of a tensor.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ struct IndexedSlices {
 /// Gradient with respect to one source. A value type.
 class Gradient {
  public:
-  /// Creates a gradient that is none: no path leads from target to source.
+  /// Creates an empty gradient (is_none()), for a source from which no path leads to the target.
   Gradient() = default;
   Gradient(Tensor dense);
   Gradient(IndexedSlices slices);
@@ -35,7 +35,7 @@ class Gradient {
   /// the gradient has another form.
   const Tensor& dense() const;
   const IndexedSlices& slices() const;
-  /// Returns the dense form of the gradient. Throws kFailedPrecondition if the gradient is none.
+  /// Returns the dense form of the gradient. Throws kFailedPrecondition for an empty gradient.
   Tensor to_dense() const;
 
  private:

@@ -100,7 +100,7 @@ class UpdateRule {
   /// the weights, and writes the unscaled step of each element to `direction`.
   virtual void direct(const UpdateArgs& args, void* direction) const {
     (void)args, (void)direction;
-    fail(ErrorCode::kInternal, name(), ": uses norms and has no direct()");
+    fail(ErrorCode::kInternal, name(), ": uses_norms() returns true; override direct(), too");
   }
 
   /// Returns a description of the rule for other processes: {"rule": name in the registry of

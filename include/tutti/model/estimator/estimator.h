@@ -211,8 +211,8 @@ class Estimator {
   /// finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
   /// Returns "loss" and the metrics, which are means over all examples, and "global_step". Also
-  /// writes them to model_dir/eval for TensorBoard. Throws kNotFound, as predict() does, if there
-  /// is no checkpoint.
+  /// writes them to model_dir/eval for TensorBoard. Throws kNotFound, as predict() does, without a
+  /// checkpoint.
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
   /// Returns the predictions for all rows, in row order, in host memory.
   Tensor predict(const InputFn& input_fn, EstimatorEvalOptions options = {});

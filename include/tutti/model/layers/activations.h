@@ -52,7 +52,7 @@ struct ReluOptions {
   /// Upper bound of the result.
   std::optional<double> max_value = std::nullopt;
   /// Slope below the threshold, where the result is negative_slope * (x - threshold). At the
-  /// threshold the result is 0, as in Keras's code; Keras's documentation says x.
+  /// threshold the result is 0, as in Keras's code, although Keras's documentation specifies x.
   double negative_slope = 0.0;
   double threshold = 0.0;
   std::string name = "";

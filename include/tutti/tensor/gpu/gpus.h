@@ -42,7 +42,7 @@ VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 void set_virtual_gpus(const VirtualGpus& virtual_gpus);
 
 /// Returns the logical devices of all GPUs; empty if there are none (see gpu_unavailable_reason()).
-/// The first call searches for the driver and the module, and logs what it finds. The environment
+/// The first call searches for the driver and the module, and logs the result. The environment
 /// variable TUTTI_CUDA controls the search: auto (default), off (no search), require (throws
 /// kUnavailable if there are no GPUs). Thread-safe.
 const std::vector<LogicalGpu>& logical_gpus();
