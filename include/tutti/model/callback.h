@@ -162,7 +162,7 @@ namespace internal {
 /// Monitored value of the logs, and its comparison with the best value so far.
 class Monitor {
  public:
-  /// Initial best value, than which every number is better.
+  /// Initial best value: is_better() returns true for every number.
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
   /// `who`: name of the callback for messages; must be a string literal.

@@ -33,7 +33,8 @@ class Sequential : public LayerOf<Sequential, Model> {
   Sequential(std::string name, Input input, Layers... layers)
       : Sequential(std::move(name), std::move(input), in_list(std::move(layers)...)) {}
 
-  /// `Sequential model({.remat = true}, Input{{784}}, Dense(128, "relu"), Dense(10));`
+  /// Overload with options: `Sequential model({.remat = true}, Input{{784}}, Dense(128, "relu"),
+  /// Dense(10));`
   template <std::derived_from<Layer>... Layers>
   Sequential(const SequentialOptions& options, Input input, Layers... layers)
       : Sequential(options, std::move(input), in_list(std::move(layers)...)) {}

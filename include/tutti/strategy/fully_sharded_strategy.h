@@ -30,7 +30,8 @@ struct FullyShardedOptions {
   /// while a layer uses it.
   int stage = 3;
   /// Stage 3 only. true: parameters gathered for the forward pass are released after the layer and
-  /// gathered again for the backward pass. false: they are kept until then. As in PyTorch's FSDP.
+  /// gathered again for the backward pass. false: they are kept until the backward pass. As in
+  /// PyTorch's FSDP.
   bool reshard_after_forward = true;
   /// Variables of fewer bytes are mirrored, as gathering them would cost more than sharding saves.
   std::int64_t min_shard_bytes = 64 << 10;

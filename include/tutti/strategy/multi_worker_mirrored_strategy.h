@@ -32,7 +32,7 @@ struct MultiWorkerOptions {
   LocalStrategyOptions local = {};
   /// How the workers find and watch each other.
   WorkerGroupOptions cluster = {};
-  /// When to warn of a worker that the others wait for.
+  /// Options for warnings about a worker that the others wait for.
   StragglerOptions stragglers = {};
   /// Number of steps between comparisons of an eight-byte digest of the mirrored variables; 0:
   /// never. A difference (e.g. a bit flip in one worker's memory) throws kDataLoss on all workers,
@@ -41,12 +41,11 @@ struct MultiWorkerOptions {
 };
 
 /// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order. With
-/// algorithms that add in canonical order, results depend on the number of replicas, but not on the
-/// number of workers, to the bit. Every worker must run the same program and make the same calls:
-/// run(), reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and
-/// saves are collective. A worker that fails or is lost ends the step on all of them with an error
-/// that names it; afterwards the strategy refuses to run.
-/// tf.distribute.MultiWorkerMirroredStrategy.
+/// algorithms that add in canonical order, the same number of replicas gives the same bits on any
+/// number of workers. Every worker must run the same program and make the same calls: run(),
+/// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
+/// collective. If a worker fails or is lost, the step ends on all workers with an error that names
+/// it, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.

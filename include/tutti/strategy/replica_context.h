@@ -23,9 +23,9 @@ class StrategyModeScope;
 }  // namespace internal
 
 /// One replica of a running step. Outside every scope, the default context is a single replica. All
-/// replicas must call all_reduce, all_gather and merge_call in the same order; a mismatch throws,
-/// within a second instead of hanging, an error that names the replicas. Calls on a thread other
-/// than the replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
+/// replicas must call all_reduce, all_gather and merge_call in the same order. Otherwise the calls
+/// do not hang, but throw an error within a second, which names the replicas. Calls on a thread
+/// other than the replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
 class ReplicaContext {
  public:
   virtual ~ReplicaContext() = default;

@@ -85,13 +85,13 @@ class Strategy {
   [[nodiscard]] Scope scope();
 
   /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device,
-  /// on which tensors are created and to which operations copy their inputs. Of a PerReplica<T>
-  /// argument each replica gets its element; other arguments are passed to all replicas. Returns
+  /// on which tensors are created and to which operations copy their inputs. Each replica receives
+  /// its element of a PerReplica<T> argument; all replicas receive the other arguments. Returns
   /// fn's results as a PerReplica, or nothing if fn returns void. If a replica throws, the others
-  /// are aborted. run() then rethrows the original exception of the lowest-numbered replica that
-  /// did not merely get kAborted (a tutti::Error with prefix "replica r, step s: "); see
-  /// last_failure(). Throws kFailedPrecondition inside a replica. A result that is a single
-  /// non-finite number in host memory is logged once as a warning.
+  /// are aborted. run() then rethrows the exception of the lowest-numbered replica that failed by
+  /// itself (a tutti::Error with the prefix "replica r, step s: "); see last_failure(). Throws
+  /// kFailedPrecondition inside a replica. A result that is a single non-finite number in host
+  /// memory is logged once as a warning.
   template <class Fn, class... Args>
   auto run(Fn&& fn, const Args&... args) {
     using R = std::invoke_result_t<Fn&, decltype(internal::argument_of_replica(args, 0))...>;
@@ -192,7 +192,8 @@ class Strategy {
   /// Returns relative shares of the global batch, one per replica; empty: equal shares.
   virtual std::span<const double> replica_weights() const;
 
-  /// Save and restore the step numbers that a checkpoint stores; one of them seeds random numbers.
+  /// Save and restore the step numbers that a checkpoint stores; one of these numbers seeds random
+  /// numbers.
   virtual Json save_state() const;
   virtual void restore_state(const Json& state);
 

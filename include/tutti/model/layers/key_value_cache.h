@@ -37,8 +37,8 @@ class KeyValueCache {
 };
 
 namespace internal {
-/// Throws kUnimplemented if the call has a cache. For layers, such as `who`, that do not support
-/// caches.
+/// Throws kUnimplemented, naming the layer `who`, if the call has a cache. For layers that do not
+/// support caches.
 void require_no_cache(const CallContext& context, std::string_view who);
 /// Returns the number of steps that precede the steps of this call.
 inline std::int64_t steps_before(const CallContext& context) {

@@ -18,10 +18,11 @@ struct RotaryEmbeddingOptions {
 
 /// Rotary position embedding: [batch, steps, ..., features] -> the same shape, for an even number
 /// of features. Features i and i + features / 2 of step t (0, 1, ...) are the coordinates of a
-/// point, which is rotated by the angle t * max_wavelength^(-2 i / features). So the steps affect
-/// the product of a rotated query and a rotated key only by their distance. Features are paired as
-/// in Llama's weights from Hugging Face and in Keras Hub's RotaryEmbedding. Use it for custom
-/// attention; MultiHeadAttention rotates its queries and keys itself (`.rotary_max_wavelength`).
+/// point, which is rotated by the angle t * max_wavelength^(-2 i / features). So the product of a
+/// rotated query and a rotated key depends on the distance between their steps, and not on the
+/// steps themselves. Features are paired as in Llama's weights from Hugging Face and in Keras Hub's
+/// RotaryEmbedding. Use it for custom attention; MultiHeadAttention rotates its queries and keys
+/// itself (`.rotary_max_wavelength`).
 class RotaryEmbedding : public LayerOf<RotaryEmbedding> {
  public:
   explicit RotaryEmbedding(RotaryEmbeddingOptions options = {});
@@ -46,7 +47,8 @@ void require_rotation(std::int64_t features, double max_wavelength, std::string_
 
 struct MultiHeadAttentionOptions {
   /// Number of key and value heads, a divisor of num_heads. A group of consecutive query heads
-  /// shares each of them (grouped-query attention; 1: multi-query attention). Default: num_heads.
+  /// shares one key head and one value head (grouped-query attention; 1: multi-query attention).
+  /// Default: num_heads.
   std::optional<std::int64_t> num_key_value_heads = std::nullopt;
   /// Rotates queries and keys as RotaryEmbedding with this max_wavelength does (10000 is usual).
   /// key_dim must be even. Default: results do not depend on positions.

@@ -31,12 +31,12 @@ struct StrategySpec {
   /// Transport between workers: auto, shm, tcp.
   std::string transport = "auto";
   // Used by fully_sharded only:
-  std::int64_t stage = 3;  // sharded over replicas: 1 slots, 2 gradients too, 3 parameters too
+  std::int64_t stage = 3;  // sharded values. 1: slots; 2: also gradients; 3: also parameters
   std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
   // Used by parameter_server only:
   std::string update_mode = "sync";        // async, sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // for sync_replicas; 0: all workers
-  std::int64_t parameter_servers = 1;      // servers in this process without a cluster
+  std::int64_t parameter_servers = 1;      // without a cluster: in this process
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
@@ -55,8 +55,8 @@ std::unique_ptr<Strategy> make_strategy(std::string_view name, StrategySpec spec
 /// Returns `otherwise`, overridden by TUTTI_STRATEGY, TUTTI_DEVICES and TUTTI_CROSS_DEVICE_OPS.
 StrategySpec strategy_spec_from_environment(StrategySpec otherwise = {});
 
-/// Declares a flag for each option of `spec` (--strategy, --devices, --replicas, ...) that sets it.
-/// The values in `spec` are the defaults.
+/// Declares the flags that set the options in `spec`: --strategy, --devices, --replicas, ... The
+/// values in `spec` are the defaults.
 void add_strategy_flags(Flags& flags, StrategySpec& spec);
 
 /// Returns the options in `spec` that concern summing gradients.

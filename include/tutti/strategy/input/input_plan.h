@@ -21,14 +21,15 @@ enum class ShardingRule {
   /// (replica_rows()). Batches, and so the bits of results, equal those of one process with the
   /// same number of replicas.
   kCanonical,
-  /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches by
+  /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches with
   /// batch_sizes_for_worker(), or with rebatch_evenly() if the policy is DATA. A single worker
   /// reads the entire dataset and splits it in the same way: 3 replicas get 4, 3 and 3 of 10 rows,
   /// or 4, 4 and 2 with DATA.
   kTensorFlow
 };
 
-/// How a dataset is read, split and passed to replicas. tf.distribute.InputOptions.
+/// Options for reading a dataset, splitting it and passing it to replicas.
+/// tf.distribute.InputOptions.
 struct InputOptions {
   /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
   /// reads. (tf's experimental_per_replica_buffer_size counts batches of one replica.)
@@ -46,9 +47,9 @@ struct InputOptions {
   bool place_dataset_on_device = false;
 };
 
-/// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,
-/// which is split. kWhole: consecutive elements are passed unsplit to consecutive replicas (tf's
-/// datasets made by a function).
+/// Conversion of a dataset's elements to batches of replicas. kSplit: each element is a global
+/// batch, which is split. kWhole: consecutive elements are passed unsplit to consecutive replicas
+/// (tf's datasets made by a function).
 enum class InputCut { kSplit, kWhole };
 
 /// Row count that a worker reports when it has no rows left; see InputPlan::rows_of_workers.
@@ -57,11 +58,11 @@ inline constexpr std::int64_t kNoMoreRows = -1;
 /// A strategy's description of its replicas.
 struct InputPlan {
   std::vector<Device> replica_devices = {};  // of this worker
-  std::vector<double> weights = {};          // one per replica on any worker; empty: equal
+  std::vector<double> weights = {};          // of all workers' replicas; empty: equal
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 
-  int num_replicas_in_sync = 0;  // on all workers; 0: replica_devices has all
+  int num_replicas_in_sync = 0;  // on all workers; 0: replica_devices.size()
   int first_replica = 0;         // of this worker among all replicas
   int num_workers = 1;
   int worker = 0;

@@ -32,8 +32,8 @@ struct TeamSetup;
 struct MeshOptions {
   /// Axes over which tensors are sharded.
   DeviceMesh mesh = {{"data", 1}};
-  /// Layouts of variables, by name, which decide the part of a variable with which a position
-  /// computes. Variables without a layout are not sharded.
+  /// Layouts of variables, by name. A layout determines the part of a variable with which a
+  /// position computes. Variables without a layout are not sharded.
   LayoutMap layout = {};
   /// Axes over which the first dimension of batches is sharded; empty: the first axis of the mesh.
   std::vector<std::string> batch_axes = {};
@@ -188,7 +188,7 @@ class MeshStrategy final : public Strategy {
   const MeshOptions options_;
   const std::unique_ptr<const internal::MeshGrid> grid_;  // of blocks
   const std::unique_ptr<internal::MeshGroups> groups_;
-  // Bit i: axis i.
+  // Bit masks of axes: bit i is set for axis i.
   const std::uint8_t batch_axes_;
   const std::uint8_t storage_axes_;
 };

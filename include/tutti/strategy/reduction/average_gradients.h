@@ -18,11 +18,11 @@ struct GradientAndVariable {
 
 /// Returns for each variable the mean of the towers' gradients, on the device of the first tower's
 /// gradient, paired with the first tower's variable (towers share variables). Every tower lists the
-/// same variables in the same order; sparse gradients stay sparse. Gradients are added along the
-/// canonical tree, so the bits equal those of all_reduce(MEAN). The mean is absent if no tower has
-/// a gradient for the variable. Throws kInvalidArgument if there are no towers; also throws it,
-/// naming tower and variable, if variables, shapes, types or kinds of gradient differ between
-/// towers, or if only some towers have a gradient. Corresponds to average_gradients() of
+/// same variables in the same order; sparse gradients stay sparse. Gradients are added in the order
+/// of the canonical tree, so the bits equal those of all_reduce(MEAN). The mean is absent if no
+/// tower has a gradient for the variable. Throws kInvalidArgument if there are no towers; also
+/// throws it, naming tower and variable, if variables, shapes, types or kinds of gradient differ
+/// between towers, or if only some towers have a gradient. Corresponds to average_gradients() of
 /// TensorFlow's CIFAR-10 tutorial.
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients);

@@ -26,8 +26,9 @@ struct Placement {
 
   /// Returns a placement with one component on each distinct device of the replicas.
   static Placement mirrored(const std::vector<Device>& replica_devices);
-  /// Returns a placement with one component, on `device`. With several workers, these replicas have
-  /// the numbers from `first_replica` among `num_replicas` replicas, one of which does each write.
+  /// Returns a placement with one component, on `device`. With several workers, these replicas are
+  /// numbered from `first_replica`, and each write is done by one of the `num_replicas` replicas of
+  /// all workers.
   static Placement central(const std::vector<Device>& replica_devices, Device device,
                            int first_replica = 0, int num_replicas = 0);
 };

@@ -18,7 +18,7 @@ class DeviceBackend;
 struct LogicalGpu {
   int index = 0;    // n of gpu:n
   int ordinal = 0;  // index among the GPUs that this process may use
-  /// Number of the GPU in the machine, if CUDA_VISIBLE_DEVICES determines it.
+  /// Index of the GPU in the machine; nullopt if CUDA_VISIBLE_DEVICES does not determine it.
   std::optional<int> physical;
   int part = 0, num_parts = 1;
   std::int64_t memory_limit = 0;  // bytes

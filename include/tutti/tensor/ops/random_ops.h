@@ -65,9 +65,9 @@ Tensor truncated_normal_from(std::uint64_t first, const Shape& shape, const Rand
                              double mean, double stddev, DType dtype = DType::kFloat32,
                              Device device = current_device());
 
-/// Sets each element to 0 with probability `rate` in [0, 1), else to x / (1 - rate). The mask
-/// depends only on `key` and the element's index, so the gradient is dropout() of dy with the same
-/// key.
+/// Sets each element of x to 0 with probability `rate` in [0, 1), and otherwise to x / (1 - rate).
+/// The mask depends only on `key` and the element's index, so the gradient is dropout() of dy with
+/// the same key.
 Tensor dropout(const Operand& x, double rate, const RandomKey& key);
 inline Tensor dropout(const Operand& x, double rate, NoRandomKey) {
   return dropout(x, rate, next_random_key());

@@ -21,7 +21,7 @@ struct PerWorkerHandle {
   std::uint64_t id = 0;        // number of the definition
   std::uint64_t instance = 0;  // number of the value made from the definition
   std::string type = {};
-  /// Keeps the values alive; not sent to other processes.
+  /// Owner that keeps the values alive; not sent to other processes.
   std::shared_ptr<const void> owner = {};
 };
 

@@ -25,7 +25,8 @@ struct SessionOptions {
   /// Timeout for connecting to the target, and again for connecting to all other tasks of its
   /// cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
-  /// Timeout for a step, and for fetching a value; transfers between tasks have 3/4 of it.
+  /// Timeout for a step, and for fetching a value; transfers between tasks time out after 3/4 of
+  /// it.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// If unset, `job_id` and `secret` come from TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};
