@@ -11,12 +11,14 @@ namespace tutti::internal {
 
 namespace {
 
-/// Reshapes [..., m, n] to a matrix [all rows, n].
-Tensor as_rows(const Tensor& x) {
-  const std::int64_t columns = x.shape().dim(-1);
-  std::int64_t rows = 1;
-  for (int axis = 0; axis + 1 < x.rank(); ++axis) rows *= x.shape().dim(axis);
-  return reshape(x, Shape{rows, columns});
+/// Returns the sum of the products a^T b of a batch: a [..., k, m] and b [..., k, n] -> [m, n].
+Tensor product_summed_over_batch(const Tensor& a, const Tensor& b) {
+  OpCall call;
+  call.op = OpId::kMatMul;
+  call.inputs = {a, b};
+  call.outputs = {{{a.shape().dim(-1), b.shape().dim(-1)}, a.dtype()}};
+  call.attributes = MatMulAttributes{.transpose_a = true, .sum_over_batch = true};
+  return dispatch_one(std::move(call));
 }
 
 Tensor gradient_of_a(const Tensor& dz, const Tensor& b, const MatMulAttributes& attributes) {
@@ -30,13 +32,12 @@ Tensor gradient_of_b(const Tensor& dz, const Tensor& a, const MatMulAttributes& 
                      int rank_of_b) {
   const bool batch_only_in_a = a.rank() > 2 && rank_of_b == 2;
   // One product that sums over the batch is faster than a sum of one product per batch element.
-  const bool join = batch_only_in_a && !attributes.transpose_a;
-  const Tensor left = join ? as_rows(a) : a;
-  const Tensor right = join ? as_rows(dz) : dz;
-  if (!attributes.transpose_b) {
-    return matmul(left, right, {.transpose_a = !attributes.transpose_a});
+  if (batch_only_in_a && !attributes.transpose_a) {
+    return attributes.transpose_b ? product_summed_over_batch(dz, a)
+                                  : product_summed_over_batch(a, dz);
   }
-  return matmul(right, left, {.transpose_a = true, .transpose_b = attributes.transpose_a});
+  if (!attributes.transpose_b) return matmul(a, dz, {.transpose_a = !attributes.transpose_a});
+  return matmul(dz, a, {.transpose_a = true, .transpose_b = attributes.transpose_a});
 }
 
 Gradients matmul_gradient(const GradientContext& c) {
@@ -44,6 +45,11 @@ Gradients matmul_gradient(const GradientContext& c) {
   const bool fused = attributes.activation != FusedActivation::kNone;
   const Tensor dz = activation_gradient(attributes.activation, c.dy(), fused ? &c.out() : nullptr);
   Gradients result(c.num_inputs());
+  if (attributes.sum_over_batch) {
+    if (c.needs(0)) result[0] = matmul(c.in(1), dz, {.transpose_b = true});
+    if (c.needs(1)) result[1] = matmul(c.in(0), dz);
+    return result;
+  }
   if (c.needs(0)) result[0] = unbroadcast(c, 0, gradient_of_a(dz, c.in(1), attributes));
   if (c.needs(1)) {
     result[1] = unbroadcast(c, 1, gradient_of_b(dz, c.in(0), attributes, c.shape(1).rank()));

@@ -25,7 +25,8 @@ const std::vector<std::string> kUnused = {"--strategy",   "--replicas",       "-
                                           "--non-finite", "--stage",          "--min-shard-bytes",
                                           "--plugin",     "--plugin-options", "--parameter-servers",
                                           "--epochs",     "--steps",          "--log-dir",
-                                          "--resume",     "--checkpoint-dir", "--metrics-json"};
+                                          "--resume",     "--checkpoint-dir", "--metrics-json",
+                                          "--mesh",       "--blocks"};
 
 struct TrainerOptions {
   std::int64_t train_steps = 200;

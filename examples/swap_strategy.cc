@@ -125,9 +125,9 @@ int main(int argc, char** argv) {
       argc, argv, "Trains under every strategy and compares the weights", options,
       [](Flags& flags) {  // the comparison sets strategies, devices and operations
         flags.remove({"--strategy", "--devices", "--replicas", "--cross-device-ops", "--plugin",
-                      "--plugin-options", "--transport", "--stage", "--min-shard-bytes",
-                      "--update-mode", "--replicas-to-aggregate", "--parameter-servers", "--epochs",
-                      "--log-dir", "--checkpoint-dir", "--resume", "--metrics-json"});
+                      "--plugin-options", "--transport", "--stage", "--min-shard-bytes", "--mesh",
+                      "--blocks", "--update-mode", "--replicas-to-aggregate", "--parameter-servers",
+                      "--epochs", "--log-dir", "--checkpoint-dir", "--resume", "--metrics-json"});
       });
   return code >= 0 ? code : run_example([&] { return compare(options); });
 }

@@ -142,6 +142,13 @@ Specs matmul_outputs(const CallCheck& c) {
   c.expect(batches_fit && x.dim(a.transpose_a ? -2 : -1) == y.dim(a.transpose_b ? -1 : -2),
            "matrices that fit");
   const std::int64_t columns = y.dim(a.transpose_b ? -2 : -1);
+  if (a.sum_over_batch) {
+    c.inputs(2, 2);
+    c.expect(a.transpose_a && !a.transpose_b && x.rank() == y.rank() &&
+                 a.activation == FusedActivation::kNone,
+             "two batches of the same rank, the first transposed");
+    return {{{x.dim(-1), columns}, c.dtype(0)}};
+  }
   if (c.num_inputs() == 3) c.same_shape(2, {columns});
   const Shape& longer = x.rank() >= y.rank() ? x : y;
   return {{longer.with_dim(-2, x.dim(a.transpose_a ? -1 : -2)).with_dim(-1, columns), c.dtype(0)}};
@@ -170,12 +177,12 @@ Specs group_norm_outputs(const CallCheck& c, bool is_gradient) {
   c.inputs(is_gradient ? 5 : 3, is_gradient ? 5 : 3), c.one_type();
   const Shape& statistics = is_gradient ? c.shape(2) : c.output(1);
   const std::int64_t features = c.shape(1).num_elements();
-  c.rank(statistics, 2, 2), c.small(statistics), c.sizes(1, a.groups), c.sizes(0, a.positions);
+  c.rank(statistics, 1), c.small(statistics), c.sizes(1, a.groups), c.sizes(0, a.positions);
   c.sizes(0, features);
-  const std::int64_t positions_of_all = statistics[0] * a.positions;
+  c.expect(statistics[-1] == a.groups && a.groups > 0, "statistics of each group");
+  const std::int64_t positions_of_all = statistics.num_elements() / a.groups * a.positions;
   c.sizes(0, positions_of_all);
-  c.expect(statistics[1] == a.groups && features % a.groups == 0 &&
-               positions_of_all * features == c.shape(0).num_elements(),
+  c.expect(features % a.groups == 0 && positions_of_all * features == c.shape(0).num_elements(),
            "groups that fit");
   if (!is_gradient) {
     c.same_shape(2, c.shape(1));

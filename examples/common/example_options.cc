@@ -98,13 +98,18 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   declare(flags, options);
   if (add_more) add_more(flags);
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  if (!options.mesh.empty()) {
+    const ExampleOptions defaults;
+    if (options.strategy == defaults.strategy) options.strategy = "mesh";
+    if (options.devices == defaults.devices) options.devices = "";  // a CPU for each position
+  }
   try {
     load_plugin(options);
     check(options);
     if (!options.virtual_gpus.empty()) {
       set_virtual_gpus(parse_virtual_gpus("--virtual-gpus", options.virtual_gpus));
     }
-    (void)parse_devices(options.devices);
+    if (!options.devices.empty()) (void)parse_devices(options.devices);
   } catch (const Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 2;

@@ -27,7 +27,6 @@ struct GptOptions : ExampleOptions {
   double top_p = 1.0;
   double min_accuracy = 0.0;
   std::int64_t max_memory = 0;
-  std::string mesh = "", blocks = "";
   bool explain = false;
 
   void add_to(Flags& flags) {
@@ -44,8 +43,6 @@ struct GptOptions : ExampleOptions {
     flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");
     flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
     flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
-    flags.add("--mesh", mesh, "instead of --strategy and --devices: CPUs, as data=2,model=2");
-    flags.add("--blocks", blocks, "of the mesh, which determine the bits; none: its positions");
     flags.add("--explain", explain, "prints what a step on the mesh costs a device, and ends");
     flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
   }
@@ -109,17 +106,6 @@ std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
   return tokenizer.decode(tokens.host_span<std::int64_t>());
 }
 
-/// Returns the strategy of the flags. On a mesh, layers are sharded over the axis "model".
-std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
-  if (options.mesh.empty()) return make_strategy(options);
-  MeshOptions mesh{.mesh = DeviceMesh::parse(options.mesh)};
-  for (const MeshAxis& axis : mesh.mesh.axes()) {
-    if (axis.name == "model") mesh.layout = transformer_tensor_parallel();
-  }
-  if (!options.blocks.empty()) mesh.blocks = DeviceMesh::parse(options.blocks).axes();
-  return std::make_unique<MeshStrategy>(*resolver_from_environment(), mesh);
-}
-
 /// Prints what a step of training costs a device of the mesh; the model gets no memory.
 int explain(Strategy& strategy, const GptOptions& options) {
   auto* const mesh = dynamic_cast<MeshStrategy*>(&strategy);
@@ -142,18 +128,14 @@ int explain(Strategy& strategy, const GptOptions& options) {
 }
 
 int run(GptOptions options) {
-  if (options.explain) return explain(*strategy_of(options), options);
+  if (options.explain) return explain(*make_strategy(options), options);
   if (options.text.empty() && options.load.empty())
     fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
-  if (!options.mesh.empty()) {
-    const int positions = DeviceMesh::parse(options.mesh).num_positions();
-    options.devices = "cpu:0-" + std::to_string(positions - 1);
-  }
+  std::unique_ptr<Strategy> strategy = make_strategy(options);
   if (options.max_memory > 0) {
-    for (const Device& device : parse_devices(options.devices))
+    for (const Device& device : strategy->worker_devices())
       set_memory_limit(device, static_cast<std::size_t>(options.max_memory) << 20);
   }
-  std::unique_ptr<Strategy> strategy = strategy_of(options);
   if (const auto code = strategy->serve()) return *code;  // a task that does not train
   print_setup(options, *strategy);
   std::string text, learnt;

@@ -34,10 +34,9 @@ Shape Dense::build(const Shape& input) {
 }
 
 Tensor Dense::call(const Tensor& input, CallContext) const {
-  const Tensor x = internal::rows_of_features(input, weight(0).shape()[0]);
+  internal::require_features(input, weight(0).shape()[0]);
   const Tensor bias = options_.use_bias ? weight(1).value() : Tensor();
-  const Tensor y = internal::dense_product(x, weight(0).value(), bias, activation_);
-  return internal::like_input(y, input);
+  return internal::dense_product(input, weight(0).value(), bias, activation_);
 }
 
 Tensor internal::dense_product(const Tensor& x, const Tensor& kernel, const Tensor& bias,
@@ -74,8 +73,8 @@ Tensor Embedding::call(const Tensor& input, CallContext) const {
 }
 
 Tensor Embedding::logits(const Tensor& x) const {
-  const Tensor rows = internal::rows_of_features(x, output_dim_);
-  return internal::like_input(matmul(rows, weight(0).value(), {.transpose_b = true}), x);
+  internal::require_features(x, output_dim_);
+  return matmul(x, weight(0).value(), {.transpose_b = true});
 }
 
 // Learnt positions.

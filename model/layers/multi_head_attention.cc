@@ -87,11 +87,6 @@ Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
 
 namespace {
 
-/// Reshapes [batch, steps, features] to a matrix.
-Tensor as_rows(const Tensor& x) {
-  return reshape(x, Shape{x.shape()[0] * x.shape()[1], x.shape()[2]});
-}
-
 /// Reshapes a kernel of three dimensions to a matrix with `rows` rows.
 Tensor as_matrix(const Tensor& kernel, std::int64_t rows) {
   return reshape(kernel, Shape{rows, kernel.num_elements() / rows});
@@ -164,7 +159,7 @@ Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const std::size_t first = number * (options_.use_bias ? 2 : 1);
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);
   const Tensor bias = options_.use_bias ? reshape(weight(first + 1).value(), {-1}) : Tensor();
-  const Tensor y = internal::dense_product(as_rows(x), kernel, bias);
+  const Tensor y = internal::dense_product(x, kernel, bias);
   const std::int64_t num_heads = number == 0 ? num_heads_ : num_key_value_heads();
   const Shape heads{x.shape()[0], x.shape()[1], num_heads, kernel.shape()[1] / num_heads};
   return transpose(reshape(y, heads), {0, 2, 1, 3});
@@ -239,12 +234,11 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const Tensor mixed = attend(query, key, value, seen_by(inputs), context);
   const Tensor heads = transpose(mixed, {0, 2, 1, 3});
   const std::int64_t length = heads.shape()[2] * heads.shape()[3];
-  const Tensor rows = reshape(heads, Shape{heads.shape()[0] * heads.shape()[1], length});
+  const Tensor merged = reshape(heads, Shape{heads.shape()[0], heads.shape()[1], length});
   const std::size_t last = options_.use_bias ? 6 : 3;
   const Tensor kernel = as_matrix(weight(last).value(), length);
   const Tensor bias = options_.use_bias ? weight(last + 1).value() : Tensor();
-  const Tensor y = internal::dense_product(rows, kernel, bias);
-  const Tensor result = reshape(y, query_input.shape().with_dim(2, kernel.shape()[1]));
+  const Tensor result = internal::dense_product(merged, kernel, bias);
   MaskScope::set_mask(result, MaskScope::mask_of(query_input));
   return {result};
 }

@@ -86,11 +86,8 @@ std::vector<Tensor> Recurrent::inputs_of_steps(const Tensor& input, CallContext 
   Tensor x = input;
   if (context.training && options_.dropout > 0.0)
     x = internal::drop_channels(x, options_.dropout, next_random_key());
-  const std::int64_t rows = x.shape()[0], steps = x.shape()[1], features = x.shape()[2];
-  const Tensor flat = reshape(swapped(x), Shape{steps * rows, features});
   const Tensor bias = options_.use_bias ? input_bias() : Tensor();
-  const Tensor products = internal::dense_product(flat, weight(0).value(), bias);
-  std::vector<Tensor> parts = unstack(reshape(products, Shape{steps, rows, gates_ * units_}));
+  std::vector<Tensor> parts = unstack(internal::dense_product(swapped(x), weight(0).value(), bias));
   if (options_.go_backwards) std::ranges::reverse(parts);
   return parts;
 }

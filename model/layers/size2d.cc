@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/size2d.h"
 
-#include <algorithm>
 #include <array>
 
 #include "core/names.h"
@@ -67,17 +66,10 @@ void require_features(const Shape& example) {
        "expected examples of shape [..., features], got scalars; use Flatten() or Input{{1}}");
 }
 
-Tensor rows_of_features(const Tensor& input, std::int64_t features) {
+void require_features(const Tensor& input, std::int64_t features) {
   internal::require(input.rank() >= 2 && input.shape()[-1] == features,
                     "its weights were made for ", features,
                     " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
-  if (input.rank() == 2) return input;
-  return reshape(input,
-                 Shape{input.num_elements() / std::max<std::int64_t>(1, features), features});
-}
-
-Tensor like_input(const Tensor& rows, const Tensor& input) {
-  return input.rank() == 2 ? rows : reshape(rows, input.shape().with_dim(-1, rows.shape()[1]));
 }
 
 }  // namespace internal

@@ -43,8 +43,8 @@ Tensor SwiGLU::product(const Tensor& x, std::size_t number) const {
 }
 
 Tensor SwiGLU::call(const Tensor& input, CallContext) const {
-  const Tensor x = internal::rows_of_features(input, weight(0).shape()[0]);
-  return internal::like_input(product(silu(product(x, 0)) * product(x, 1), 2), input);
+  internal::require_features(input, weight(0).shape()[0]);
+  return product(silu(product(input, 0)) * product(input, 1), 2);
 }
 
 // A block of a transformer.

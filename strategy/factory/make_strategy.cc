@@ -11,6 +11,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/fully_sharded_strategy.h"
+#include "tutti/strategy/mesh/mesh_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/strategies.h"
 #ifndef TUTTI_WITHOUT_GRPC
@@ -40,10 +41,13 @@ void warn_of_unused_options(const StrategySpec& spec) {
                             join(owners), "; ", spec.strategy, " does not use it"));
   };
   const std::vector<std::string> sharded = {"fully_sharded"}, servers = {"parameter_server"},
+                                 mesh = {"mesh"},
                                  workers = {"multi_worker_mirrored", "fully_sharded",
-                                            "parameter_server"};
+                                            "parameter_server", "mesh"};
   warn_unless_used("stage", spec.stage, defaults.stage, sharded);
   warn_unless_used("min_shard_bytes", spec.min_shard_bytes, defaults.min_shard_bytes, sharded);
+  warn_unless_used("mesh", spec.mesh, defaults.mesh, mesh);
+  warn_unless_used("blocks", spec.blocks, defaults.blocks, mesh);
   warn_unless_used("replicas_to_aggregate", spec.replicas_to_aggregate,
                    defaults.replicas_to_aggregate, servers);
   warn_unless_used("parameter_servers", spec.parameter_servers, defaults.parameter_servers,
@@ -100,6 +104,24 @@ std::unique_ptr<Strategy> make_fully_sharded(const StrategySpec& spec) {
   return std::make_unique<FullyShardedStrategy>(*resolver_from_environment(), options);
 }
 
+std::unique_ptr<Strategy> make_mesh(const StrategySpec& spec) {
+  MeshOptions options{.local = local_options(spec)};
+  std::vector<Device>& devices = options.local.devices.devices;
+  if (!spec.mesh.empty()) {
+    options.mesh = DeviceMesh::parse(spec.mesh);
+  } else {
+    if (devices.empty()) devices = default_devices();
+    options.mesh = {{"data", static_cast<int>(devices.size())}};
+  }
+  for (const MeshAxis& axis : options.mesh.axes()) {
+    if (axis.name == "model") options.layout = transformer_tensor_parallel();
+    if (axis.name == "sequence") options.sequence_axis = axis.name;
+  }
+  if (!spec.blocks.empty()) options.blocks = DeviceMesh::parse(spec.blocks).axes();
+  options.cluster.way = parse_way(spec.transport);
+  return std::make_unique<MeshStrategy>(*resolver_from_environment(), options);
+}
+
 #ifdef TUTTI_WITHOUT_GRPC
 std::unique_ptr<Strategy> make_parameter_server(const StrategySpec&) {
   fail(ErrorCode::kUnimplemented,
@@ -137,9 +159,14 @@ std::unique_ptr<Strategy> make_tpu(const StrategySpec& spec) {
 }  // namespace
 
 std::vector<std::string> strategy_names() {
-  return {
-      "one_device",       "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
-      "parameter_server", "tpu"};
+  return {"one_device",
+          "mirrored",
+          "central_storage",
+          "fully_sharded",
+          "multi_worker_mirrored",
+          "parameter_server",
+          "mesh",
+          "tpu"};
 }
 
 std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
@@ -147,6 +174,7 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
   if (spec.strategy == "multi_worker_mirrored") return make_multi_worker(spec);
   if (spec.strategy == "parameter_server") return make_parameter_server(spec);
   if (spec.strategy == "fully_sharded") return make_fully_sharded(spec);
+  if (spec.strategy == "mesh") return make_mesh(spec);
   if (spec.strategy == "tpu") return make_tpu(spec);
   const LocalStrategyOptions local = local_options(spec);
   if (spec.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
@@ -195,6 +223,9 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
             "too");
   flags.add("--min-shard-bytes", spec.min_shard_bytes,
             "of fully_sharded: smaller variables are mirrored");
+  flags.add("--mesh", spec.mesh, "of mesh: sizes of its axes, data=2,model=2");
+  flags.add("--blocks", spec.blocks,
+            "of mesh: blocks along its axes, which determine the bits; none: its sizes");
   flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "sync_replicas"},
                    "how workers of parameter servers keep pace");
   flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,

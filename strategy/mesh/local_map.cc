@@ -196,14 +196,13 @@ Tensor LocalMapContext::send_receive(const Tensor& x, std::string_view axis, int
                                      const SourceLocation& where) const {
   const int count = size(axis);
   shift = (shift % count + count) % count;
-  const int from = (index(axis) + count - shift) % count;
   return exchanged(
       x, axis, where,
-      [&x, shift, from](MeshPosition& position, AxisSet axes) {
+      [&x, shift, count](MeshPosition& position, AxisSet axes) {
         if (shift == 0) return x;
-        return position
-            .exchange(x, axes, ExchangeKind::kSendReceive, shift)[static_cast<std::size_t>(from)]
-            .to(position.device());
+        std::vector<int> senders;
+        for (int i = 0; i < count; ++i) senders.push_back((i + count - shift) % count);
+        return position.received(x, axes, ExchangeKind::kSendReceive, senders);
       },
       [context = *this, axis = std::string(axis), shift, where](const Tensor& gradient) {
         return context.send_receive(gradient, axis, -shift, where);
@@ -216,9 +215,8 @@ Tensor LocalMapContext::broadcast(const Tensor& x, std::string_view axis, int ro
   return exchanged(
       x, axis, where,
       [&x, root](MeshPosition& position, AxisSet axes) {
-        return position
-            .exchange(x, axes, ExchangeKind::kBroadcast, root)[static_cast<std::size_t>(root)]
-            .to(position.device());
+        const auto count = static_cast<std::size_t>(position.grid().size(axes));
+        return position.received(x, axes, ExchangeKind::kBroadcast, std::vector(count, root));
       },
       [context = *this, axis = std::string(axis), root, where](const Tensor& gradient) {
         return context.reduce(gradient, axis, root, where);

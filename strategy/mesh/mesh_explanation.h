@@ -101,6 +101,8 @@ class ExplainedGroups final : public MeshGroups {
                                           const std::string& name) override;
   std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim, const std::vector<Tensor>& own,
                                               const std::string& name) override;
+  std::vector<Tensor> receive(AxisSet axes, const std::vector<int>& senders,
+                              const std::vector<Tensor>& own, const std::string& name) override;
   std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
                                        const std::string& name) override;
   std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,

@@ -31,8 +31,8 @@ Tensor part_along(const Tensor& value, int dim, int count, int index) {
   return slice(value, begin, sizes);
 }
 
-bool MeshGroups::fits(const MeshGrid& grid, int count) {
-  const std::vector<MeshAxis>& axes = grid.mesh().axes();
+bool MeshGroups::fits(const DeviceMesh& devices, int count) {
+  const std::vector<MeshAxis>& axes = devices.axes();
   for (std::size_t i = axes.size(); i-- > 0 && count > 1;) {
     if (count % axes[i].size != 0) return axes[i].size % count == 0;
     count /= axes[i].size;
@@ -46,8 +46,13 @@ MeshGroups::Workers& MeshGroups::workers_of(AxisSet axes) {
   const std::uint64_t connection = team ? team->connection() : 0;
   if (!workers.members.empty() && workers.connection == connection) return workers;
   std::set<int> members;
-  for (const int position : grid_.group(first_own(), axes)) members.insert(worker_of(position));
+  const std::vector<int> group = grid_.group(first_own(), axes);
+  for (const int position : group) members.insert(worker_of(position));
   workers.members.assign(members.begin(), members.end());
+  const std::size_t of_worker = group.size() / members.size();
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    workers.are_in_order &= worker_of(group[i]) == workers.members[i / of_worker];
+  }
   workers.connection = connection;
   workers.communicator = nullptr;
   if (members.size() > 1) {  // true on all workers or on none
@@ -57,10 +62,16 @@ MeshGroups::Workers& MeshGroups::workers_of(AxisSet axes) {
   return workers;
 }
 
+std::vector<int> MeshGroups::members_of(int position, AxisSet axes, int worker) const {
+  std::vector<int> members = grid_.group(position, axes);
+  std::erase_if(members, [&](int member) { return worker_of(member) != worker; });
+  return members;
+}
+
 std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
   std::map<int, std::vector<int>> groups;  // by first member of the whole group
   for (int p = first_own(); p < first_own() + num_own(); ++p) {
-    groups[grid_.group(p, axes).front()].push_back(p);
+    groups.try_emplace(grid_.group(p, axes).front(), members_of(p, axes, worker_of(p)));
   }
   std::vector<std::vector<int>> result;
   for (auto& [first, members] : groups) result.push_back(std::move(members));
@@ -125,17 +136,10 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
     const std::int64_t total = std::ssize(own) * own.front().num_elements();
     MutableTensor packed(Shape{total}, dtype, Device{}), all(Shape{total}, dtype, Device{});
     std::byte* to = packed.data();
-    const auto members_of = [&](const std::vector<int>& local, int worker) {
-      std::vector<int> members;
-      for (const int member : grid_.group(local.front(), axes)) {
-        if (worker_of(member) == worker) members.push_back(member);
-      }
-      return members;
-    };
     for (const int worker : workers.members) {
       for (const std::vector<int>& local : groups) {
         for (const int sender : local) {
-          for (const int receiver : members_of(local, worker)) {
+          for (const int receiver : members_of(local.front(), axes, worker)) {
             to = std::ranges::copy(piece(sender, receiver).to(Device{}).bytes(), to).out;
           }
         }
@@ -148,7 +152,7 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
     std::int64_t next = 0;
     for (const int worker : workers.members) {
       for (const std::vector<int>& local : groups) {
-        for (const int sender : members_of(local, worker)) {
+        for (const int sender : members_of(local.front(), axes, worker)) {
           for (const int receiver : local) {
             received[{sender, receiver}] =
                 parts.detached_rows(next, shape.num_elements()).detached_reshape(shape);
@@ -165,6 +169,70 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
       const bool is_here = worker_of(member) == worker_of(p);
       parts.push_back(is_here ? piece(member, p) : received.at({member, p}));
     }
+  }
+  return result;
+}
+
+std::vector<Tensor> MeshGroups::receive(AxisSet axes, const std::vector<int>& senders,
+                                        const std::vector<Tensor>& own, const std::string& name) {
+  Workers& workers = workers_of(axes);
+  const std::vector<std::vector<int>> groups = own_groups(axes);
+  const auto sender_of = [&](int receiver) {
+    const int sender = senders[static_cast<std::size_t>(grid_.index(receiver, axes))];
+    return grid_.group(receiver, axes)[static_cast<std::size_t>(sender)];
+  };
+  // Returns the positions of worker `from` whose values worker `to` needs, each once.
+  const auto sent = [&](int from, int to) {
+    std::vector<int> values;
+    for (const std::vector<int>& local : groups) {
+      for (const int receiver : members_of(local.front(), axes, to)) {
+        const int sender = sender_of(receiver);
+        if (worker_of(sender) == from && !std::ranges::count(values, sender)) {
+          values.push_back(sender);
+        }
+      }
+    }
+    return values;
+  };
+  std::map<int, Tensor> values;  // by position
+  for (int p = 0; p < num_own(); ++p) values[first_own() + p] = own[static_cast<std::size_t>(p)];
+  if (workers.communicator) {
+    const Shape& shape = own.front().shape();
+    const auto size = static_cast<std::size_t>(shape.num_elements());
+    const DType dtype = own.front().dtype();
+    const int here = worker_of(first_own());
+    std::vector<std::size_t> to_worker, from_worker;
+    std::vector<int> incoming;
+    std::vector<Tensor> outgoing;
+    for (const int worker : workers.members) {
+      const std::vector<int> to = worker == here ? std::vector<int>() : sent(here, worker);
+      const std::vector<int> from = worker == here ? std::vector<int>() : sent(worker, here);
+      for (const int position : to) outgoing.push_back(values.at(position).to(Device{}));
+      to_worker.push_back(to.size() * size);
+      from_worker.push_back(from.size() * size);
+      incoming.insert(incoming.end(), from.begin(), from.end());
+    }
+    const auto rows = [&](std::size_t count) {
+      return Shape{static_cast<std::int64_t>(count) * shape.num_elements()};
+    };
+    MutableTensor packed(rows(outgoing.size()), dtype, Device{});
+    MutableTensor all(rows(incoming.size()), dtype, Device{});
+    std::byte* next = packed.data();
+    for (const Tensor& value : outgoing) next = std::ranges::copy(value.bytes(), next).out;
+    workers.communicator->all_to_all({packed.data(), outgoing.size() * size, dtype},
+                                     {all.data(), incoming.size() * size, dtype}, to_worker,
+                                     from_worker, {.name = name}, SourceLocation());
+    const Tensor received = all.freeze();
+    for (std::size_t i = 0; i < incoming.size(); ++i) {
+      values[incoming[i]] = received
+                                .detached_rows(static_cast<std::int64_t>(i) * shape.num_elements(),
+                                               shape.num_elements())
+                                .detached_reshape(shape);
+    }
+  }
+  std::vector<Tensor> result;
+  for (int p = first_own(); p < first_own() + num_own(); ++p) {
+    result.push_back(values.at(sender_of(p)));
   }
   return result;
 }
@@ -215,6 +283,31 @@ std::vector<Tensor> MeshGroups::sum_here(const MeshSum& sum) const {
         values.push_back(part_along(value, sum.dim, count, part));
       }
       result = reduce_values(&services_, ReduceOp::kSum, values, device_of(p));
+    }
+    by_position.push_back(result.to(device_of(p)));
+  }
+  return by_position;
+}
+
+/// A canonical sum needs consecutive values: a worker with others receives all of them instead.
+std::vector<Tensor> MeshGroups::sum_gathered(const MeshSum& sum, const std::string& name) {
+  const std::vector<std::vector<Tensor>> values = gather(sum.axes, sum.own, name);
+  const DType dtype = sum.own.front().dtype(), wide = PartialSums::sum_dtype(dtype);
+  const int count = grid_.size(sum.parts);
+  const NoDeviceScope where_they_are;
+  std::map<std::pair<int, int>, Tensor> results;  // by first member and part
+  std::vector<Tensor> by_position;
+  for (int p = first_own(); p < first_own() + num_own(); ++p) {
+    const int part = grid_.index(p, sum.parts);
+    Tensor& result = results[{grid_.group(p, sum.axes).front(), part}];
+    if (!result.defined()) {
+      std::vector<Tensor> parts;
+      for (const Tensor& value : values[static_cast<std::size_t>(p - first_own())]) {
+        const Tensor own = part_along(value.to(Device{}), sum.dim, count, part);
+        parts.push_back(wide == dtype ? own : cast(own, wide));
+      }
+      result = reduce_values(&services_, ReduceOp::kSum, parts, Device{});
+      if (wide != dtype) result = cast(result, dtype);
     }
     by_position.push_back(result.to(device_of(p)));
   }
@@ -317,8 +410,9 @@ std::shared_ptr<MeshSums> MeshGroups::start_sums(const std::vector<MeshSum>& sum
   started->results_.resize(sums.size());
   for (std::size_t s = 0; s < sums.size(); ++s) {
     const MeshSum& sum = sums[s];
-    if (!workers_of(sum.axes).communicator) {
-      started->results_[s] = sum_here(sum);
+    const Workers& workers = workers_of(sum.axes);
+    if (!workers.communicator || !workers.are_in_order) {
+      started->results_[s] = workers.communicator ? sum_gathered(sum, name) : sum_here(sum);
       continue;
     }
     const bool is_scattered = sum.parts == sum.axes;

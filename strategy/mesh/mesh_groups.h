@@ -62,14 +62,14 @@ class MeshSums {
 /// same calls. `own` holds one value per position of this process, all of one shape and dtype.
 class MeshGroups {
  public:
-  /// Both must outlive it. The positions of a worker must form a block of the grid (fits()).
+  /// Both must outlive it. The devices of a worker must form a box of the mesh (fits()).
   MeshGroups(const MeshGrid& grid, const ReplicaServices& services)
       : grid_(grid), services_(services) {}
   virtual ~MeshGroups() = default;
 
-  /// Returns true if any `count` consecutive positions, starting at a multiple of `count`, form a
-  /// block.
-  static bool fits(const MeshGrid& grid, int count);
+  /// Returns true if any `count` consecutive devices, starting at a multiple of `count`, form a box
+  /// of the mesh.
+  static bool fits(const DeviceMesh& devices, int count);
 
   /// Returns, for each position of this process, the values of its group by index.
   virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
@@ -79,6 +79,10 @@ class MeshGroups {
   virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,
                                                       const std::vector<Tensor>& own,
                                                       const std::string& name);
+  /// Returns, for each position of this process, the value of the member senders[i] of its group,
+  /// where i is the position's index.
+  virtual std::vector<Tensor> receive(AxisSet axes, const std::vector<int>& senders,
+                                      const std::vector<Tensor>& own, const std::string& name);
   /// Starts sums, which are added in the canonical order. Sums over several workers run while the
   /// caller continues.
   virtual std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
@@ -95,6 +99,7 @@ class MeshGroups {
   /// Workers that share the groups of an axis set with this one, including itself.
   struct Workers {
     std::vector<int> members;
+    bool are_in_order = true;  // each worker has consecutive values of the canonical order
     std::unique_ptr<Communicator> communicator;  // nullptr: this worker alone
     std::uint64_t connection = 0;                // WorkerTeam::connection() when it was made
   };
@@ -105,9 +110,12 @@ class MeshGroups {
   Device device_of(int position) const {
     return services_.replica_devices[static_cast<std::size_t>(position - first_own())];
   }
-  /// Returns the positions of this process by group, in increasing order.
+  /// Returns the positions of this process by group, in the order of their indices.
   std::vector<std::vector<int>> own_groups(AxisSet axes) const;
+  /// Returns the positions of a worker in the group of `position`, in the order of their indices.
+  std::vector<int> members_of(int position, AxisSet axes, int worker) const;
   std::vector<Tensor> sum_here(const MeshSum& sum) const;
+  std::vector<Tensor> sum_gathered(const MeshSum& sum, const std::string& name);
   void start_over_workers(MeshSums::OverWorkers& together, const std::vector<MeshSum>& sums,
                           const std::string& name);
 

@@ -9,6 +9,7 @@
 #include "strategy/mesh/mesh_position.h"
 #include "tensor/kernel_table.h"
 #include "tensor/op_checks.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/device_scope.h"
@@ -75,8 +76,14 @@ std::vector<Tensor> MeshPosition::resharded(const OpCall& call,
 
 std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
                                             std::span<const ShardedTensor> inputs) {
-  log_warning_once(concat("mesh: ", to_string(call.op), " has no rule for sharded inputs: each ",
-                          "position gathers them and computes the full result"));
+  std::uint64_t missing = 0;
+  for (const ShardedTensor& input : inputs) {
+    if (input.sharding.is_whole()) continue;
+    missing += num_bytes(input.spec.shape, input.spec.dtype) - input.local.num_bytes();
+  }
+  log_warning_once(concat("mesh: ", who(call.op, call.where),
+                          " has no rule for sharded inputs: ", "each position gathers ", missing,
+                          " bytes and computes the full result"));
   OpCall whole = call;
   whole.inputs = resharded(call, inputs, std::vector<Sharding>(inputs.size()));
   return run_on_parts(std::move(whole));

@@ -36,11 +36,12 @@ void ShardedValue::materialize(std::byte* to) {
 }
 
 MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
-                           AxisSet batch_axes)
+                           AxisSet batch_axes, AxisSet sequence_axes)
     : local_(local),
       grid_(grid),
       groups_(groups),
       batch_axes_(batch_axes),
+      sequence_axes_(sequence_axes),
       number_(local.services().first_replica() + local.local_replica()) {}
 
 MeshPosition::~MeshPosition() {
@@ -146,19 +147,31 @@ void give(std::vector<std::vector<Tensor>> by_sum, const std::vector<Exchange*>&
 
 }  // namespace
 
-std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes, ExchangeKind kind,
-                                           int argument) {
+std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
   Exchange own{.own = value};
-  RendezvousHeader header = header_of(kind, argument, value, axes);
+  RendezvousHeader header = header_of(ExchangeKind::kAllGather, 0, value, axes);
   const std::string call = header.signature();
   exchange_arguments<Exchange>(std::move(header), own,
                                [&](const std::vector<Exchange*>& positions) {
                                  auto groups = groups_.gather(axes, values_of(positions), call);
-                                 groups_.count(kind, axes, value.num_bytes());
+                                 groups_.count(ExchangeKind::kAllGather, axes, value.num_bytes());
                                  for (std::size_t p = 0; p < positions.size(); ++p)
                                    positions[p]->received = groups[p];
                                });
   return std::move(own.received);
+}
+
+Tensor MeshPosition::received(const Tensor& value, AxisSet axes, ExchangeKind kind,
+                              const std::vector<int>& senders) {
+  Exchange own{.own = value};
+  RendezvousHeader header = header_of(kind, senders.front(), value, axes);
+  const std::string call = header.signature();
+  exchange_arguments<Exchange>(
+      std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+        give({groups_.receive(axes, senders, values_of(positions), call)}, positions);
+        groups_.count(kind, axes, value.num_bytes());
+      });
+  return own.received.front().to(device());
 }
 
 Tensor MeshPosition::all_to_all(const Tensor& value, int from, int to, AxisSet axes) {
@@ -317,10 +330,16 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
 void MeshPosition::note_batch(const Batch& batch) {
   for (std::size_t i = 0; i < batch.element().size(); ++i) {
     const Tensor& value = batch[i];
-    const std::int64_t rows = value.rank() == 0 ? 0 : value.shape().dim(0);
-    if (batch_axes_ == 0 || rows == 0 || rows % grid_.size(batch_axes_) != 0) continue;  // not cut
-    ShardedTensor part{{}, cut(value, 0, batch_axes_).to(device()), {value.shape(), value.dtype()}};
-    part.sharding[0] = batch_axes_;
+    ShardedTensor part{{}, value, {value.shape(), value.dtype()}};
+    for (int d = 0; d < std::min(value.rank(), 2); ++d) {
+      const AxisSet axes = d == 0 ? batch_axes_ : sequence_axes_;
+      const std::int64_t size = value.shape().dim(d);
+      if (axes == 0 || size == 0 || size % grid_.size(axes) != 0) continue;  // not cut
+      part.local = cut(part.local, d, axes);
+      part.sharding[d] = axes;
+    }
+    if (part.sharding.is_whole()) continue;
+    part.local = part.local.to(device());
     batch_.emplace(value.id(), std::move(part));
   }
 }

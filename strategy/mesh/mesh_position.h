@@ -75,9 +75,10 @@ struct PositionSum {
 /// exchange values are collective.
 class MeshPosition final : public ReplicaContext, public OpPartitioner {
  public:
-  /// `batch_axes` are the axes over which batches are cut. The references must outlive the object.
+  /// `batch_axes` and `sequence_axes` are the axes over which the first and the second dimension of
+  /// batches are cut. The references must outlive the object.
   MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
-               AxisSet batch_axes);
+               AxisSet batch_axes, AxisSet sequence_axes);
   ~MeshPosition() override;
   MeshPosition(const MeshPosition&) = delete;
   MeshPosition& operator=(const MeshPosition&) = delete;
@@ -118,8 +119,11 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns the group's values combined by `op`, which must not be SUM.
   Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
   /// Returns the group's values, by index, on their devices.
-  std::vector<Tensor> exchange(const Tensor& value, AxisSet axes,
-                               ExchangeKind kind = ExchangeKind::kAllGather, int argument = 0);
+  std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
+  /// Returns the value that is sent to this position: senders[i] is the index of the member that
+  /// sends to index i.
+  Tensor received(const Tensor& value, AxisSet axes, ExchangeKind kind,
+                  const std::vector<int>& senders);
   /// Returns this position's part of a value after the dimension that is cut changes from `from` to
   /// `to`.
   Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
@@ -205,6 +209,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   const MeshGrid& grid_;
   MeshGroups& groups_;
   const AxisSet batch_axes_;
+  const AxisSet sequence_axes_;
   const int number_;
   std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by ids of its tensors
   std::map<std::uint64_t, ShardedValue*> values_;  // existing values, by number

@@ -179,10 +179,9 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
     devices.push_back({DeviceType::kCpu, i});
   }
   const DeviceMesh blocks = mesh_of_blocks(options);
-  const int own_blocks = blocks.num_positions() / workers;
-  internal::require(internal::MeshGroups::fits(internal::MeshGrid(blocks), own_blocks), kStrategy,
-                    ": each of ", workers, " workers would have ", own_blocks, " of the ",
-                    blocks.num_positions(), " positions or blocks of ", blocks.to_string(),
+  internal::require(internal::MeshGroups::fits(options.mesh, own), kStrategy, ": each of ", workers,
+                    " workers would have ", own, " of the ", positions, " positions of ",
+                    options.mesh.to_string(),
                     "; expected a number that is a product of sizes of the last axes, or divides ",
                     "the size of an axis times such a product");
   internal::require(std::ssize(devices) == own, kStrategy, ": devices: expected ", own,
@@ -237,16 +236,28 @@ MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
     : Strategy(kStrategy, std::move(setup.options), setup.team),
       team_(std::move(setup.team)),
       options_(std::move(options)),
-      grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))),
+      grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_), options_.mesh)),
       groups_(std::make_unique<internal::MeshGroups>(*grid_, extended().services())),
       batch_axes_(options_.batch_axes.empty() ? axes_of(*grid_, {{grid_->mesh().axes()[0].name}})
                                               : axes_of(*grid_, options_.batch_axes)),
-      storage_axes_(axes_of(*grid_, options_.storage_axes)) {}
+      sequence_axes_(options_.sequence_axis.empty() ? internal::AxisSet{0}
+                                                    : axes_of(*grid_, {{options_.sequence_axis}})),
+      storage_axes_(axes_of(*grid_, options_.storage_axes)) {
+  internal::require((batch_axes_ & sequence_axes_) == 0, kStrategy, ": sequence_axis '",
+                    options_.sequence_axis, "' is one of batch_axes; expected another axis");
+}
 
 MeshStrategy::~MeshStrategy() = default;
 
 std::span<const Device> MeshStrategy::replica_devices() const {
   return Strategy::replica_devices().first(1);
+}
+
+std::vector<Device> MeshStrategy::worker_devices() const {
+  const std::span<const Device> all = Strategy::replica_devices();
+  std::vector<Device> devices(all.begin(), all.end());
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());  // blocks of a device
+  return devices;
 }
 
 Layout MeshStrategy::layout_of(const Variable& variable) const {
@@ -301,7 +312,7 @@ void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& b
 
 void MeshStrategy::run_position(internal::LocalReplicaContext& local, internal::MeshGroups& groups,
                                 const std::function<void(ReplicaContext&)>& body) {
-  internal::MeshPosition position(local, *grid_, groups, batch_axes_);
+  internal::MeshPosition position(local, *grid_, groups, batch_axes_, sequence_axes_);
   const std::int64_t bucket = extended().services().communication.bytes_per_pack;
   internal::MeshReducer reducer(position, bucket == 0 ? kBytesPerBucket : bucket);
   const internal::StrategyModeScope mode({this, &position, false});
@@ -352,7 +363,8 @@ LayoutMap transformer_tensor_parallel(const std::string& axis) {
           {"(^|/)(up|gate)/bias$", {name}},
           {"(^|/)down/kernel$", {name, ""}},
           {"(^|/)embedding/embeddings$", {name, ""}},
-          {"(^|/)output/kernel$", {"", name}}};
+          {"(^|/)output/kernel$", {"", name}},
+          {"(^|/)output/bias$", {name}}};
 }
 
 Tensor relayout(const Tensor& value, const Layout& layout, const SourceLocation& where) {

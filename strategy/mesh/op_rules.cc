@@ -111,7 +111,7 @@ OpRule without_axis(const OpCall& call, int axis) {
 OpRule matrix_product(const OpCall& call) {
   const auto& attributes = call.attributes_as<MatMulAttributes>();
   constexpr std::int8_t kM = 0, kN = 1, kK = 2, kFirstBatch = 3;
-  const int rank = call.outputs[0].shape.rank();
+  const int rank = std::max(input(call, 0).rank(), input(call, 1).rank());
   OpRule rule = rule_for(call, kFirstBatch + rank - 2);
   const auto set = [&](FactorsOfTensor& tensor, int own_rank, std::int8_t row, std::int8_t column) {
     for (int d = 0; d < own_rank - 2; ++d) tensor[d] = factor(kFirstBatch + rank - own_rank + d);
@@ -121,7 +121,7 @@ OpRule matrix_product(const OpCall& call) {
   const bool ta = attributes.transpose_a, tb = attributes.transpose_b;
   set(rule.inputs[0], input(call, 0).rank(), ta ? kK : kM, ta ? kM : kK);
   set(rule.inputs[1], input(call, 1).rank(), tb ? kN : kK, tb ? kK : kN);
-  set(rule.outputs[0], rank, kM, kN);
+  set(rule.outputs[0], call.outputs[0].shape.rank(), kM, kN);
   if (call.inputs.size() == 3) rule.inputs[2][0] = kN;
   return rule;
 }
@@ -172,17 +172,18 @@ OpRule normalization_of_channels(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule that cuts only the batch: a row of the statistics [batch, groups] may represent
-/// several leading dimensions of x.
+/// Returns a rule that cuts the leading dimensions of x, which the statistics [..., groups] share.
 OpRule group_normalization(const OpCall& call) {
-  OpRule rule = rule_for(call, 1);
   const bool is_gradient = call.op == OpId::kGroupNormGrad;
-  rule.inputs[0][0] = 0;
-  rule.outputs[0][0] = 0;
-  if (is_gradient) {  // (x, gamma, mean, variance, dy) -> (dx, dgamma, dbeta)
-    for (const std::size_t i : {2, 3, 4}) rule.inputs[i][0] = 0;
-  } else {  // (x, gamma, beta) -> (y, mean, variance)
-    for (const std::size_t i : {1, 2}) rule.outputs[i][0] = 0;
+  const int num_rows = (is_gradient ? input(call, 2) : call.outputs[1].shape).rank() - 1;
+  OpRule rule = rule_for(call, num_rows);
+  for (int d = 0; d < num_rows; ++d) {
+    rule.inputs[0][d] = rule.outputs[0][d] = factor(d);
+    if (is_gradient) {  // (x, gamma, mean, variance, dy) -> (dx, dgamma, dbeta)
+      for (const std::size_t i : {2, 3, 4}) rule.inputs[i][d] = factor(d);
+    } else {  // (x, gamma, beta) -> (y, mean, variance)
+      for (const std::size_t i : {1, 2}) rule.outputs[i][d] = factor(d);
+    }
   }
   return rule;
 }

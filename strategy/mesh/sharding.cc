@@ -34,14 +34,18 @@ int MeshGrid::size(AxisSet axes) const {
 }
 
 int MeshGrid::index(int position, AxisSet axes) const {
+  const int blocks = num_positions() / devices_.num_positions();
+  int device = position / blocks, block = position % blocks;
   int index = 0, factor = 1;
   for (std::size_t i = mesh_.axes().size(); i-- > 0;) {
-    const int size = mesh_.axes()[i].size;
+    const int size = mesh_.axes()[i].size, num_devices = devices_.axes()[i].size;
+    const int blocks_here = size / num_devices;
     if ((axes >> i & 1) != 0) {
-      index += position % size * factor;
+      index += (device % num_devices * blocks_here + block % blocks_here) * factor;
       factor *= size;
     }
-    position /= size;
+    device /= num_devices;
+    block /= blocks_here;
   }
   return index;
 }
@@ -49,9 +53,9 @@ int MeshGrid::index(int position, AxisSet axes) const {
 std::vector<int> MeshGrid::group(int position, AxisSet axes) const {
   const AxisSet rest = static_cast<AxisSet>(~axes);
   const int own = index(position, rest);
-  std::vector<int> members;  // increasing, which is the order of index()
+  std::vector<int> members(static_cast<std::size_t>(size(axes)));
   for (int other = 0; other < num_positions(); ++other) {
-    if (index(other, rest) == own) members.push_back(other);
+    if (index(other, rest) == own) members[static_cast<std::size_t>(index(other, axes))] = other;
   }
   return members;
 }

@@ -32,10 +32,14 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-/// Coordinates of the positions of a mesh. A value type.
+/// Coordinates of the positions of a mesh. The positions of a device, which are its blocks, are
+/// numbered consecutively and form a box of the mesh. A value type.
 class MeshGrid {
  public:
-  explicit MeshGrid(DeviceMesh mesh) : mesh_(std::move(mesh)) {}
+  /// Makes the grid of `mesh` on a mesh of devices with the same axes, whose sizes divide those of
+  /// `mesh`.
+  MeshGrid(DeviceMesh mesh, DeviceMesh devices)
+      : mesh_(std::move(mesh)), devices_(std::move(devices)) {}
 
   const DeviceMesh& mesh() const { return mesh_; }
   int num_positions() const { return mesh_.num_positions(); }
@@ -45,9 +49,9 @@ class MeshGrid {
   AxisSet all_axes() const;
   /// Returns the number of positions that differ in these axes only.
   int size(AxisSet axes) const;
-  /// Returns the index of the position in its group(), in row-major order.
+  /// Returns the index of the position in its group(): row-major in the coordinates of `axes`.
   int index(int position, AxisSet axes) const;
-  /// Returns the positions that differ from `position` in these axes only, by index().
+  /// Returns the positions that differ from `position` in these axes only, in the order of index().
   std::vector<int> group(int position, AxisSet axes) const;
 
   /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
@@ -63,7 +67,7 @@ class MeshGrid {
 
  private:
   std::string names(AxisSet axes) const;
-  DeviceMesh mesh_;
+  DeviceMesh mesh_, devices_;
 };
 
 }  // namespace tutti::internal

@@ -11,8 +11,8 @@ namespace {
 /// x viewed as [batch, positions, groups, channels of a group]; a *pair* is a batch row and a
 /// group.
 struct Extent {
-  explicit Extent(const KernelCall& call, std::int64_t batch_)
-      : batch(batch_),
+  Extent(const KernelCall& call, std::int64_t num_statistics)
+      : batch(num_statistics / call.attributes_as<GroupNormAttributes>().groups),
         positions(call.attributes_as<GroupNormAttributes>().positions),
         groups(call.attributes_as<GroupNormAttributes>().groups),
         channels(call.inputs[1].shape.num_elements() / groups) {}
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void forward(const KernelCall& call) {
-  const Extent extent(call, call.outputs[1].shape[0]);
+  const Extent extent(call, call.outputs[1].shape.num_elements());
   const int lanes = Teams::lanes_for(extent.positions * extent.channels);
   if (extent.num_pairs() == 0) return;
   launch_cooperative(normalize<T>, Teams::blocks_for_rows(extent.num_pairs(), lanes), kThreads,
@@ -206,7 +206,7 @@ void gradient_of_parameters(const KernelCall& call, const Extent& extent) {
 
 template <class T>
 void backward(const KernelCall& call) {
-  const Extent extent(call, call.inputs[2].shape[0]);
+  const Extent extent(call, call.inputs[2].shape.num_elements());
   const int lanes = Teams::lanes_for(extent.positions * extent.channels);
   if (extent.num_pairs() > 0) {
     launch_cooperative(gradient_of_x<T>, Teams::blocks_for_rows(extent.num_pairs(), lanes),

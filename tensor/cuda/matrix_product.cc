@@ -10,6 +10,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
 #include "tensor/cuda/math_libraries.h"
+#include "tensor/matmul_extent.h"
 
 namespace tutti::cuda {
 
@@ -238,27 +239,22 @@ namespace {
 
 MatrixProduct product_of(const KernelCall& call) {
   const auto& attributes = call.attributes_as<MatMulAttributes>();
-  const Shape& a = call.inputs[0].shape;
-  const Shape& b = call.inputs[1].shape;
-  const Shape& c = call.outputs[0].shape;
+  const internal::MatMulExtent extent(attributes, call.inputs[0].shape, call.inputs[1].shape,
+                                      call.outputs[0].shape);
   MatrixProduct p;
   p.dtype = call.inputs[0].dtype;
-  p.m = c.dim(-2);
-  p.n = c.dim(-1);
-  p.k = a.dim(attributes.transpose_a ? -2 : -1);
-  p.batch = c.num_elements() / (p.m * p.n);
+  p.m = extent.m;
+  p.n = extent.n;
+  p.k = extent.k;
+  p.batch = extent.batch;
   p.transpose_a = attributes.transpose_a;
   p.transpose_b = attributes.transpose_b;
-  p.a_is_shared = a.rank() == 2;
-  p.b_is_shared = b.rank() == 2;
+  p.a_is_shared = extent.a_is_shared;
+  p.b_is_shared = extent.b_is_shared;
   p.a = call.inputs[0].data;
   p.b = call.inputs[1].data;
   p.bias = call.inputs.size() > 2 ? call.inputs[2].data : nullptr;
   p.c = call.outputs[0].data;
-  // Many matrices times one matrix: one large product instead of many small ones.
-  if (p.batch > 1 && p.b_is_shared && !p.a_is_shared && !p.transpose_a) {
-    p.m *= std::exchange(p.batch, 1);
-  }
   return p;
 }
 

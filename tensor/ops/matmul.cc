@@ -61,13 +61,14 @@ Tensor dense(const Operand& x, const Operand& kernel, const Operand& bias,
   check_kinds(x, kernel);
   defined(OpId::kMatMul, bias);
   require_same_dtype(OpId::kMatMul, x.tensor, bias.tensor, x.where);
-  if (x.shape().rank() != 2 || kernel.shape().rank() != 2) {
-    fail_op(OpId::kMatMul, x.where, "expected x [batch, in] and kernel [in, out], got ", x.shape(),
-            " and ", kernel.shape(), "; call flatten_rows(x)");
+  if (kernel.shape().rank() != 2 || x.shape()[-1] != kernel.shape()[0]) {
+    fail_op(OpId::kMatMul, x.where, "expected x [batch, ..., in] and kernel [in, out], got ",
+            x.shape(), " and ", kernel.shape(),
+            kernel.shape().rank() == 2 && x.shape().rank() > 2 ? "; call flatten_rows(x)" : "");
   }
   const Shape shape = product_shape(x, kernel, {});
-  if (bias.shape() != Shape{shape[1]}) {
-    fail_op(OpId::kMatMul, x.where, "the bias does not fit; expected [", shape[1], "], got ",
+  if (bias.shape() != Shape{shape[-1]}) {
+    fail_op(OpId::kMatMul, x.where, "the bias does not fit; expected [", shape[-1], "], got ",
             bias.shape());
   }
   return dispatch_one({OpId::kMatMul,

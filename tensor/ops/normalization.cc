@@ -128,9 +128,11 @@ std::int64_t product(const std::int64_t* first, const std::int64_t* last) {
   return std::accumulate(first, last, std::int64_t{1}, std::multiplies<>());
 }
 
-Tensor normalize(const Operand& x, const Operand& gamma, const Operand& beta, std::int64_t batch,
-                 const GroupNormAttributes& attributes) {
-  const Shape statistics{batch, attributes.groups};
+/// `rows`: the first dimensions of x, which have statistics of their own.
+Tensor normalize(const Operand& x, const Operand& gamma, const Operand& beta,
+                 std::vector<std::int64_t> rows, const GroupNormAttributes& attributes) {
+  rows.push_back(attributes.groups);
+  const Shape statistics(rows);
   std::vector<Tensor> outputs =
       dispatch({OpId::kGroupNorm,
                 {x.tensor, gamma.tensor, beta.tensor},
@@ -155,7 +157,7 @@ Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
   const Shape features(std::vector<std::int64_t>(first, s.end()));
   check_parameter(kName, x, gamma.tensor, features);
   check_parameter(kName, x, beta.tensor, features);
-  return normalize(x, gamma, beta, product(s.begin(), first), {1, 1, options.epsilon});
+  return normalize(x, gamma, beta, {s.begin(), first}, {1, 1, options.epsilon});
 }
 
 Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
@@ -172,7 +174,7 @@ Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
   check_parameter(to_string(op), x, gamma.tensor, Shape{channels});
   check_parameter(to_string(op), x, beta.tensor, Shape{channels});
   const std::int64_t positions = product(s.begin() + 1, s.end() - 1);
-  return normalize(x, gamma, beta, s[0], {positions, options.groups, options.epsilon});
+  return normalize(x, gamma, beta, {s[0]}, {positions, options.groups, options.epsilon});
 }
 
 std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
@@ -184,9 +186,11 @@ std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, cons
     require_same_dtype(op, x.tensor, defined(op, *other), dy.where);
   }
   const std::int64_t features = gamma.tensor.num_elements();
-  const bool fits = dy.shape() == x.shape() && mean.shape() == variance.shape() &&
-                    mean.shape().rank() == 2 && mean.shape()[1] == attributes.groups &&
-                    mean.shape()[0] * attributes.positions * features == x.tensor.num_elements();
+  const bool fits =
+      dy.shape() == x.shape() && mean.shape() == variance.shape() && mean.shape().rank() >= 1 &&
+      mean.shape()[-1] == attributes.groups &&
+      mean.tensor.num_elements() / attributes.groups * attributes.positions * features ==
+          x.tensor.num_elements();
   if (!fits) {
     fail_op(op, dy.where, "shapes do not belong to one normalisation; got input ", x.shape(),
             ", gamma ", gamma.shape(), ", mean ", mean.shape(), ", variance ", variance.shape(),

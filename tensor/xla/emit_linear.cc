@@ -15,6 +15,13 @@ Hlo as_batch_of_matrices(const Hlo& x) {
 
 Hlo product_of(const Hlo& a, const Hlo& b, const MatMulAttributes& how, const Shape& shape) {
   HloText& text = *a.text;
+  if (how.sum_over_batch) {
+    const auto rows = [&](const Hlo& x) {
+      const std::int64_t columns = x.shape.dim(-1);
+      return text.reshape(x, {x.shape.num_elements() / columns, columns});
+    };
+    return text.dot(rows(a), rows(b), {}, {}, 0, 0, shape);
+  }
   const int rank_a = a.shape.rank(), rank_b = b.shape.rank();
   const std::int64_t contract_a = how.transpose_a ? rank_a - 2 : rank_a - 1;
   const std::int64_t contract_b = how.transpose_b ? rank_b - 1 : rank_b - 2;

@@ -148,10 +148,12 @@ std::vector<double> losses_on(MeshOptions options, const std::string& devices) {
 }
 
 TEST(MeshOnGpus, TrainingHasLossesOfCpus) {
-  MeshOptions layers;
+  MeshOptions layers, sequences;
+  sequences.mesh = {{"data", 1}, {"sequence", 2}};
+  sequences.sequence_axis = "sequence";
   layers.mesh = {{"data", 1}, {"model", 2}};
   layers.layout = transformer_tensor_parallel();
-  for (const MeshOptions& options : {layers, fully_sharded(2)}) {
+  for (const MeshOptions& options : {layers, sequences, fully_sharded(2)}) {
     SCOPED_TRACE(options.mesh.to_string());
     const std::vector<double> expected = losses_on(options, "cpu:0-1");
     const std::vector<double> actual = losses_on(options, "gpu:0-1");

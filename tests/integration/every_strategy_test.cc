@@ -246,7 +246,7 @@ Weights estimated(const std::shared_ptr<Strategy>& strategy) {
 
 TEST(TrainingSemantics, FitEstimatorAndCustomLoopAgreeUnderEveryStrategy) {
   for (const char* const name : {"one_device", "mirrored", "central_storage", "fully_sharded",
-                                 "parameter_server", "multi_worker_mirrored"}) {
+                                 "parameter_server", "multi_worker_mirrored", "mesh"}) {
     SCOPED_TRACE(name);
     const auto make = [&]() -> std::shared_ptr<Strategy> {
       const bool is_one = std::string_view(name) == "one_device";

@@ -46,6 +46,11 @@ RUNS = [
     ("OMP_NUM_THREADS=2", FOUR, {"OMP_NUM_THREADS": "2"}),
     ("OMP_NUM_THREADS=3", FOUR, {"OMP_NUM_THREADS": "3"}),
 ]
+# Positions of a mesh have equal parts of a batch, and their dropout and statistics are those of the global batch.
+WHOLE_BATCHES = [
+    ("mesh", ["--strategy", "mesh"] + FOUR, {}),
+    ("mesh, 4 blocks on 2 devices", ["--strategy", "mesh", "--devices", "cpu:0-1", "--blocks", "data=4"], {}),
+]
 ONE_REPLICA = [
     ("one_device", ["--strategy", "one_device", "--devices", "cpu:0"], {}),
     ("mirrored, 1 replica", ["--strategy", "mirrored", "--devices", "cpu:0"], {}),
@@ -94,7 +99,7 @@ def start_variant(pool, arguments, variant, folder):
         return [(name, pool.submit(run, arguments.program, flags + steps + more, environment, folder))
                 for name, more, environment in runs]
 
-    four = start(RUNS)
+    four = start(RUNS + (WHOLE_BATCHES if variant == "batch-256" else []))
     four.append((f"stopped at step {arguments.steps // 2} and resumed",
                  pool.submit(run_resumed, arguments.program, variant, flags, arguments.steps, folder)))
     return four, start(ONE_REPLICA)

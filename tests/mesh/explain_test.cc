@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "tests/mesh/mesh_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -131,6 +132,19 @@ TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {
   EXPECT_EQ(variables, 4u * (8 + 512 + 64 + 512));
 }
 
+TEST(MeshExplain, BlocksDoNotChangeVariablesOfDevice) {
+  for (const std::vector<MeshAxis>& blocks :
+       {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {
+    MeshStrategy strategy(on_mesh({{"data", 1}, {"model", 2}}, kPair, blocks));
+    const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
+    std::uint64_t variables = 0;
+    for (const MeshReport::VariableCost& each : report.variables) {
+      if (each.shape.rank() > 0) variables += each.bytes;
+    }
+    EXPECT_EQ(variables, 4u * (8 + (512 + 64 + 512) / 2));
+  }
+}
+
 std::function<MeshStep()> transformer(int num_layers, bool is_trained) {
   return [=]() -> MeshStep {
     const auto model =
@@ -166,14 +180,40 @@ TEST(MeshExplain, TransformerLayerNeedsTwoAllReducesPerDirection) {
   }
 }
 
+TEST(MeshExplain, SequenceAxisExchangesHeadsAndGradientsOnly) {
+  MeshOptions options = on_mesh({{"data", 2}, {"sequence", 4}});
+  options.sequence_axis = "sequence";
+  MeshStrategy strategy(options);
+  const MeshReport report =
+      strategy.explain(transformer(2, true), {{{16, 8}, DType::kInt64}, {{16, 8}, DType::kInt64}});
+  EXPECT_EQ(exchanged(report, "all_gather", "sequence").count, 0) << report.to_string();
+  EXPECT_EQ(exchanged(report, "all_reduce", "sequence").count, 0) << report.to_string();
+  // Query, key and value to heads and the result back; with the gradients, inputs again and back.
+  EXPECT_GE(exchanged(report, "all_to_all", "sequence").count, 2 * (4 + 6));
+}
+
+/// Memory limits of the devices cpu:1 to cpu:4, in bytes, until its end.
+class MemoryLimits {
+ public:
+  explicit MemoryLimits(std::size_t bytes) {
+    for (int i = 1; i <= 4; ++i) set_memory_limit({DeviceType::kCpu, i}, bytes);
+  }
+  ~MemoryLimits() {
+    for (int i = 1; i <= 4; ++i) clear_memory_limit({DeviceType::kCpu, i});
+  }
+  MemoryLimits(const MemoryLimits&) = delete;
+  MemoryLimits& operator=(const MemoryLimits&) = delete;
+};
+
 TEST(MeshExplain, AllocatesNothing) {
   constexpr std::int64_t kFeatures = std::int64_t{1} << 18, kHidden = std::int64_t{1} << 19;
   constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;
   for (const bool is_limited : {false, true}) {
     MeshOptions options = on_mesh({{"data", 2}, {"model", 2}}, kPair);
+    std::optional<MemoryLimits> limits;
     if (is_limited) {
       options.local.devices = "cpu:1-4";
-      for (int i = 1; i <= 4; ++i) set_memory_limit({DeviceType::kCpu, i}, std::size_t{1} << 20);
+      limits.emplace(std::size_t{1} << 20);
     }
     MeshStrategy strategy(options);
     reset_peak_memory(Device{});
@@ -183,7 +223,6 @@ TEST(MeshExplain, AllocatesNothing) {
     EXPECT_GT(report.memory.variables, kTiB / 2);
     EXPECT_LT(report.memory.variables, kTiB / 2 + (kTiB >> 18));
     EXPECT_GT(report.memory.total(), 2 * kTiB);
-    for (int i = 1; i <= 4; ++i) clear_memory_limit({DeviceType::kCpu, i});
   }
 }
 
@@ -209,7 +248,7 @@ struct DeepMlp {
 /// that run it.
 void expect_memory_of_a_run(const LayoutMap& layout, const std::function<MeshStep()>& build,
                             const Element& batch) {
-  for (int i = 1; i <= 4; ++i) set_memory_limit({DeviceType::kCpu, i}, std::size_t{1} << 30);
+  const MemoryLimits limits(std::size_t{1} << 30);
   MeshOptions options = on_mesh({{"data", 2}, {"model", 2}}, layout);
   options.local.devices = "cpu:1-4";
   MeshStrategy strategy(options);
@@ -227,7 +266,6 @@ void expect_memory_of_a_run(const LayoutMap& layout, const std::function<MeshSte
     const auto peak = static_cast<double>(device_memory(device).peak);
     EXPECT_NEAR(static_cast<double>(report.memory.total()), peak, 0.1 * peak) << device << "\n"
                                                                               << report.to_string();
-    clear_memory_limit(device);
   }
 }
 

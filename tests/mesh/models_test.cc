@@ -178,6 +178,25 @@ TEST_P(MeshModels, EqualBlocksGiveEqualBitsOnEveryMesh) {
   EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
 }
 
+TEST(MeshSequences, MatchOneDeviceAndAreBitIdenticalForFixedBlocks) {
+  const Case transformer = cases().front();
+  OneDeviceStrategy one("cpu:0");
+  const Fitted expected = fit(one, transformer);
+  const std::vector<MeshAxis> blocks = {{"data", 2}, {"sequence", 2}};
+  std::vector<std::string> hashes;
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 1}, {"sequence", 1}}, DeviceMesh{{"data", 1}, {"sequence", 2}},
+        DeviceMesh{{"data", 2}, {"sequence", 2}}}) {
+    MeshOptions options = on_mesh(mesh, {}, blocks);
+    options.sequence_axis = "sequence";
+    MeshStrategy strategy(options);
+    const Fitted found = fit(strategy, transformer);
+    EXPECT_NEAR(found.losses.back(), expected.losses.back(), 2e-3);
+    hashes.push_back(found.hash);
+  }
+  EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
+}
+
 TEST(MeshDataAxis, MatchesMirroredBitForBit) {
   for (const Case& c : cases()) {
     if (!c.has_bits_of_replicas) continue;

@@ -111,18 +111,24 @@ TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
 }
 
 TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
-  MeshStrategy one(on_mesh({{"data", 2}, {"model", 2}}, kColumnsThenRows));
-  const Trained expected = train(one);
-  for (const int workers : {2, 4}) {
-    auto communicators = in_process_communicators(workers);
-    const auto errors = errors_of_ranks(workers, [&](int worker) {
-      MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),
-                            on_mesh({{"data", 2}, {"model", 2}}, kColumnsThenRows));
-      const Trained trained = train(strategy);
-      EXPECT_EQ(trained.hash, expected.hash);
-      EXPECT_EQ(trained.losses, expected.losses);
-    });
-    EXPECT_THAT(errors, ::testing::Each(""));
+  // A worker of a mesh with more blocks has no consecutive part of a sum over both axes, as of the
+  // norm that clips.
+  const OptimizerSpec spec = AdamOptions{.clipping = {.global_clipnorm = 0.1}};
+  for (const std::vector<MeshAxis>& blocks :
+       {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {
+    const MeshOptions options = on_mesh({{"data", 2}, {"model", 2}}, kColumnsThenRows, blocks);
+    MeshStrategy one(options);
+    const Trained expected = train(one, spec);
+    for (const int workers : {2, 4}) {
+      auto communicators = in_process_communicators(workers);
+      const auto errors = errors_of_ranks(workers, [&](int worker) {
+        MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]), options);
+        const Trained trained = train(strategy, spec);
+        EXPECT_EQ(trained.hash, expected.hash);
+        EXPECT_EQ(trained.losses, expected.losses);
+      });
+      EXPECT_THAT(errors, ::testing::Each(""));
+    }
   }
 }
 

@@ -281,7 +281,7 @@ std::vector<OpCase> scan_cases() {
 
 struct Product {
   Shape a, b, c;
-  bool transpose_a = false, transpose_b = false;
+  bool transpose_a = false, transpose_b = false, sum_over_batch = false;
 };
 
 std::vector<OpCase> product_cases() {
@@ -306,9 +306,18 @@ std::vector<OpCase> product_cases() {
                                       {{0, 5}, {5, 7}, {0, 7}},
                                       {{3, 0}, {0, 7}, {3, 7}},
                                       {{0, 3}, {0, 7}, {3, 7}, true, false},
-                                      {{2, 3, 0}, {2, 0, 4}, {2, 3, 4}}};
+                                      {{2, 3, 0}, {2, 0, 4}, {2, 3, 4}},
+                                      {{3, 70, 5}, {3, 70, 16}, {5, 16}, true, false, true},
+                                      {{2, 3, 4, 5}, {2, 3, 4, 7}, {5, 7}, true, false, true},
+                                      {{2, 0, 3}, {2, 0, 4}, {3, 4}, true, false, true}};
   for (const DType dtype : kFloats) {
     for (const Product& p : products) {
+      if (p.sum_over_batch) {
+        const std::int64_t sums = p.a.num_elements() / p.a.dim(-1);
+        cases.add(OpId::kMatMul, {numbers(p.a, dtype, 1), numbers(p.b, dtype, 2)}, {{p.c, dtype}},
+                  MatMulAttributes{.transpose_a = true, .sum_over_batch = true}, ulps_of_sum(sums));
+        continue;
+      }
       const std::int64_t sums = p.a.dim(p.transpose_a ? -2 : -1);
       for (const FusedActivation activation : kActivations) {
         for (const bool with_bias : {false, true}) {

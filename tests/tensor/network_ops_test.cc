@@ -105,8 +105,34 @@ TEST(MatMul, ErrorsNameBothShapesAndTheLine) {
                  "[3, 3, 5]");
   EXPECT_ERROR(matmul(a, Tensor()), kFailedPrecondition, "undefined");
   EXPECT_INVALID(dense(a, Tensor::zeros({3, 5}), Tensor::zeros({4})), "bias", "[5]", "[4]");
-  EXPECT_INVALID(dense(Tensor::zeros({2, 3, 3}), Tensor::zeros({3, 5}), Tensor::zeros({5})),
+  EXPECT_INVALID(dense(Tensor::zeros({2, 3, 3}), Tensor::zeros({9, 5}), Tensor::zeros({5})),
                  "flatten_rows", "[2, 3, 3]");
+}
+
+/// Returns dense() of x [..., in], its gradients, and the gradients of one of these.
+std::vector<Tensor> dense_and_gradients(const Tensor& x, const Tensor& kernel, const Tensor& bias) {
+  GradientTape outer, inner;
+  for (const Tensor& each : {x, kernel, bias}) outer.watch(each), inner.watch(each);
+  const Tensor y = dense(x, kernel, bias, FusedActivation::kTanh);
+  std::vector<Tensor> results = {y};
+  const std::vector<Tensor> sources = {x, kernel, bias};
+  for (const Gradient& each : inner.gradient(reduce_sum(square(y)), sources)) {
+    results.push_back(each.to_dense());
+  }
+  for (const Gradient& each : outer.gradient(reduce_sum(square(results[2])), sources)) {
+    results.push_back(each.to_dense());
+  }
+  return results;
+}
+
+TEST(Dense, LeadingDimensionsGiveTheBitsOfOneMatrix) {
+  const Tensor x = numbers({3, 4, 5}, 1), kernel = numbers({5, 7}, 2), bias = numbers({7}, 3);
+  const std::vector<Tensor> found = dense_and_gradients(x, kernel, bias);
+  const std::vector<Tensor> expected = dense_and_gradients(reshape(x, {12, 5}), kernel, bias);
+  ASSERT_EQ(found.size(), 7u);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].to_doubles(), expected[i].to_doubles()) << i;
+  }
 }
 
 /// Sizes of a call. The fast kernel has blocks of 64 queries and 128 keys.

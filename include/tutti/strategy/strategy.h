@@ -72,7 +72,7 @@ class Strategy {
   /// tasks begins with `if (const auto code = strategy.serve()) return *code;`.
   virtual std::optional<int> serve() { return std::nullopt; }
   /// Return the distinct devices that compute, in order, and the devices that store variables.
-  std::vector<Device> worker_devices() const;
+  virtual std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
   /// Returns the operation that combines values of this process.
   virtual CrossDeviceOps& cross_device_ops();

@@ -91,6 +91,9 @@ struct AxesAttributes {
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
+  /// Adds the products of the batch: a [..., k, m] and b [..., k, n] -> [m, n], as in the gradient
+  /// of a kernel. Needs transpose_a, and equal leading dimensions.
+  bool sum_over_batch = false;
 };
 /// Attributes of conv2d(). The padding is given in pixels, so kernels need not distinguish SAME and
 /// VALID. input: NHWC; filter: HWIO, where I is the number of input channels of one group.

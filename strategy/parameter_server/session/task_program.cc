@@ -27,7 +27,7 @@ void visit_fields(ClipAttributes& a, auto&& visit) { visit(a.low, a.high); }
 void visit_fields(CastAttributes& a, auto&& visit) { visit(a.to); }
 void visit_fields(AxesAttributes& a, auto&& visit) { visit(a.axes, a.keep_dims); }
 void visit_fields(MatMulAttributes& a, auto&& visit) {
-  visit(a.transpose_a, a.transpose_b, a.activation);
+  visit(a.transpose_a, a.transpose_b, a.activation, a.sum_over_batch);
 }
 void visit_fields(Conv2dAttributes& a, auto&& visit) {
   visit(a.stride_h, a.stride_w, a.pad_top, a.pad_bottom, a.pad_left, a.pad_right, a.activation,

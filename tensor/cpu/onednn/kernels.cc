@@ -6,6 +6,7 @@
 
 #include "tensor/cpu/onednn/engine.h"
 #include "tensor/cpu/registration.h"
+#include "tensor/matmul_extent.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -25,23 +26,21 @@ void onednn_matmul(const KernelArgs& args) {
   const auto& attributes = args.attributes_as<MatMulAttributes>();
   const Shape& sa = args.inputs[0].shape();
   const Shape& sb = args.inputs[1].shape();
-  const Shape& sc = args.outputs[0].shape();
-  const std::int64_t m = sc.dim(-2), n = sc.dim(-1);
-  const std::int64_t k = sa.dim(attributes.transpose_a ? -2 : -1);
+  const MatMulExtent extent(attributes, sa, sb, args.outputs[0].shape());
+  const std::int64_t m = extent.m, n = extent.n;
   const auto c = args.out<float>(0);
   const bool with_bias = args.inputs.size() > 2;
   if (with_bias) fill_bias(args.in<float>(2), c);
-  if (k == 0) {
+  if (extent.k == 0) {
     if (!with_bias) std::ranges::fill(c, 0.0f);
     return activate(attributes.activation, c);
   }
-  const std::int64_t batch = sc.num_elements() / (m * n);
-  for (std::int64_t i = 0; i < batch; ++i) {
-    const float* a = args.in<float>(0).data() + (sa.rank() > 2 ? i * m * k : 0);
-    const float* b = args.in<float>(1).data() + (sb.rank() > 2 ? i * k * n : 0);
-    const auto status = dnnl_sgemm(attributes.transpose_a ? 'T' : 'N',
-                                   attributes.transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, sa.dim(-1),
-                                   b, sb.dim(-1), with_bias ? 1.0f : 0.0f, c.data() + i * m * n, n);
+  for (std::int64_t i = 0; i < extent.batch; ++i) {
+    const float* a = args.in<float>(0).data() + extent.offset_in_a(i);
+    const float* b = args.in<float>(1).data() + extent.offset_in_b(i);
+    const auto status = dnnl_sgemm(
+        attributes.transpose_a ? 'T' : 'N', attributes.transpose_b ? 'T' : 'N', m, n, extent.k,
+        1.0f, a, sa.dim(-1), b, sb.dim(-1), with_bias ? 1.0f : 0.0f, c.data() + i * m * n, n);
     TUTTI_CHECK(status == dnnl_success, "sgemm failed with status ", static_cast<int>(status));
   }
   activate(attributes.activation, c);

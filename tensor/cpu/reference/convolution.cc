@@ -4,6 +4,7 @@
 
 #include "tensor/cpu/elementwise_functions.h"
 #include "tensor/cpu/registration.h"
+#include "tensor/matmul_extent.h"
 
 namespace tutti::internal {
 
@@ -32,21 +33,18 @@ void matmul(const KernelArgs& args) {
   const auto& attributes = args.attributes_as<MatMulAttributes>();
   const Shape& sa = args.inputs[0].shape();
   const Shape& sb = args.inputs[1].shape();
-  const Shape& sc = args.outputs[0].shape();
-  const std::int64_t m = sc.dim(-2), n = sc.dim(-1);
-  const std::int64_t k = sa.dim(attributes.transpose_a ? -2 : -1);
-  const std::int64_t batch = sc.num_elements() / (m * n);
+  const MatMulExtent extent(attributes, sa, sb, args.outputs[0].shape());
   const T* bias = args.inputs.size() > 2 ? args.in<T>(2).data() : nullptr;
   T* c = args.out<T>(0).data();
-  for (std::int64_t i = 0; i < batch; ++i) {
-    const T* a_data = args.in<T>(0).data() + (sa.rank() > 2 ? i * m * k : 0);
-    const T* b_data = args.in<T>(1).data() + (sb.rank() > 2 ? i * k * n : 0);
+  for (std::int64_t i = 0; i < extent.batch; ++i) {
+    const T* a_data = args.in<T>(0).data() + extent.offset_in_a(i);
+    const T* b_data = args.in<T>(1).data() + extent.offset_in_b(i);
     const auto a = matrix(a_data, sa, attributes.transpose_a);
     const auto b = matrix(b_data, sb, attributes.transpose_b);
-    for (std::int64_t row = 0; row < m; ++row) {
-      for (std::int64_t column = 0; column < n; ++column) {
+    for (std::int64_t row = 0; row < extent.m; ++row) {
+      for (std::int64_t column = 0; column < extent.n; ++column) {
         T sum = bias ? bias[column] : T{0};
-        for (std::int64_t j = 0; j < k; ++j) sum += a(row, j) * b(j, column);
+        for (std::int64_t j = 0; j < extent.k; ++j) sum += a(row, j) * b(j, column);
         *c++ = activated(attributes.activation, sum);
       }
     }

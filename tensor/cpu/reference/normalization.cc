@@ -133,10 +133,10 @@ void lrn_grad(const KernelArgs& args) {
 
 /// Dimensions of x when viewed as [batch, positions, groups, channels of a group].
 struct Extent {
-  explicit Extent(const KernelArgs& args, std::size_t batch_)
-      : batch(batch_),
-        positions(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().positions)),
+  Extent(const KernelArgs& args, std::int64_t num_statistics)
+      : positions(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().positions)),
         groups(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().groups)),
+        batch(static_cast<std::size_t>(num_statistics) / groups),
         channels(static_cast<std::size_t>(args.inputs[1].num_elements()) / groups) {}
 
   /// Calls body(index in x, channel) for every element of one pair of batch row and group.
@@ -151,7 +151,7 @@ struct Extent {
   }
   double count() const { return static_cast<double>(positions * channels); }
 
-  std::size_t batch, positions, groups, channels;
+  std::size_t positions, groups, batch, channels;
 };
 
 template <class T>
@@ -159,7 +159,7 @@ void normalize_groups(const KernelArgs& args) {
   const auto x = args.in<T>(0), gamma = args.in<T>(1), beta = args.in<T>(2);
   const auto y = args.out<T>(0), mean = args.out<T>(1), variance = args.out<T>(2);
   const double epsilon = args.attributes_as<GroupNormAttributes>().epsilon;
-  const Extent extent(args, static_cast<std::size_t>(args.outputs[1].shape()[0]));
+  const Extent extent(args, args.outputs[1].num_elements());
   for (std::size_t pair = 0; pair < mean.size(); ++pair) {
     const std::size_t row = pair / extent.groups, group = pair % extent.groups;
     double sum = 0.0, squares = 0.0;
@@ -189,7 +189,7 @@ void normalize_groups_gradient(const KernelArgs& args) {
   const auto variance = args.in<T>(3), dy = args.in<T>(4);
   const auto dx = args.out<T>(0), dgamma = args.out<T>(1), dbeta = args.out<T>(2);
   const double epsilon = args.attributes_as<GroupNormAttributes>().epsilon;
-  const Extent extent(args, static_cast<std::size_t>(args.inputs[2].shape()[0]));
+  const Extent extent(args, args.inputs[2].num_elements());
   std::vector<double> sums(gamma.size()), moments(gamma.size());
   for (std::size_t pair = 0; pair < mean.size(); ++pair) {
     const std::size_t row = pair / extent.groups, group = pair % extent.groups;

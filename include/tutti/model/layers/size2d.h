@@ -43,11 +43,9 @@ void require_image(const Shape& example, std::string_view who);
 void require_sequence(const Shape& example, std::string_view who);
 /// Throws kInvalidArgument unless an example is [..., features].
 void require_features(const Shape& example);
-/// Returns [batch, ..., features] as a matrix [rows, features]. Throws kInvalidArgument if the
-/// weights were made for another number of features.
-Tensor rows_of_features(const Tensor& input, std::int64_t features);
-/// Reshapes the matrix `rows` to the shape of `input`, but with the features of `rows`.
-Tensor like_input(const Tensor& rows, const Tensor& input);
+/// Throws kInvalidArgument unless `input` is [batch, ..., features], for which the weights were
+/// made.
+void require_features(const Tensor& input, std::int64_t features);
 
 }  // namespace internal
 }  // namespace tutti

@@ -33,6 +33,12 @@ struct StrategySpec {
   // Used by fully_sharded only:
   std::int64_t stage = 3;  // sharded values. 1: slots; 2: also gradients; 3: also parameters
   std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
+  // Used by mesh only:
+  /// Sizes of the axes, as "data=2,model=4"; empty: one axis, "data", over all devices. An axis
+  /// "model" shards layers as transformer_tensor_parallel() does; an axis "sequence" shards
+  /// sequences.
+  std::string mesh = "";
+  std::string blocks = "";  // value of MeshOptions::blocks, as "data=4,model=4"
   // Used by parameter_server only:
   std::string update_mode = "sync";        // async, sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // for sync_replicas; 0: all workers
@@ -40,10 +46,10 @@ struct StrategySpec {
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
-/// "parameter_server", "tpu".
+/// "parameter_server", "mesh", "tpu".
 std::vector<std::string> strategy_names();
 
-/// Creates the strategy. multi_worker_mirrored, fully_sharded and parameter_server take their
+/// Creates the strategy. multi_worker_mirrored, fully_sharded, parameter_server and mesh take their
 /// cluster from the environment (resolver_from_environment()). Throws kInvalidArgument, naming the
 /// option, for an unknown name or contradictory options; also throws as the strategy's constructor
 /// does.

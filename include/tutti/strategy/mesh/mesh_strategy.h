@@ -37,6 +37,9 @@ struct MeshOptions {
   LayoutMap layout = {};
   /// Axes over which the first dimension of batches is sharded; empty: the first axis of the mesh.
   std::vector<std::string> batch_axes = {};
+  /// Axis over which the second dimension of batches is sharded, such as the steps of sequences;
+  /// empty: none. attention() moves such values from sequences to heads and back (all-to-all).
+  std::string sequence_axis = {};
   /// Axes over which the storage of variables and their slots is sharded in addition to `layout`,
   /// along the first unsharded dimension that these axes divide. A variable is gathered when it is
   /// read, and its gradient is reduce-scattered (ZeRO stage 3). A variable without such a dimension
@@ -137,6 +140,7 @@ class MeshStrategy final : public Strategy {
 
   int num_replicas_in_sync() const override { return 1; }
   std::span<const Device> replica_devices() const override;
+  std::vector<Device> worker_devices() const override;
   int first_replica() const override { return 0; }
   /// Returns the host, which computes initial values before they are sharded.
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
@@ -148,8 +152,8 @@ class MeshStrategy final : public Strategy {
   /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive", "broadcast" and
   /// "reduce". Each position counts as a separate device that sends the minimum: (n - 1) / n of the
   /// value in a reduce_scatter of n positions, and twice this in an all_reduce. Between workers,
-  /// send_receive and broadcast are implemented with an all_gather, and reduce with an all_reduce,
-  /// which send more than is counted. Call it outside run().
+  /// reduce is implemented with an all_reduce, which sends more than is counted. Call it outside
+  /// run().
   std::map<std::string, MeshTraffic> traffic() const;
 
   /// Returns the costs of one step on a device without computing the step: the calling thread, as
@@ -190,6 +194,7 @@ class MeshStrategy final : public Strategy {
   const std::unique_ptr<internal::MeshGroups> groups_;
   // Bit masks of axes: bit i is set for axis i.
   const std::uint8_t batch_axes_;
+  const std::uint8_t sequence_axes_;
   const std::uint8_t storage_axes_;
 };
 

@@ -17,7 +17,8 @@ struct MatMulOptions {
 /// transpose_b, b is [..., n, k]. If k = 0, the result is zeros.
 Tensor matmul(const Operand& a, const Operand& b, MatMulOptions options = {});
 
-/// Returns activation(x [batch, in] times kernel [in, out] + bias [out]), computed in one pass.
+/// Returns activation(x [batch, ..., in] times kernel [in, out] + bias [out]), computed in one
+/// pass.
 Tensor dense(const Operand& x, const Operand& kernel, const Operand& bias,
              FusedActivation activation = FusedActivation::kNone);
 
