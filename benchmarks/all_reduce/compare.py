@@ -165,7 +165,7 @@ def summarise(rounds, reference):
 
 
 def table(document):
-    lines = ["# all_reduce beside OpenMPI, Gloo and the floor", "",
+    lines = ["# all_reduce compared with OpenMPI, Gloo and the floor", "",
              f"{document['machine']}; {document['ranks']} ranks, float32 sums in place, "
              f"{document['num_rounds']} interleaved rounds. `{document['command']}`", "",
              f"Cores, before and after tutti's part of each round: {', '.join(document['places'])}.", ""]
@@ -179,7 +179,7 @@ def table(document):
     names = list(dict.fromkeys(row["name"] for row in rows))
     for title, key, text, shown in (
             ("Microseconds: median over rounds.", "time_us", lambda value: f"{value['median']:.2f}", names),
-            (f"Time over that of {reference} in the same round: median (least .. most).", "times_of_reference", spread_text,
+            (f"Time divided by that of {reference} in the same round: median (minimum .. maximum).", "times_of_reference", spread_text,
              [name for name in names if name != reference])):
         lines += [title, "", f"| size | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
         cells = {(row["size"], row["name"]): text(row[key]) for row in rows if row[key]}
