@@ -1,4 +1,4 @@
-// A checked call of a CrossDeviceOps on buffers, and copies and conversions of buffers.
+// Checked calls of a CrossDeviceOps on buffers; copies and conversions of buffers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,17 +30,19 @@ struct BufferCall {
   bool is_misaligned() const;
 };
 
-/// Copies `from`'s elements to the start of `to`, which may be the same memory. GPU copies are part
-/// of `work`, if set, or else (both on one device) of the compute stream.
+/// Copies `from`'s elements to the start of `to`, which may be the same memory. On GPUs the copy is
+/// part of the buffers' `work`. If none is set, it is part of the compute stream, and both buffers
+/// must be on one device.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 
-/// Same as copy_buffer(), but converts from or to float32 if the types differ. Any alignment on
-/// hosts.
+/// Same as copy_buffer(), but converts from or to float32 if the types differ. Accepts any
+/// alignment in host memory.
 void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// Divides for MEAN. Floating types, at any alignment.
+/// Divides all elements by `divisor`, for MEAN. Accepts floating types at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Return the elements of a communicator's call as a buffer; operations do not write to inputs.
+/// Return the elements of a communicator's call as a mutable buffer; operations do not write to
+/// inputs.
 inline ReplicaBuffer buffer_of(const Elements& elements) {
   return {elements.data, elements.count, elements.dtype, {}};
 }
@@ -48,11 +50,12 @@ inline ReplicaBuffer buffer_of(const ConstElements& elements) {
   return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
 }
 
-/// Returns the offsets at which parts of these lengths begin, and the end of the last one.
+/// Returns the offsets at which parts of these lengths begin, followed by the end of the last part.
 std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 
-/// Calls the operation's `*_buffers` function, for all or some members of this process: no checks,
-/// no MEAN, no fallback. reduce has no output if the root is in another process.
+/// Calls the operation's `*_buffers` function for all or some members, those of this process. Makes
+/// no checks, computes no MEAN and uses no fallback. reduce has no output if the root is in another
+/// process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
 /// Carries out a checked call on buffers of any alignment and type, with MEAN. Uses copies if the

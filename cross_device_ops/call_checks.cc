@@ -1,4 +1,4 @@
-// Checks of calls: of one member's part, and of all members' buffers together.
+// Checks of calls: one member's part alone, and all members' buffers together.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/call_checks.h"
 
@@ -56,7 +56,8 @@ void check_pair(const ConstElements& input, const ConstElements& output, std::si
 
 void check_input(const ConstElements& input, std::size_t expected, std::size_t size) {
   require(input.count == expected, "expected an input of ", expected,
-          " elements, as counts say (without counts: a multiple of ", size, "), got ", input.count);
+          " elements, the sum of counts (without counts: a multiple of ", size, "), got ",
+          input.count);
 }
 
 }  // namespace
@@ -148,18 +149,19 @@ void check_together(const BufferCall& call, std::span<const ReplicaBuffer> input
     const ConstElements output = elements_of(outputs[o]);
     for (std::size_t other = 0; other < o; ++other) {
       require(!overlap(output, elements_of(outputs[other])),
-              "memory overlaps; expected outputs apart, got those of replicas ", other, " and ", o);
+              "outputs overlap in memory; expected separate memory, got overlapping outputs of ",
+              "replicas ", other, " and ", o);
     }
     for (std::size_t i = 0; !in_place && i < inputs.size(); ++i) {
       require(i == member_of_output(call, o) || !overlap(elements_of(inputs[i]), output),
-              "memory overlaps; expected apart or in place, got the input of replica ", i,
-              " and the output of replica ", o);
+              "input and output overlap; expected separate or the same memory, got the input of ",
+              "replica ", i, " and the output of replica ", o);
     }
   }
   for (const auto& buffers : {inputs, outputs}) {
     for (std::size_t r = 0; r < buffers.size(); ++r) {
       require(buffers[r].device.type == outputs[0].device.type,
-              "buffers on CPU and GPU; expected one kind, got ", outputs[0].device, " and ",
+              "buffers on CPU and GPU; expected one device type, got ", outputs[0].device, " and ",
               buffers[r].device, " (of replica ", r, "); call Tensor::to() first");
     }
   }

@@ -9,12 +9,13 @@
 
 namespace tutti::internal {
 
-/// Throws kInvalidArgument, with `who` first in the message, unless all have one shape and type.
+/// Throws kInvalidArgument, with `who` first in the message, unless all values have the same shape
+/// and type.
 void require_equal(std::string_view who, std::span<const Tensor> values);
 
-/// Checks everything that one member of a group of `size` can check of its own call, which may have
-/// MEAN: types, memory, root, reduction, counts, and that an output overlaps its input only in
-/// place. Throws kInvalidArgument.
+/// Checks all that one of the `size` members of a group can check in its own call, which may have
+/// MEAN: types, memory, root, reduction, counts, and that an output overlaps its input only if both
+/// are the same memory. Throws kInvalidArgument.
 void check_call(const CollectiveCall& call, std::size_t member, std::size_t size);
 
 /// Calls check_call() for each member and checks the buffers together: equal counts, types and

@@ -3,9 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
-// combined into input 2i, and an odd last one passes up; left_half() describes the same tree from
-// the root. A *node* covers the replicas [first, first + count), where count is a power of two that
-// divides first, or less at the tree's right edge. Its children are the left_half() and the rest.
+// combined into input 2i, and an unpaired last input enters the next round as it is; left_half()
+// describes the same tree from the root. A *node* covers the replicas [first, first + count), where
+// count is a power of two that divides first, or less at the tree's right edge. Its children are
+// the left_half() and the remaining replicas.
 #include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <algorithm>
@@ -58,8 +59,8 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
   return internal::sum_on_gpu(op, operands, where).to(destination);
 }
 
-/// Sums and divides: floating types in their own precision, except 16-bit ones, which use float32
-/// because their sum may overflow; integers in float64, with a float32 result.
+/// Sums and divides. Floating types keep their own precision, except 16-bit types, which use
+/// float32 because their sum may overflow. Integers use float64, with a float32 result.
 Tensor mean(std::span<const Tensor> values, Device destination) {
   const SeparateObservers unseen;
   const NoDeviceScope where_it_is;
@@ -78,7 +79,7 @@ Tensor mean(std::span<const Tensor> values, Device destination) {
 
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count) {
-  TUTTI_CHECK(!inputs.empty(), "reduce_along_tree needs an input");
+  TUTTI_CHECK(!inputs.empty(), "reduce_along_tree: expected an input");
   internal::reduce_to_all(op, dtype, inputs, {&output, 1}, count);
 }
 
@@ -141,19 +142,19 @@ using Inputs = std::span<const std::byte* const>;
 using Outputs = std::span<std::byte* const>;
 using Nodes = std::span<const CanonicalNode>;
 
-/// Returns the number of inputs in the left half of their subtree. Empty nodes: one input per
-/// replica.
+/// Returns the number of inputs in the left half of their subtree. If `nodes` is empty, there is
+/// one input per replica.
 std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode> nodes) {
   if (nodes.empty()) return left_half(num_inputs);
   const int first = nodes.front().first, end = nodes.back().first + nodes.back().count;
   const int middle = first + static_cast<int>(left_half(static_cast<std::size_t>(end - first)));
   const auto right = std::ranges::find(nodes, middle, &CanonicalNode::first);
-  TUTTI_CHECK(right != nodes.end(), "combine_nodes: the nodes are not whole subtrees");
+  TUTTI_CHECK(right != nodes.end(), "combine_nodes: expected nodes that are whole subtrees");
   return static_cast<std::size_t>(right - nodes.begin());
 }
 
-/// Reduces inputs, each the value of a replica or a node, into `out`. `scratch` has one block per
-/// further level of the tree.
+/// Reduces inputs, each the value of a replica or a node, into `out`. `scratch` has one block for
+/// each level of the tree but the first.
 template <ReduceOp op, class T>
 void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNode> nodes, T* out,
                   std::size_t count, T* scratch) {
@@ -273,7 +274,8 @@ std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahea
   return num_lines * kLine;
 }
 
-/// Sums up to kMostInRegisters inputs. Returns false, adding nothing, for other calls.
+/// Sums up to kMostInRegisters inputs. Returns false and adds nothing if the call has more inputs
+/// or another form.
 template <class T>
 bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
@@ -316,7 +318,8 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
   Number* const spare = wide + widened * block;
   std::vector<const Number*> starts(inputs.size());
   BlockOf<T> readable(block);
-  // Only a single, aligned output that is not an input can hold the result while it is computed.
+  // The result can be computed within the output only if there is one output, it is aligned, and it
+  // is not an input.
   const bool beside = Half<T> || outputs.size() > 1 || !is_aligned<T>(outputs[0]) ||
                       std::ranges::find(inputs, outputs[0]) != inputs.end();
   for (std::size_t first = 0; first < count; first += block) {
@@ -344,7 +347,7 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
 template <ReduceOp op, class T>
 void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
   if constexpr (!Half<T>) {
-    // Avoids a copy of the result: a step of an algorithm combines a received message in place.
+    // Avoid a copy of the result: a step of an algorithm combines a received message in place.
     if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
       return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
     }
@@ -414,16 +417,16 @@ void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> b
 
 }  // namespace tutti
 
-// CrossDeviceOps::sum_segments(): along the canonical tree without copies, and with any operation
-// on copies.
+// Implements CrossDeviceOps::sum_segments(): along the canonical tree without copies, or with any
+// other operation on copies.
 
 namespace tutti {
 namespace {
 
 using Segment = SegmentedSum::Segment;
 
-/// Blocks of this size stay in a cache, so that work on values before the addition and on sums
-/// after it is cheap.
+/// Blocks of this size stay in a cache, so preparing values for the addition and processing the
+/// sums afterwards is cheap.
 constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
 
 template <class Visitor>
@@ -478,7 +481,7 @@ class TreeAdder {
   }
 
   const SegmentedSum& sum_;
-  std::size_t wide_bytes_ = 0;            // size of a block as float32; 0: not widened
+  std::size_t wide_bytes_ = 0;            // bytes of a block as float32; 0: not widened
   std::vector<const std::byte*> inputs_;  // per replica
   std::unique_ptr<std::byte[]> copies_;   // per replica, one block in both types
 };
@@ -487,7 +490,7 @@ class TreeAdder {
 
 void CrossDeviceOps::sum_segments(const SegmentedSum& sum, const CommunicationOptions& options) {
   TUTTI_CHECK(sum.nodes.size() == 1 && sum.dtype == sum.sum_dtype,
-              "operations other than canonical add all replicas' values, in their own type");
+              "sum_segments: only canonical accepts nodes and converts types");
   if (sum.segments.empty()) return;
   const std::size_t size = size_of(sum.dtype), count = sum.end - sum.begin;
   std::vector<BufferRef> memory;

@@ -29,27 +29,30 @@ class CollectiveEngine {
   virtual bool supports(Collective collective, ReduceOp op, DType dtype) const = 0;
   virtual Determinism determinism() const = 0;
   virtual double max_relative_error() const { return 0.0; }
-  /// Returns true if run() accepts an all_reduce of several buffers; else they are packed.
+  /// Returns true if run() accepts an all_reduce of several buffers; otherwise its caller packs
+  /// them.
   virtual bool takes_lists() const { return false; }
-  /// Allocates buffers that run() accesses without a copy; nullptr if all memory is alike.
+  /// Returns an allocator of buffers that run() accesses without a copy; nullptr if any memory is
+  /// equally fast.
   virtual std::shared_ptr<BufferAllocator> allocator() { return nullptr; }
 
   /// Blocks until this rank's part is done. Throws kInvalidArgument (mismatch), kDeadlineExceeded
-  /// naming the ranks that did not join, kAborted, kUnavailable. After any of these the group is
-  /// unusable: later calls throw the same reason.
+  /// naming the ranks that did not join, kAborted or kUnavailable. After any of these errors the
+  /// group is unusable: later calls throw the same reason.
   virtual void run(const CollectiveCall& call, const CollectiveHeader& header,
                    TimePoint deadline) = 0;
-  /// Ends the running and later calls of all ranks of the group with kAborted and the reason.
+  /// Ends the running call and all later calls of the group, on all ranks, with kAborted and the
+  /// reason.
   virtual void abort(const Error& reason) noexcept = 0;
 
-  /// Returns the reason why a call that runs on a GPU, outside run(), cannot end: kAborted, or
-  /// kUnavailable naming a rank that has exited (possibly after finishing). May be called during
-  /// run(), by the thread that calls answer_state_queries(), after the first call.
+  /// Returns the reason why a call that continues on a GPU after run() cannot finish: kAborted, or
+  /// kUnavailable naming a rank that has exited (possibly because it had finished). May be called
+  /// during run(), by the thread that calls answer_state_queries(), after the first call.
   virtual std::optional<Error> failure_of_peer() { return std::nullopt; }
 
-  /// Returns a group of some ranks, with its own order of calls. Called by all members of `ranks`
-  /// (numbers in this group, increasing, including this one). `number` counts the groups made from
-  /// this one, starting at 1, and is equal on all members.
+  /// Returns the engine of a group of some ranks, with its own order of calls. All members of
+  /// `ranks` (increasing rank numbers of this group, including this rank) call it. `number` counts
+  /// the groups made from this group, starting at 1, and is equal on all members.
   virtual std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                                      std::uint32_t number) = 0;
 
@@ -62,46 +65,47 @@ class CollectiveEngine {
   virtual std::vector<std::string> states_of_ranks(TimePoint deadline) = 0;
 };
 
-// The engines. A Group must have one local replica and a transport of its size and rank; else
-// kInvalidArgument.
+// The engines. They throw kInvalidArgument unless the Group has one local replica and a transport
+// of its size and rank.
 
 /// Returns the engine "canonical" of a rank whose transport has host_memory(). Reductions follow
 /// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for
-/// threads: all buffers) are combined in place, a part by each rank. Other all_reduces go through
-/// shared windows in steps; all other calls use messages.
+/// threads: all buffers) are combined in place, and each rank processes one part. An all_reduce of
+/// other buffers copies them through shared windows in steps; all other calls use messages.
 std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport);
 
-/// Segment size of calls whose messages cross processes: with the bytes before and after it, a
-/// segment fills two packets of a loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; 128
-/// KiB 1,190, 64 KiB 1,250, 256 KiB 1,310.
+/// Segment size of calls whose messages cross processes. Including the bytes that frame it, a
+/// segment fills two packets of a loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; with
+/// segments of 64 KiB 1,250 us, 128 KiB 1,190 us, 256 KiB 1,310 us.
 inline constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
 /// Returns the names that message_engine() accepts.
 std::vector<std::string> message_algorithms();
 /// Returns an engine that uses the messages of `transport`. Throws kNotFound listing the names.
 ///
 /// Every message of a call is received within the call. Each rank sends its header (208 bytes) to
-/// its right neighbour, with its first message if that has the same receiver, and returns only when
-/// it knows that all headers are equal. A rank that fails aborts the transport, so that the others
-/// fail with the same reason, in all groups. At its deadline a rank queries the others' states for
-/// up to 300 ms, to name those that did not join.
+/// its right neighbour, together with its first message if that has the same receiver. It returns
+/// only when it knows that all headers are equal. A rank that fails aborts the transport, so that
+/// all groups fail with the same reason on the other ranks. At its deadline a rank queries the
+/// states of the other ranks for up to 300 ms, to name those that did not join.
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm);
 
 /// Returns the engine of rank group.first_rank with MPI's collectives; every rank is a separate
 /// process of one MPI job (MPI_COMM_WORLD), in any order. Collective. Ranks synchronise as in
 /// NativeCallEngine; the data is exchanged by a non-blocking MPI collective on the caller's memory.
-/// If a call is ended early after all ranks joined, MPI gets 2 s more to finish with that memory;
-/// if it does not finish, this process makes no further MPI calls. Throws kUnimplemented in a build
-/// without MPI, in a process that no MPI launcher started, and for ranks that share a process;
-/// kFailedPrecondition after MPI_Finalize, or if the program initialised MPI without threads.
+/// If a call is ended early after all ranks joined, MPI gets 2 more seconds to stop using that
+/// memory; if it does not, this process makes no further MPI calls. Throws kUnimplemented in a
+/// build without MPI, in a process that no MPI launcher started, and for ranks that share a
+/// process; kFailedPrecondition after MPI_Finalize, or if the program initialised MPI without
+/// threads.
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline);
 
 /// Returns the engine of rank group.first_rank with the operation that `spec` names. Ranks
 /// synchronise as in NativeCallEngine. Calls that the operation does not provide() or support use
 /// messages, as does all_to_all, in which a rank knows only its own counts. The operation receives
-/// an empty part of group.store. It must span processes (kUnimplemented) and end its calls on
-/// abort(), which answer_state_queries() calls on behalf of other ranks. Throws the errors of
-/// making the operation.
+/// a new, empty part of group.store. It must end its calls on abort(), which answer_state_queries()
+/// calls when another rank aborts. Throws kUnimplemented if the operation does not span processes,
+/// and the errors of make_cross_device_ops().
 std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
                                              TimePoint deadline);
 

@@ -34,7 +34,7 @@ void require_valid(const CollectiveHeader& h) {
          "; expected the header of this version");
   };
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
-  const auto op = static_cast<std::uint8_t>(h.op);  // a byte above 127 would be a negative number
+  const auto op = static_cast<std::uint8_t>(h.op);  // a char above 127 would be negative
   if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) damaged("reduction", int{op});
   if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
   if (h.refused > 1) damaged("refusal", static_cast<int>(h.refused));
@@ -171,7 +171,7 @@ bool is_mismatch(const Error& error) {
 }
 
 Error as_it_was(const Error& error) {
-  if (is_mismatch(error)) {  // the text before it names the reporting rank
+  if (is_mismatch(error)) {  // the prefix names the reporting rank
     return Error(ErrorCode::kInvalidArgument,
                  error.message().substr(error.message().find(kMismatch)));
   }

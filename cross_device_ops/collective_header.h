@@ -1,5 +1,5 @@
-// Description of a rank's call, so that a mismatch is an error and not a hang; reasons why a call
-// ended.
+// Description of a rank's call, which makes a mismatch an error instead of a hang; reasons why a
+// call ended.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,17 +33,17 @@ enum class Mismatch {
 std::string_view to_string(Mismatch mismatch);
 
 /// Header of a call, equal on all ranks except for rank, call site and names_seen. A plain value
-/// without padding, whose memory is copied into kEncodedHeaderBytes.
+/// without padding, which is encoded as a copy of its memory in kEncodedHeaderBytes.
 struct CollectiveHeader {
   std::uint64_t sequence = 0;  // number of this call in its group, from 0
-  std::uint64_t group = 0;     // fingerprint of the group's members and its number
+  std::uint64_t group = 0;     // hash of the group's members and number
   /// Number of elements: of the whole buffer for all_reduce, reduce, broadcast and reduce_scatter,
   /// of all ranks together for all_gather; 0 for all_to_all and barrier.
   std::uint64_t count = 0;
   std::uint64_t counts_hash = 0;  // hash of uneven counts
   std::uint64_t shape_hash = 0;   // 0: no shape given
   std::uint64_t name_hash = 0;
-  std::uint64_t names_seen = 0;  // bits of this rank's earlier names, see remember_name()
+  std::uint64_t names_seen = 0;  // hash bits of earlier names, see remember_name()
   std::int32_t root = 0;
   std::int32_t rank = 0;
   std::uint32_t line : 31 = 0;
@@ -56,17 +56,17 @@ struct CollectiveHeader {
   std::array<char, 40> file{};   // end of the path
   std::array<char, 40> shape{};  // text, truncated
 
-  /// Marks a call that this rank cannot make, and only announces to the others. The reason replaces
-  /// name and shape, truncated to their room.
+  /// Marks a call that this rank cannot make and only announces to the other ranks. The reason
+  /// replaces name and shape, truncated to their size.
   void refuse(std::string_view reason);
   bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.
   std::uint64_t fingerprint() const;
-  /// Adds the name to names_seen: two bits of 64, enough to distinguish another order from a new
-  /// name.
+  /// Adds the name to names_seen as two of its 64 bits, enough to distinguish a changed order from
+  /// a new name.
   void remember_name();
-  /// Returns the first difference; nullopt for equal calls. kOrder: the sequence numbers differ, or
-  /// each side's name is one of the other's earlier ones.
+  /// Returns the first difference; nullopt for equal calls. Returns kOrder if the sequence numbers
+  /// differ, or if each rank has already seen the other's name.
   std::optional<Mismatch> difference(const CollectiveHeader& other) const;
   /// Returns "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at step.cc:41".
   std::string describe() const;
@@ -81,14 +81,15 @@ CollectiveHeader decode_header(std::span<const std::byte> bytes);
 /// Returns "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank ...".
 std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& b);
 
-/// Part of every error text about ranks that did not join in time.
+/// Text in every error about ranks that did not join in time.
 inline constexpr std::string_view kMissing = " before the deadline; ";
 
 /// Returns true if the error reports that two ranks' calls differ.
 bool is_mismatch(const Error& error);
 
-/// Restores the original error. A reason from another rank arrives as kAborted with its text; the
-/// result has the code that the reporting rank threw, so that all ranks throw the same code.
+/// Returns the original of an error that another rank reported. It arrives as kAborted with the
+/// original text; the result has the code that the reporting rank threw, so that all ranks throw
+/// the same code.
 Error as_it_was(const Error& error);
 
 }  // namespace tutti::internal

@@ -1,5 +1,5 @@
-// The public functions of CrossDeviceOps: on tensors and gradients, packed; on plain buffers, with
-// alignment, MEAN and the fallback.
+// The public functions of CrossDeviceOps: on tensors and gradients, which they pack; on plain
+// buffers, with alignment, MEAN and the fallback operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
@@ -201,7 +201,7 @@ Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
 namespace tutti {
 namespace {
 
-/// Copies with one launch. The tensors may be on other devices.
+/// Copies the pack's tensors, which may be on other devices, into `buffer` with one launch.
 void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
                  const MutableTensor& buffer) {
   std::vector<Tensor> near;  // must live until the copies are queued
@@ -265,7 +265,8 @@ void unpack(const PackPlan::Pack& pack, const MutableTensor& buffer, std::span<c
 
 }  // namespace tutti
 
-// The public functions of CrossDeviceOps on plain buffers: checks, alignment, MEAN, the fallback.
+// The public functions of CrossDeviceOps on plain buffers: checks, alignment, MEAN and the fallback
+// operation.
 
 namespace tutti {
 
@@ -273,12 +274,12 @@ namespace {
 
 using internal::BufferCall;
 
-/// Owns aligned copies of buffers, as elements of `dtype`: the buffers' own type, or float32 for
-/// 16-bit types (which must be aligned). The copies are on the originals' devices. The compute
-/// stream makes them, unless the originals have a `work`, which then makes and keeps them.
+/// Aligned copies of buffers, as elements of `dtype`: the buffers' own type, or float32 for 16-bit
+/// types (which must be aligned). The copies are on the originals' devices. If the originals have a
+/// `work`, it makes and keeps the copies; otherwise the compute stream makes them.
 class BufferCopies {
  public:
-  /// `filled`: the copies have the originals' elements, and else undefined ones.
+  /// `filled`: copies the originals' elements; otherwise the elements of the copies are undefined.
   BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, bool filled = true)
       : originals_(originals.begin(), originals.end()), copies_(originals_) {
     for (ReplicaBuffer& copy : copies_) {
@@ -316,19 +317,20 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
   return counts;
 }
 
-/// Returns the counts of equal parts of each input.
+/// Returns the element counts that split each input into equal parts, one part per input.
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
   for (std::size_t r = 0; r < inputs.size(); ++r) {
     internal::require(inputs[r].count % inputs.size() == 0, who,
-                      ": equal parts need a multiple of ", inputs.size(), " elements, got ",
+                      ": expected a multiple of ", inputs.size(), " elements for equal parts, got ",
                       inputs[r].count, " from replica ", r, "; pass counts");
     counts.insert(counts.end(), inputs.size(), inputs[r].count / inputs.size());
   }
   return counts;
 }
 
-/// Calls the operation; on GPUs with a DeviceWork, which is joined or added to `pending`.
+/// Calls the operation. On GPUs the buffers get a DeviceWork, which is joined, or added to
+/// `pending` if that is given.
 void dispatch(CrossDeviceOps& ops, const BufferCall& call, PendingReduction* pending) {
   if (call.first().device.type == DeviceType::kCpu) return internal::carry_out_unchecked(ops, call);
   std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
@@ -407,7 +409,7 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
   const auto is_empty = [](const ReplicaBuffer& buffer) { return buffer.count == 0; };
   if (std::ranges::all_of(call.outputs, is_empty)) return;
   if (call.inputs.size() == 1) return internal::copy_buffer(call.inputs[0], call.outputs[0]);
-  // A single value is already its sum and its mean.
+  // The sum and the mean of a single value are the value itself.
   if (in_place && call.outputs.size() == 1 && !(sums_in_place && spans_processes())) return;
   require_buffers(call.inputs, call.outputs);
   internal::carry_out(*this, call, options, pending);
@@ -472,7 +474,7 @@ void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) 
     case Collective::kAllReduce:
       return ops.all_reduce_buffers(call.op, call.outputs);
     case Collective::kReduce:
-      // An empty span may point to memory of the caller, which is not an output.
+      // An empty span may still point to the caller's memory, so pass a default one.
       return ops.reduce_buffers(call.op, call.inputs,
                                 call.outputs.empty() ? nullptr : call.outputs.data(), call.root);
     case Collective::kBroadcast:
@@ -495,7 +497,7 @@ ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_
   ReplicaBuffer part = buffer;
   part.data += first * size_of(buffer.dtype);
   part.count = count;
-  part.id = 0;  // the id is for the whole buffer
+  part.id = 0;  // an id identifies a whole buffer
   return part;
 }
 
@@ -514,7 +516,7 @@ void barrier(std::span<const ReplicaBuffer> buffers) {
   if (buffers.front().work) buffers.front().work->barrier();
 }
 
-/// Requires all members to be local, because copies do not reach other processes.
+/// Throws unless all members are local, because copies do not reach other processes.
 void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
   if (all_are_local) return;
   fail(ErrorCode::kUnimplemented, who, ": ", collective,
@@ -569,8 +571,8 @@ void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Replica
                                             std::span<const std::size_t> counts) {
   require_local(name(), "reduce_scatter", counts.size() == inputs.size());
   const std::vector<std::size_t> cuts = internal::cuts_of(counts);
-  // The copies of one part have the total size of one input. In place, an output is a part that no
-  // later iteration reads.
+  // The copies of one part together have the size of one input. In place, an output is a part that
+  // no later iteration reads.
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype);
@@ -622,7 +624,7 @@ void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
 void convert(const ReplicaBuffer& from, const ReplicaBuffer& to) {
   if (from.dtype == to.dtype) return copy_buffer(from, to);
   if (from.device.type == DeviceType::kGpu) return cast_on_gpu(from, to);
-  // Neither side needs to be aligned: numbers are converted in local buffers.
+  // Neither buffer needs to be aligned: numbers are converted in aligned local buffers.
   constexpr std::size_t kBlock = 1024;
   std::array<float, kBlock> floats;
   std::array<std::uint16_t, kBlock> halves;

@@ -1,5 +1,5 @@
-// Collectives on GPU memory; sums along the canonical tree on GPUs that read each other's memory,
-// or through their hosts.
+// Collectives on GPU memory; sums along the canonical tree, on GPUs that read each other's memory
+// or through host memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/device_work.h"
 
@@ -137,7 +137,7 @@ bool reaches(Device reader, Device owner) {
 
 namespace {
 
-/// Workspace of elementwise kernels, which need none.
+/// Empty workspace: elementwise kernels need none.
 class NoWorkspace final : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
@@ -202,7 +202,7 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor) {
 
 namespace {
 
-// Below this size, a second round of launches costs more than it saves in bytes.
+// Below this size, a second round of launches costs more time than it saves by moving fewer bytes.
 constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
@@ -223,7 +223,7 @@ std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, 
   return slices;
 }
 
-/// Copies slice r of buffer r to all others, for each r.
+/// Copies slice r of buffer r to all other buffers, for each r.
 void all_gather_slices(std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;
   work.barrier();
@@ -271,7 +271,7 @@ void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
     const auto members = buffers.subspan(static_cast<std::size_t>(nodes[i].first),
                                          static_cast<std::size_t>(nodes[i].count));
     for (std::size_t r = 0; r < members.size(); ++r) {
-      // Only member r touches slice r of the members.
+      // Only member r accesses slice r of the buffers.
       const std::vector<ReplicaBuffer> slices = slice_of_all(members, r);
       if (members.size() > 1) work.combine(op, slices, slices[r]);
       work.copy_to_host(slices[r], outputs[i] + (slices[r].data - members[r].data));
@@ -293,7 +293,7 @@ void broadcast_from_host(const std::byte* values, std::span<const ReplicaBuffer>
 namespace tutti {
 
 PendingReduction::PendingReduction() = default;
-PendingReduction::~PendingReduction() = default;  // the works join in their destructors
+PendingReduction::~PendingReduction() = default;  // the destructors of the DeviceWorks join
 PendingReduction::PendingReduction(PendingReduction&&) noexcept = default;
 PendingReduction& PendingReduction::operator=(PendingReduction&&) noexcept = default;
 

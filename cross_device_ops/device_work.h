@@ -1,5 +1,5 @@
-// Collectives on the memory of GPUs: ordering with the other work of the streams; copies, casts and
-// packing; sums along the canonical tree, on GPUs or through the hosts.
+// Collectives on GPU memory: ordering with other work in the streams; copies, casts and packing;
+// sums along the canonical tree, on GPUs or through host memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,10 +17,11 @@
 
 namespace tutti::internal {
 
-/// Work of one call in the communication streams of its devices. Each stream begins after the work
-/// that its device's compute stream holds when the object is made; join() makes the compute streams
-/// wait for it. barrier() orders work between devices: call it before and after one device accesses
-/// another's memory. No function blocks the host. Not thread-safe.
+/// Work of one call in the communication streams of its devices. Each stream waits for the work
+/// that is in its device's compute stream when this object is made; join() makes the compute
+/// streams wait for the communication streams. barrier() orders work between devices: call it
+/// before and after one device accesses another's memory. No function blocks the host. Not
+/// thread-safe.
 class DeviceWork {
  public:
   using Event = std::shared_ptr<DeviceEvent>;
@@ -34,25 +35,28 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
-  /// Orders later work on every device after the work that all of them have so far.
+  /// Orders later work on every device after the work queued so far on all devices.
   void barrier();
-  /// Orders later work of the compute streams after the work of their device. Works once.
+  /// Orders later work of each compute stream after this work on its device. Only the first call
+  /// has an effect.
   void join();
 
-  /// mark() returns an event for the end of the device's work so far; wait() orders later work
-  /// after such an event.
+  /// mark() returns an event for the end of the work queued so far on a device; wait() orders later
+  /// work after such an event.
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 
-  /// Returns memory of `device` until the join; its earlier use ends before the work begins.
+  /// Returns memory of `device` that is valid until join(). Work that used this memory earlier ends
+  /// first.
   std::byte* scratch(Device device, std::size_t bytes);
-  /// Copies on the device of `to`, from any device.
+  /// Copies from any device, in the stream of `to`'s device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
   /// Copy from or to host memory, which, if pinned, must stay valid until the copy is done.
   void copy_to_host(const ReplicaBuffer& from, std::byte* to);
   void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
-  /// Combines `inputs` along the canonical tree into `output`, on output's device. Inputs, of which
-  /// output may be one, may be on any device; inaccessible ones are copied first.
+  /// Combines `inputs` along the canonical tree into `output`, on output's device. The inputs may
+  /// be on any device, and one may be the output; inputs that the device cannot read are copied
+  /// first.
   void combine(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output);
 
   /// Calls use(context) with the device's context.
@@ -72,37 +76,40 @@ class DeviceWork {
 /// Returns true if kernels of `reader` can read the memory of `owner`.
 bool reaches(Device reader, Device owner);
 
-// These functions do not wait. Buffers of a call are on one device unless stated otherwise.
+// The following functions do not wait. All buffers of a call are on one device unless stated
+// otherwise.
 
-/// Copies from any GPU, after that GPU's compute stream, whose later work waits for the copy.
+/// Copies from any GPU, after the work in that GPU's compute stream; later work there waits for the
+/// copy.
 void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Converts elements to another type, rounding once.
 void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Divides each element. Floating types only.
 void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Makes many copies within a device with one launch.
+/// Makes many copies within one device with one kernel launch.
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
 
-/// Return a tensor's elements as a buffer. Operations do not write to inputs.
+/// Return a tensor's elements as a mutable buffer. Operations do not write to inputs.
 ReplicaBuffer buffer_of(const Tensor& tensor);
 ReplicaBuffer buffer_of(const MutableTensor& tensor);
 
-// The following take buffers of one length and dtype that have a `work`.
+// The buffers of the following functions have one length, one dtype and a `work`.
 
 /// Combines in place: each device computes a slice from all buffers, then slices are copied to all.
-/// A device reads (V-1)/V of a buffer from its peers, twice: as much as a ring.
+/// A device reads (V-1)/V of a buffer from its peers, twice: as much as in a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
-/// Combines tensors of one shape and dtype, each on any GPU, on device `where`.
+/// Returns the combination, computed on device `where`, of tensors of one shape and dtype on any
+/// GPUs.
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 
-// Transfers between GPUs and host memory, for sums over workers' GPUs through the hosts. All of it
-// is queued in the streams of `work` without waiting. Each GPU copies its own slice, so that all
-// links to the host are used at once.
+// Transfers between GPUs and host memory, for sums over the GPUs of several workers through the
+// hosts. They are queued in the streams of `work` without waiting. Each GPU copies a different
+// slice, so that all links to the host are used at once.
 
-/// Combines each node's replicas (indices of `buffers`) along the canonical tree and copies the
-/// result to outputs[i], in host memory. The buffers are overwritten. The caller widens 16-bit
+/// Combines the replicas of each node i (indices of `buffers`) along the canonical tree and copies
+/// the result to outputs[i], in host memory. The buffers are overwritten. The caller widens 16-bit
 /// types first, to avoid intermediate rounding.
 void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                   std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs);

@@ -1,4 +1,4 @@
-// Arithmetic of host memory: how two elements are combined, and the order for many.
+// Arithmetic in host memory: how two elements are combined, and in which order many are.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,14 +15,14 @@ namespace tutti::internal {
 template <ReduceOp op, class T>
 [[gnu::always_inline]] inline T combined(T a, T b) {
   if constexpr (std::is_integral_v<T> && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
-    // Integers wrap around, as in every operation of tensor/.
+    // Integers wrap around, as in all tensor operations.
     using Unsigned = std::make_unsigned_t<T>;
     const auto x = static_cast<Unsigned>(a);
     const auto y = static_cast<Unsigned>(b);
     return static_cast<T>(op == ReduceOp::kSum ? x + y : x * y);
   }
   if constexpr (op == ReduceOp::kSum) return a + b;
-  // NaN wins on either side, so that the result does not depend on which replica has it.
+  // The result is NaN if either value is NaN, so it does not depend on which replica has the NaN.
   if constexpr (op == ReduceOp::kMin) return (b < a || b != b) ? b : a;
   if constexpr (op == ReduceOp::kMax) return (a < b || b != b) ? b : a;
   if constexpr (op == ReduceOp::kProduct) return a * b;
@@ -50,8 +50,8 @@ void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
   });
 }
 
-/// Returns the number of replicas in the tree's left half, for n >= 2: their combination is
-/// combined with that of the rest, recursively.
+/// Returns the number of replicas in the left half of a tree of n >= 2 replicas. Both halves are
+/// combined recursively, then with each other.
 constexpr std::size_t left_half(std::size_t n) { return std::bit_floor(n - 1); }
 
 /// Returns the sum of values[first], ..., values[first + n - 1] along the tree.
@@ -65,7 +65,8 @@ template <std::size_t first, std::size_t n, class T>
   }
 }
 
-/// Most values summed in registers. with_size() calls body.operator()<n>() for n == size.
+/// Largest number of values that are summed in registers. with_size() calls body.operator()<n>()
+/// for n == size.
 inline constexpr std::size_t kMostInRegisters = 8;
 template <std::size_t n = 2, class Body>
 void with_size(std::size_t size, const Body& body) {
@@ -73,7 +74,7 @@ void with_size(std::size_t size, const Body& body) {
   if constexpr (n < kMostInRegisters) with_size<n + 1>(size, body);
 }
 
-/// Returns true if the memory may be read as T.
+/// Returns true if the pointer is aligned for T.
 template <class T>
 bool is_aligned(const std::byte* data) {
   return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;

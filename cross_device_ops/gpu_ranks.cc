@@ -53,7 +53,7 @@ GpuChoice choose_for_gpus(std::span<const Device> devices) {
 
 namespace {
 
-/// Bytes of a text that are sent with its length.
+/// Number of leading bytes of a text that are sent together with its length.
 constexpr std::size_t kInlineText = 248;
 
 struct AnnouncedText {
@@ -120,7 +120,7 @@ GpusOfRank gpus_for_nccl(std::span<const Device> devices) {
     gpus.names += concat(machine, "/", properties.pci_bus_id, " ");
   }
   if (!std::ranges::all_of(devices, is_any_gpu)) {
-    gpus.reason = concat("has replicas on ", join(devices), ", and NCCL works on GPUs alone");
+    gpus.reason = concat("has replicas on ", join(devices), ", and NCCL works only on GPUs");
   } else if (const auto shared = find_shared_gpu(devices)) {
     gpus.reason = concat("has replicas ", shared->first, " and ", shared->second, " on one GPU, ",
                          shared->ordinal, ", which NCCL refuses");

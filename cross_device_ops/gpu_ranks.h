@@ -24,7 +24,8 @@ struct SharedGpu {
   std::size_t first = 0, second = 0;  // replicas
   int ordinal = 0;
 };
-/// Returns the first two of `devices`, all GPUs, that are parts of the same one.
+/// Returns the first two replicas whose devices are (parts of) the same GPU. All `devices` are
+/// GPUs.
 std::optional<SharedGpu> find_shared_gpu(std::span<const Device> devices);
 
 /// Returns true if each of these GPUs can read the memory of all others.
@@ -34,8 +35,8 @@ struct GpuChoice {
   std::string name;  // of the operation
   std::string why;
 };
-/// Chooses the operation for replicas on these GPUs if none is named: nccl if each replica has its
-/// own GPU and NCCL is available; else one that reads peers' memory.
+/// Chooses the operation for replicas on these GPUs if the user names none: nccl if each replica
+/// has its own GPU and NCCL is available; else an operation that reads the memory of peers.
 GpuChoice choose_for_gpus(std::span<const Device> devices);
 
 /// Key of Group::store for an NCCL id on which the ranks have agreed.
@@ -45,8 +46,8 @@ std::string make_nccl_id();
 /// Returns why "nccl" cannot be used here, in one line; empty if it can.
 std::string why_no_nccl();
 
-/// Gathers one text of each rank, by rank. Collective. `name` (in all calls, its first 47
-/// characters) is compared. Throws the errors of Communicator.
+/// Gathers one text from each rank; returns them by rank. Collective. Compares the first 47
+/// characters of `name` between the ranks. Throws the errors of Communicator.
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
                                       std::string_view name);
 
@@ -54,22 +55,23 @@ std::vector<std::string> gather_texts(Communicator& communicator, std::string_vi
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 
-/// Report of a rank on its GPUs. All ranks decide from all reports, so they agree.
+/// Report of a rank on its GPUs. All ranks decide from the reports of all ranks, so they agree.
 struct GpusOfRank {
   std::string reason;  // why they cannot be NCCL ranks, "has ..."; "" if they can
-  std::string names;   // machine and GPU of each, to find GPUs that two ranks use
+  std::string names;   // machine and GPU of each, to detect shared GPUs
 
-  /// Returns two lines.
+  /// Returns `reason` and `names`, one per line.
   std::string to_text() const { return reason + "\n" + names; }
   static GpusOfRank from_text(const std::string& text);
 };
-/// Reports on devices, which need not be GPUs.
+/// Returns a report on devices, which need not be GPUs.
 GpusOfRank gpus_for_nccl(std::span<const Device> devices);
-/// Returns why some rank cannot use NCCL, "rank 1 has ...", with `who` for "rank"; "" if all can.
+/// Returns why some rank cannot use NCCL, as "<who> 1 has ..."; empty if all can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
-/// Makes the operation "nccl" over `group`, without store and transport: NCCL's id is gathered as a
-/// text. Collective. An error of one rank is thrown by all, naming it: "rank 1: nccl: ...".
+/// Makes the operation "nccl" over `group`, which needs neither store nor transport: `gather`
+/// distributes NCCL's id as a text. Collective. An error of one rank is thrown by all ranks and
+/// names it: "rank 1: nccl: ...".
 std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
                                                 const GatherTexts& gather);
 

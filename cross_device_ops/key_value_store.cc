@@ -1,4 +1,4 @@
-// Checks of all key-value stores, and a store in memory.
+// Checks that all key-value stores share, and the store in this process's memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/key_value_store.h"
 

@@ -1,5 +1,5 @@
-// The tree's result in all replicas' memory, in one pass, and the operation "canonical" that uses
-// it.
+// Reduction along the canonical tree that writes to all replicas' memory in one pass, and the
+// operation "canonical", which uses it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,15 +14,16 @@ namespace tutti::internal {
 /// Best prefetch distance for memory outside all caches, in bytes: less than a small page.
 inline constexpr std::size_t kAheadBytes = 3072;
 
-/// Combines `inputs` along the canonical tree into every one of `outputs`; outputs[i] may be one of
-/// the inputs. Each cache line is read and written once. Memory may have any alignment. With up to
-/// eight floating inputs in place, memory is prefetched `ahead` bytes further on; 0: no prefetch.
-/// `nodes` belong to the inputs, see combine_nodes(); empty: one replica each.
+/// Combines `inputs` along the canonical tree into each of `outputs`; an output may also be an
+/// input. Each cache line is read and written once. Memory may have any alignment. With up to eight
+/// floating inputs in place, memory is prefetched `ahead` bytes in advance; 0 disables this.
+/// `nodes`: nodes of the inputs, see combine_nodes(); if empty, each input is the value of one
+/// replica.
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0,
                    std::span<const CanonicalNode> nodes = {});
 
-/// Returns true if this type has the reduction, including MEAN.
+/// Returns true if this type has this reduction, which may be MEAN.
 inline bool has_reduction(ReduceOp op, DType dtype) {
   return op == ReduceOp::kMean ? is_floating(dtype) : can_combine(op, dtype);
 }

@@ -1,4 +1,4 @@
-// Packing of many small tensors into a few flat buffers.
+// Packing of many small tensors into a few flat buffers, and unpacking.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,8 @@ namespace tutti {
 
 /// Assignment of tensors to packs. Tensors of one dtype are packed in reverse order (the last
 /// gradients are ready first), and a pack is closed once it holds bytes_per_pack or more. A tiny
-/// limit gives one tensor per pack. All replicas make the same plan from the shapes alone.
+/// limit gives one tensor per pack. The plan depends only on shapes and dtypes, so all replicas
+/// make the same plan.
 struct PackPlan {
   struct Pack {
     DType dtype = DType::kFloat32;
@@ -24,12 +25,13 @@ struct PackPlan {
 
 inline constexpr std::int64_t kDefaultBytesPerPack = 4 << 20;
 
-/// Plans packs. bytes_per_pack 0: kDefaultBytesPerPack.
+/// Assigns tensors to packs. bytes_per_pack 0 means kDefaultBytesPerPack.
 PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack);
 
-/// Concatenates the pack's tensors on `device`.
+/// Returns the pack's tensors concatenated on `device`.
 MutableTensor pack(const PackPlan::Pack& pack, std::span<const Tensor> tensors, Device device);
-/// Splits the buffer into tensors of the shapes of `like`, written to results[index].
+/// Splits the buffer into tensors with the shapes of `like`; tensor i of the planned list is
+/// written to results[i].
 void unpack(const PackPlan::Pack& pack, const MutableTensor& buffer, std::span<const Tensor> like,
             std::span<Tensor> results);
 

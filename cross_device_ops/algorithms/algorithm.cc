@@ -95,18 +95,19 @@ Schedule binomial_broadcast(const CallShape& shape) {
 //
 // Vocabulary: a rank has *verified* when the header of its left neighbour has arrived and equals
 // its own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and
-// waits for the one from 2^k to its left. A message carries all knowledge that its sender had when
-// it sent: after round k a rank knows that itself and the 2^(k+1) - 1 ranks to its left have
-// verified. n - 1 verified ranks are enough, because equality then holds all the way around the
-// ring. That takes ceil(log2(n - 1)) rounds; two ranks need none, since each has compared the
-// other's header itself. Knowing that all n ranks have received all their messages takes
-// ceil(log2(n)) rounds, because this does not follow from the neighbours.
+// waits for the message of the rank 2^k to its left. A message conveys all that its sender knew
+// when it sent the message: after round k a rank knows that itself and the 2^(k+1) - 1 ranks to its
+// left have verified. n - 1 verified ranks are enough, because equality then holds all the way
+// around the ring. That takes ceil(log2(n - 1)) rounds; two ranks need none, since each has
+// compared the other's header itself. Knowing that all n ranks have received all their messages
+// takes ceil(log2(n)) rounds, because this does not follow from the neighbours.
 //
 // Steps: ceil(log2(n - 1)) rounds after the headers. Bytes per rank: only the header. Messages per
 // rank: ceil(log2(n - 1)).
 //
-// The headers themselves are a round to the right, so a barrier takes one message per rank with two
-// ranks, and 1 + ceil(log2(n - 1)) with more: at most one more than a barrier without comparison.
+// Each header is sent to the right neighbour, so a barrier takes one message per rank with two
+// ranks, and 1 + ceil(log2(n - 1)) messages with more. A barrier that compares no headers would
+// take at most one message less.
 // Hensgen, Finkel and Manber, Int. J. Parallel Program. 17 (1988).
 void append_closing(Schedule& schedule, const CallShape& shape, Closing closing) {
   schedule.verify();

@@ -1,4 +1,4 @@
-// Algorithms by name: the schedule of each call.
+// Registry of algorithms by name; an algorithm makes the schedule of each call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,26 +20,26 @@ using MakeSchedule = Schedule (*)(const CallShape&);
 struct Algorithm {
   std::string_view name;
   Determinism determinism;
-  /// True if each element is combined once, from all its contributions: 16-bit numbers are then
-  /// rounded once.
+  /// True if all contributions to an element are combined in one step, which rounds 16-bit numbers
+  /// only once.
   bool combines_once;
   MakeSchedule all_reduce;
   MakeSchedule reduce;
   MakeSchedule all_gather;
   MakeSchedule reduce_scatter;
 
-  /// Excludes 16-bit types if values are combined in several steps, each of which rounds.
+  /// Returns false for 16-bit types if values are combined in several steps, each of which rounds.
   bool supports(ReduceOp op, DType dtype) const {
     return can_combine(op, dtype) && (combines_once || !is_half(dtype));
   }
 };
 
-/// Returns canonical, ring, hierarchical_copy, reduction_to_one_device.
+/// Returns the algorithms canonical, ring, hierarchical_copy and reduction_to_one_device.
 std::span<const Algorithm> algorithms();
-/// Throws kNotFound listing the names.
+/// Returns the algorithm of that name; throws kNotFound listing the names if there is none.
 const Algorithm& find_algorithm(std::string_view name);
 
-/// Returns the schedule of rank shape.rank. In a group of one: a copy from input to output.
+/// Returns the schedule of rank shape.rank. In a group of one rank it copies input to output.
 Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape);
 
 // all_reduce
@@ -65,8 +65,8 @@ enum class Closing {
   kHeaders,   // all headers are equal
   kReceived,  // and every rank has received all its messages
 };
-/// Appends rounds of empty messages after which a rank knows this, to schedules that some rank
-/// could leave earlier. Begins with a kVerify step.
+/// Appends a kVerify step and rounds of empty messages, after which the rank has the knowledge that
+/// `closing` names. For schedules that a rank could otherwise leave too early.
 void append_closing(Schedule& schedule, const CallShape& shape,
                     Closing closing = Closing::kHeaders);
 
@@ -75,8 +75,8 @@ void append_closing(Schedule& schedule, const CallShape& shape,
 namespace tutti {
 
 /// Returns ring, hierarchical_copy or reduction_to_one_device for the replicas of a process. One
-/// thread runs the schedules that are also used between processes, so that a program gets the same
-/// bits in both. Throws kNotFound for another name.
+/// thread runs the schedules of all replicas. Ranks in separate processes use the same schedules,
+/// so a program gets the same bits either way. Throws kNotFound for another name.
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 }  // namespace tutti

@@ -3,10 +3,11 @@
 //
 // Vocabulary: a *group* is a run of `group_size` consecutive ranks, its *leader* the first of them;
 // the first leader is rank 0. group_size is a power of two, so that every group is a whole subtree
-// of the canonical tree (the last, possibly smaller group is the subtree of the remaining ranks),
-// or there is one group. Steps: 1. each leader gathers the values of its group and combines them
-// along the tree; 2. rank 0 gathers the leaders' values and combines them; 3. leaders receive the
-// result; 4. their groups do. Values are sent in *segments*, each as soon as it is combined.
+// of the canonical tree (the last, possibly smaller group is the subtree of the remaining ranks).
+// Alternatively, one group contains all ranks. Steps: 1. each leader gathers the values of its
+// group and combines them along the tree; 2. rank 0 gathers the leaders' values and combines them;
+// 3. leaders receive the result; 4. each leader sends it to its group. Values are sent in
+// *segments*, each as soon as it is combined.
 //
 // n ranks, S bytes in K segments, groups of G, L = ceil(n / G) leaders:
 // hierarchical_copy (G the largest power of two not above sqrt(n)): 4 steps; a member sends K
@@ -15,8 +16,8 @@
 // reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
 //   Each element is combined once.
 // reduce to a root: contributions go only to the root, then the closing rounds: S bytes per rank.
-// In all_reduce a rank verifies before it sends, so messages from all prove to rank 0 that all
-// have.
+// In all_reduce a rank verifies before it sends, so messages from all ranks prove to rank 0 that
+// all have verified.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
@@ -26,8 +27,8 @@
 namespace tutti::internal {
 namespace {
 
-/// A schedule that works on a buffer segment by segment. A rank verifies before its first message,
-/// so a rank that has received from all knows that all have verified.
+/// Builder of a schedule that processes a buffer segment by segment. A rank verifies before its
+/// first message, so a rank that has received messages from all ranks knows that all have verified.
 class Gathering {
  public:
   explicit Gathering(const CallShape& shape) : shape_(shape) {}

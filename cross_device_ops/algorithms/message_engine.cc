@@ -1,4 +1,4 @@
-// Collectives over messages: running a schedule, states of the other ranks, the engine.
+// Collectives over messages: execution of a schedule, state queries between ranks, and the engine.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -28,7 +28,8 @@
 
 namespace tutti::internal {
 
-/// A schedule, and whether the left neighbour's first data message carries its header.
+/// A schedule, with a flag that is true if the left neighbour's first data message carries its
+/// header.
 struct CallPlan {
   Schedule schedule;
   bool left_greets_with_data = false;
@@ -38,13 +39,14 @@ namespace {
 
 constexpr std::size_t kAhead = 8;           // posted receives
 constexpr std::size_t kLookAhead = 64;      // steps searched for receives
-constexpr std::size_t kSendsToForget = 16;  // ended sends are removed from this number on
+constexpr std::size_t kSendsToForget = 16;  // finished sends are removed above this number
 
 }  // namespace
 
 /// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
-/// first message if that has the same receiver, else in a separate message before it. The left
-/// neighbour's header is compared in the first kVerify step or the first wait for another message.
+/// first message if that message has the same receiver, else in a separate, earlier message. The
+/// left neighbour's header is compared in the first kVerify step or the first wait for another
+/// message.
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
@@ -59,8 +61,9 @@ class MessageRun {
         header_is_due_(link.size() > 1),
         left_is_due_(link.size() > 1 && plan.left_greets_with_data),
         verified_(link.size() == 1) {}
-  /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
-  /// kUnavailable. Messages in flight are then cancelled; the other ranks are not notified yet.
+  /// Runs the schedule. Throws kInvalidArgument ("collective mismatch (..."), kDeadlineExceeded,
+  /// kAborted or kUnavailable, after cancelling messages in flight; the other ranks are not
+  /// notified yet.
   void run() {
     send_hello();
     for (; current_ < steps_.size(); ++current_) {
@@ -91,7 +94,7 @@ class MessageRun {
  private:
   struct Received {
     std::size_t step = 0;
-    BufferRef staging;  // for values that are to be combined
+    BufferRef staging;  // for received values to be combined
     bool brings_header = false;
     std::unique_ptr<Work> work;
   };
@@ -121,8 +124,9 @@ class MessageRun {
     wait_for_readers(memory_.bytes_of(step.range));
     memory_.apply(plan_.schedule, step);
   }
-  /// Data of different calls must not be confused if a rank sends before it has compared headers:
-  /// not every call has closing rounds. Messages with headers have the same purpose in all calls.
+  /// Returns a purpose that differs between collectives for messages without headers. A rank may
+  /// send data before it has compared headers, and this data must not be taken for that of another
+  /// call. Messages with headers have the same purpose in all calls.
   Purpose purpose(bool with_header) const {
     if (with_header) return Purpose::kData;
     return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
@@ -147,7 +151,7 @@ class MessageRun {
       next_to_post_ = current_ + 1;
     }
     Received& received = received_.front();
-    TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
+    TUTTI_CHECK(received.step == current_, "expected receives in the order of steps");
     wait_for_message(received);
     if (received.staging) memory_.take(step, received.staging->data());
     received_.pop_front();
@@ -172,7 +176,7 @@ class MessageRun {
   }
   // Returns true if posting a receive now would overwrite data that is still needed.
   bool is_in_the_way(std::size_t step) const {
-    if (steps_[step].kind != StepKind::kReceive) return false;  // received into staging memory
+    if (steps_[step].kind != StepKind::kReceive) return false;  // goes to staging memory
     const ByteRange into = memory_.bytes_of(steps_[step].range);
     const auto touches = [&](const Range& range) { return memory_.bytes_of(range).overlaps(into); };
     for (std::size_t i = current_; i < step; ++i) {
@@ -212,8 +216,8 @@ class MessageRun {
     if (sent_.size() < kSendsToForget) return;
     std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
   }
-  // The left neighbour's header comes first: its rank sends it before it waits for anything, and a
-  // mismatch may be the reason why another message is missing.
+  // Wait for the left neighbour's header first: that rank sends it before it waits for anything,
+  // and a mismatch may be the reason why another message is missing.
   void wait(Work& work) {
     Work* const header = verified_ ? nullptr : header_work();
     if (header != nullptr && header != &work) verify();
@@ -222,7 +226,7 @@ class MessageRun {
   void verify() {
     if (verified_) return;
     Work* const work = header_work();
-    TUTTI_CHECK(work != nullptr, "a schedule verifies before it receives from the left");
+    TUTTI_CHECK(work != nullptr, "expected a kVerify step before a receive from the left");
     try {
       work->wait(deadline_);
     } catch (const Error& error) {
@@ -244,8 +248,8 @@ class MessageRun {
       fail(ErrorCode::kInvalidArgument, mismatch_message(left, header_));
     verified_ = true;
   }
-  // Throws the cause of a message of unexpected length. The cause is visible in the headers that
-  // this rank compares, or in those of other ranks, which then abort.
+  // Throws the cause of a message of unexpected length. Either this rank finds it by comparing
+  // headers, or another rank does and then aborts.
   [[noreturn]] void fail_length(const Error& error) {
     if (!verified_) {
       if (Work* const work = header_work(); work != nullptr) {
@@ -258,7 +262,8 @@ class MessageRun {
       compare_headers();
     }
     const bool lengths_are_own = header_.collective == Collective::kAllToAll;
-    // Wait for another rank's abort: it may know the mismatch, while only a length shows it here.
+    // Wait for another rank's abort, which may name the mismatch; this rank sees only a wrong
+    // length.
     const TimePoint verdict =
         lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
     try {
@@ -307,9 +312,9 @@ bool ended(Work& work) {
 
 }  // namespace
 
-/// State queries between ranks, for one rank. A query is a message of 8 bytes (a number). Its
-/// answer is the number, the count of calls that the rank has begun, and up to 512 bytes of text.
-/// Thread-safe.
+/// One rank's side of the state queries between ranks. A query is a message of 8 bytes, its number.
+/// The answer consists of this number, the count of calls that the rank has begun, and up to 512
+/// bytes of text. Thread-safe.
 class RankStates {
  public:
   explicit RankStates(RankLink link)
@@ -343,7 +348,8 @@ class RankStates {
       closed_ = true;  // the group has ended
     }
   }
-  /// Queries all other ranks; returns states by rank, `answered` if they did by the deadline.
+  /// Queries all other ranks; returns states by rank, with `answered` set for answers that arrive
+  /// before the deadline.
   std::vector<State> ask(TimePoint deadline) {
     MutexLock lock(ask_mutex_);
     std::uint64_t number = ++last_number_;
@@ -386,7 +392,7 @@ class RankStates {
       if (r != link_.rank && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
     }
     if (!text.empty()) return text + " did not join";
-    return concat("all joined, but a message is late: from rank ", join(awaited, " or "));
+    return concat("all joined, but a message has not arrived from rank ", join(awaited, " or "));
   }
   /// See CollectiveEngine.
   std::vector<std::string> states_of_ranks(TimePoint deadline) {
@@ -512,7 +518,7 @@ class MessageEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Makes the plan for each call: this takes some tenths of a microsecond for short calls.
+  /// Makes a new plan for each call, which takes only some tenths of a microsecond for short calls.
   CallPlan plan_of(const CollectiveCall& call) {
     CallShape shape{.collective = call.collective,
                     .size = size(),
@@ -537,7 +543,7 @@ class MessageEngine final : public CollectiveEngine {
                   const std::vector<int>& awaited) {
     if (is_mismatch(error) || error.code() != ErrorCode::kDeadlineExceeded) return as_it_was(error);
     const std::string who = states_.missing(header.sequence, awaited);
-    // Another rank may have found out first, which ended this rank's queries.
+    // Another rank may have detected the timeout first; its abort then ended this rank's queries.
     const std::optional<Error> failure = failure_of_peer();
     if (failure && failure->code() == ErrorCode::kAborted) return as_it_was(*failure);
     return Error(ErrorCode::kDeadlineExceeded,

@@ -1,4 +1,4 @@
-// Engine that compares headers with messages and moves data by other means.
+// Base of engines that compare headers in messages and move data without them.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/native_call_engine.h"
 
@@ -39,7 +39,7 @@ void NativeCallEngine::run_native(const CollectiveCall& call, const CollectiveHe
 void NativeCallEngine::answer_state_queries(const std::function<std::string()>& own_state) {
   messages_->answer_state_queries(own_state);
   const std::optional<Error> reason = failure_of_peer();
-  // A peer that exited may simply have finished: that is not an abort.
+  // A peer that exited may simply have finished, so only kAborted is an abort.
   if (!reason || reason->code() != ErrorCode::kAborted) return;
   {
     MutexLock lock(mutex_);

@@ -1,4 +1,4 @@
-// Base of engines that exchange messages to compare headers, and move data by other means.
+// Base of engines that compare headers in messages and move data without them, e.g. with MPI.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,8 +17,8 @@
 namespace tutti::internal {
 
 /// Compares the ranks' headers with messages (the canonical algorithm's barrier) before each native
-/// call, so that a native call never has different arguments on two ranks. Calls that are not
-/// native use messages only.
+/// call, so that a native call never has different arguments on two ranks. Other calls use messages
+/// for the data, too.
 class NativeCallEngine : public CollectiveEngine {
  public:
   int rank() const final { return link_.rank; }
@@ -41,7 +41,8 @@ class NativeCallEngine : public CollectiveEngine {
   /// Carries out a native call that all ranks have joined.
   virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) = 0;
-  /// Called if the barrier failed on this rank; others may have passed it and wait.
+  /// Called if the barrier failed on this rank; other ranks may have passed it and wait in the
+  /// call.
   virtual void missed(const CollectiveCall&) {}
   /// Ends a running native call. Thread-safe, may be called repeatedly.
   virtual void stop(const Error&) noexcept {}
@@ -59,7 +60,7 @@ class NativeCallEngine : public CollectiveEngine {
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // from a peer; failed calls know more
+  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // from a peer; calls' errors know more
 };
 
 /// Throws kInvalidArgument unless the group has one local replica per rank and a transport of its

@@ -61,7 +61,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   std::vector<std::string> late;
   const TimePoint end = deadline_after(deadline, durations::kLinger);
   if (rank == 0) {
-    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // of ranks from 1
+    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // of ranks 1 and up
     for (int r = 1; r < size(); ++r) {
       greetings.push_back(send(r, purpose, {}, {}));
       given.push_back(recv(r, purpose, {}, value_of(r)));
@@ -72,7 +72,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
         ++r;
         continue;
       }
-      // A rank that exited ends the exchange, even if another one is late.
+      // A rank that exited ends the exchange, even if another rank is late.
       for (const auto& value : given) (void)value->test();
       if (Clock::system().now() < deadline) continue;
       message[r] = std::byte{1};
@@ -94,7 +94,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
     if (!ends_in_time(*greeting, deadline)) {
       late.push_back("rank 0");
     } else if (!ends_in_time(*all, end)) {
-      late.push_back("one that rank 0 waits for");
+      late.push_back("a rank that rank 0 waits for");
     }
     std::copy(message.begin() + size(), message.end(), values.begin());
     for (int r = 1; r < size(); ++r) {

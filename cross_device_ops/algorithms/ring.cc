@@ -6,15 +6,17 @@
 // r's *right neighbour* is r + 1 (mod n). Reduce-scatter: in *step* s = 0 .. n-2 rank r sends chunk
 // r - s (mod n) to its right neighbour, which combines it with its own; afterwards rank r holds the
 // whole result of chunk r + 1 (mod n). All-gather: in n-1 further steps the finished chunks are
-// passed around. A segment is sent on as soon as it is combined, before the next one is received.
+// passed around. A segment is forwarded as soon as it is combined, before the next one is received.
 //
 // n ranks, S bytes, chunks in K segments:
 // all_reduce: 2 (n-1) steps; per rank 2 (n-1) K messages, 2 (n-1)/n S bytes: the least possible.
-// reduce_scatter, all_gather: n-1 steps; S minus the own part, S minus the right neighbour's part.
+// reduce_scatter: n-1 steps; S minus the own part.
+// all_gather: n-1 steps; S minus the right neighbour's part.
 //
 // A chunk starts at its own rank, so its order of additions depends on its position: the bits are
-// the same in every run, but differ from all other algorithms. A message of step s + 1 implies that
-// its sender has verified the message of step s: after n-1 steps a rank knows of n-1 ranks.
+// the same in every run, but differ from those of all other algorithms. A message of step s + 1
+// implies that its sender has verified the message of step s: after n-1 steps a rank knows of n-1
+// ranks.
 // Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
 #include "cross_device_ops/algorithms/algorithm.h"
 
@@ -53,7 +55,8 @@ class Ring {
     if (travels(range, k)) schedule.send(shape_.peer(1), range);
   }
 
-  /// Receives a chunk from the left, combines it with `own` if given, and passes it on if `onward`.
+  /// Receives a chunk from the left neighbour, combines it with `own` if given, and sends it to the
+  /// right if `onward`.
   void pass(Range into, bool onward, std::optional<Range> own = std::nullopt) {
     for (std::size_t k = 0; k < num_segments_; ++k) {
       const Range range = segment_of(into, k, segment_);

@@ -18,7 +18,7 @@ namespace tutti::internal {
 /// memory.
 enum class Space : std::uint8_t { kInput, kOutput, kScratch };
 
-/// A run of elements.
+/// Consecutive elements of a memory space.
 struct Range {
   Space space = Space::kOutput;
   std::size_t first = 0;
@@ -43,7 +43,7 @@ struct Step {
   std::uint32_t num_operands = 0;
 };
 
-/// Returns true if a step changes its range in this rank's memory.
+/// Returns true if the step changes its range in this rank's memory.
 inline bool writes(const Step& step) {
   return step.kind != StepKind::kSend && step.kind != StepKind::kVerify;
 }
@@ -52,8 +52,8 @@ inline bool receives(const Step& step) {
 }
 
 /// The steps of a rank, executed in order: a receive waits for its message, a send does not wait.
-/// Messages between two ranks are received in the order in which they were sent. A step waits for
-/// earlier sends that read memory which it writes.
+/// Messages between two ranks are received in the order in which they were sent. A step that writes
+/// memory first waits for earlier sends from this memory.
 struct Schedule {
   std::vector<Step> steps;
   std::vector<Range> operands;       // of kCombine steps
@@ -71,7 +71,7 @@ struct Schedule {
   void verify();
 };
 
-/// A call for algorithms: equal on all ranks except for `rank` and the counts of all_to_all.
+/// Call as algorithms see it: equal on all ranks except for `rank` and the counts of all_to_all.
 struct CallShape {
   Collective collective = Collective::kAllReduce;
   int size = 1;
@@ -95,7 +95,8 @@ struct CallShape {
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
-/// Returns true if a segment is sent: an empty one only if first, to show its sender's progress.
+/// Returns true if segment `k` of a range is sent. Of an empty range only the first is sent, which
+/// shows its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
 /// Returns true if a rank's first action is a message to `right`, which then carries the header.
@@ -109,7 +110,7 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-/// Memory of one rank in one call, without ownership.
+/// Memory of one rank in one call, which it does not own.
 struct RankMemory {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -123,8 +124,8 @@ struct RankMemory {
   ByteRange bytes_of(const Range& range) const;
   std::size_t num_bytes(const Range& range) const { return range.count * size_of(dtype); }
 
-  /// Executes a kReceive step (copies), or combines for a kReceiveOnLeft step; the message is at
-  /// `received`.
+  /// Executes a kReceive step (a copy) or a kReceiveOnLeft step (a combination). `received` points
+  /// to the message.
   void take(const Step& step, const std::byte* received) const;
   /// Executes a kCombine or kCopy step.
   void apply(const Schedule& schedule, const Step& step) const;

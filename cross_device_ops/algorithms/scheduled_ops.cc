@@ -1,4 +1,4 @@
-// Schedules on the buffers of one process.
+// Execution of schedules on the buffers of one process.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -15,8 +15,9 @@ namespace {
 
 /// Runs schedules[r] on memory[r], whose scratch it allocates; buffers[r] is rank r's buffer.
 /// Messages are not copied: a receiver reads its sender's memory, and a step that would overwrite
-/// it waits. On GPUs the steps are queued. Each waits only for the send that it receives and for
-/// the readers of the memory that it overwrites, so that the devices work concurrently.
+/// unread memory waits. On GPUs the steps are queued in streams. Each step waits only for the send
+/// that it receives and for the readers of the memory that it overwrites, so that the devices work
+/// concurrently.
 class Lockstep {
  public:
   Lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,
@@ -46,7 +47,7 @@ class Lockstep {
     }
     for (std::size_t r = 0; r < schedules_.size(); ++r) {
       TUTTI_CHECK(next_[r] == schedules_[r].steps.size(), "lockstep: rank ", r, " of ",
-                  schedules_.size(), " waits indefinitely in step ", next_[r]);
+                  schedules_.size(), " can never finish step ", next_[r]);
     }
     TUTTI_CHECK(std::ranges::all_of(lanes_, [](const auto& lane) { return lane.empty(); }),
                 "lockstep: a message was not received");
@@ -56,7 +57,7 @@ class Lockstep {
  private:
   struct Message {
     Range range;              // in the sender's memory
-    DeviceWork::Event event;  // on GPUs: when the range has its values
+    DeviceWork::Event event;  // on GPUs: the range has its values
   };
   struct Reader {
     ByteRange range;
@@ -73,7 +74,7 @@ class Lockstep {
     return lanes_[from * schedules_.size() + to];
   }
 
-  /// Returns true if an unread message overlaps `range`, which is to be written.
+  /// Returns true if `range`, which is to be written, overlaps an unread message.
   bool is_being_read(std::size_t rank, const Range& range) {
     const ByteRange wanted = memory_[rank].bytes_of(range);
     for (std::size_t to = 0; to < schedules_.size(); ++to) {
@@ -99,7 +100,7 @@ class Lockstep {
       if (messages.empty()) return false;
       const Message& message = messages.front();
       TUTTI_CHECK(message.range.count == step.range.count, "lockstep: rank ", rank,
-                  " receives another length than rank ", from, " has sent");
+                  " expects a message of another length than rank ", from, " sent");
       if (work_) {
         receive_on_gpu(rank, step, from, message);
       } else {

@@ -25,7 +25,7 @@ BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
   }
 }
 
-// Returns a call of the public functions. It refers to their arguments.
+// Returns the call for a public function; it refers to the function's arguments.
 CollectiveCall call_of(Collective collective, const ConstElements& input, const Elements& output,
                        ReduceOp op = ReduceOp::kSum, int root = 0, Counts counts = {},
                        Counts receive_counts = {}) {
@@ -55,7 +55,7 @@ CollectiveHandle& CollectiveHandle::operator=(CollectiveHandle&& other) noexcept
 }
 
 CollectiveHandle::~CollectiveHandle() {
-  // The caller may free the memory next; the call has its own deadline.
+  // Wait, because the caller may free the memory next; the call has its own deadline.
   if (call_) call_->ended.wait_until(TimePoint::max());
 }
 
@@ -71,7 +71,7 @@ Communicator::Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
                            const CommunicatorOptions& options)
     : state_(std::make_unique<CommunicatorState>(std::move(engine), options)) {
   if (options.plugin_options.empty()) return;
-  make_cross_device_ops(options.algorithm, {}, options.plugin_options);  // built-in ones have none
+  make_cross_device_ops(options.algorithm, {}, options.plugin_options);  // none for built-in ones
 }
 Communicator::~Communicator() = default;
 

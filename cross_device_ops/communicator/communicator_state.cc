@@ -1,4 +1,5 @@
-// Running calls in order: checked, widened and aligned for the engine, with headers and records.
+// Execution of calls in order: checks, conversion and alignment for the engine, headers and
+// records.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/communicator_state.h"
 
@@ -37,7 +38,8 @@ void CallRecorder::begin(const CollectiveHeader& header, const char* file, TimeP
   Entry& entry = entries_[number % entries_.size()];
   constexpr auto relaxed = std::memory_order_relaxed;
   entry.version.store(2 * number + 1, relaxed);
-  // Stores of the words are releases: a reader of any of them sees the odd version before it.
+  // Words are stored with release order: a reader that sees one of them also sees the odd version
+  // stored before it.
   constexpr auto release = std::memory_order_release;
   std::array<std::uint64_t, kWords> words;
   std::memcpy(words.data(), &header, sizeof(words));
@@ -148,7 +150,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
     hash ^= hash >> 29;
     bytes = bytes.subspan(n);
   }
-  return hash | 1;  // 0 means: not given
+  return hash | 1;  // 0 means that no counts are given
 }
 
 std::uint64_t hash_of_list(std::span<const ConstElements> list) {
@@ -183,9 +185,10 @@ bool are_aligned(std::span<const AnyElements> list, DType dtype) {
   });
 }
 
-/// A checked request as the engine receives it. Free if the engine can work on the caller's memory.
-/// Otherwise the elements are copied into one aligned buffer for the call: as floats if the engine
-/// does not combine 16-bit numbers (and for MEAN), and lists if it does not take them.
+/// A checked request in the form that the engine accepts. Costs nothing if the engine can work on
+/// the caller's memory. Otherwise the elements are copied into one aligned buffer for the call.
+/// 16-bit numbers are converted to floats for MEAN, or if the engine cannot combine them; lists are
+/// concatenated if it does not accept them.
 class PreparedCall {
  public:
   PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
@@ -205,7 +208,7 @@ class PreparedCall {
   PreparedCall& operator=(const PreparedCall&) = delete;
 
   const CollectiveCall& call() const { return call_; }
-  /// Divides for MEAN and copies results into the caller's memory, after the engine has run.
+  /// Divides for MEAN and copies results into the caller's memory. Called after the engine has run.
   void finish() {
     if (copy_ || request_.op == ReduceOp::kMean) finish_results();
   }
@@ -245,7 +248,7 @@ class PreparedCall {
   const CallRequest& request_;
   const CollectiveEngine& engine_;
   CollectiveCall call_;
-  BufferRef copy_;  // concatenated inputs; reduce_scatter: and the output
+  BufferRef copy_;  // concatenated inputs; for reduce_scatter also the output
   ConstElements input_;
   Elements output_;
 };
@@ -348,9 +351,9 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
-    // The timeout is short: a rank that calls later finds that the group has ended.
+    // A short timeout suffices: a rank that calls later finds that the group has ended.
     recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
-  } catch (const Error&) {  // the other ranks receive it from their own calls
+  } catch (const Error&) {  // the other ranks' own calls report it
   }
   name_size_ = 0;  // the name contained the reason
   header_.name.fill('\0');
@@ -477,7 +480,7 @@ void CommunicatorState::recorded(const CallRequest& request, const CollectiveCal
                                  Duration timeout) {
   const TimePoint now = coarse_now();
   recorder_.begin(header_, request.where.file_name(), now);
-  // The coarse clock may lag by some milliseconds.
+  // Add 4 ms, because the coarse clock may lag by some milliseconds.
   const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
   try {
     engine_->run(call, header_, deadline);

@@ -24,14 +24,14 @@
 
 namespace tutti::internal {
 
-/// A call as its caller describes it: with MEAN, and with buffers of any type and alignment. Spans,
-/// options and source location refer to the caller's memory, because a copy costs more than all
-/// checks.
+/// A call as its caller describes it, possibly with MEAN, with buffers of any type and alignment.
+/// Spans, options and source location refer to the caller's memory, because copying them would cost
+/// more than all checks.
 struct CallRequest : CollectiveCall {
   const CallOptions& options;
   const SourceLocation& where;
 
-  /// Returns true if this rank has outputs.
+  /// Returns true if `rank` has outputs.
   bool has_result(int rank) const { return collective != Collective::kReduce || root == rank; }
   /// Returns "rank 1: broadcast 'kernel'", the context of a rank's own errors.
   std::string context(int rank) const {
@@ -60,9 +60,11 @@ class CallRecorder {
   std::optional<RecordedCall> last() const;
 
  private:
-  // Number of header words before its texts `file`, to which an entry has a pointer, and `shape`.
+  // Number of header words before the texts `file` and `shape`. An entry has a pointer for the
+  // file.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
-  // Words are atomic and enclosed by a version, so that a reader sees a whole entry or none.
+  // Entry of atomic words. The version changes before and after each write, so that a reader sees a
+  // whole entry or none.
   struct Entry {
     std::atomic<std::uint64_t> version{0};  // odd: being written
     std::array<std::atomic<std::uint64_t>, kWords> words{};
@@ -72,7 +74,7 @@ class CallRecorder {
   };
   std::optional<RecordedCall> read(std::uint64_t number) const;
 
-  // Consecutive calls use them in turn, so that a call can be read while the next one begins.
+  // Consecutive calls use different entries, so that a call can be read while the next one begins.
   std::array<Entry, 4> entries_;
   std::atomic<std::uint64_t> num_calls_{0};
 };
@@ -81,7 +83,7 @@ class CallRecorder {
 /// when a collective has waited too long, and answers state queries of other ranks.
 class StallWatch {
  public:
-  /// `poll` is called at the same interval.
+  /// Starts the thread, which also calls `poll` about ten times a second.
   StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
              std::function<void()> poll);
   ~StallWatch();
@@ -105,8 +107,8 @@ class StallWatch {
   std::unique_ptr<Thread> thread_;
 };
 
-/// A started call, shared by its handle and the thread that runs it. Copies everything from the
-/// request except the elements.
+/// A started call, shared by its handle and the thread that runs it. Copies the whole request
+/// except the elements.
 struct PendingCall {
   explicit PendingCall(const CallRequest& other)
       : inputs(other.inputs.begin(), other.inputs.end()),
@@ -153,12 +155,13 @@ class CommunicatorState {
   const CommunicatorOptions& options() const { return options_; }
   const CallRecorder& recorder() const { return recorder_; }
 
-  /// Checks, runs and records a call, after the started ones. Empty counts mean equal parts.
+  /// Waits for started calls, then checks, runs and records this call. Empty counts mean equal
+  /// parts.
   void run(const CollectiveCall& call, const CallOptions& options, const SourceLocation& where);
   CollectiveHandle start(const CollectiveCall& call, const CallOptions& options,
                          const SourceLocation& where);
-  /// Reports to the others, which may already wait, that this rank cannot make its next call; runs
-  /// after the started calls. Throws `reason`.
+  /// Reports to the other ranks, which may already wait, that this rank cannot make its next call.
+  /// Waits for started calls first. Throws `reason`.
   [[noreturn]] void refuse(const CallRequest& request, const Error& reason);
   /// Returns the number of the next group, equal on all ranks.
   std::uint32_t next_group() { return ++num_groups_; }
@@ -174,15 +177,16 @@ class CommunicatorState {
  private:
   CallRequest completed(const CollectiveCall& call, const CallOptions& options,
                         const SourceLocation& where);
-  /// Calls check(); refuse()s its errors.
+  /// Calls check(); if it throws, calls refuse() with the error.
   template <class Check>
   auto checked(const CallRequest& request, const Check& check);
-  /// Calls check_call(); refuse()s its errors.
+  /// Calls check_call(); if it throws, calls refuse() with the error.
   void check(const CallRequest& request);
   CollectiveHandle start(const CallRequest& request);
-  /// `begin` is set for a call on GPUs.
+  /// Carries out a call. `begin`: event on a GPU from which the call starts; null for host memory.
   void execute(const CallRequest& request, const DeviceEvent* begin);
-  /// Runs `call` with `request`'s header; adds the states of the ranks to errors.
+  /// Runs `call` with `request`'s header. Adds the states of the other ranks to a timeout error,
+  /// and this rank's call to kUnavailable.
   void located(const CallRequest& request, const CollectiveCall& call);
   /// Runs `call` with header_ and records it.
   void recorded(const CallRequest& request, const CollectiveCall& call, Duration timeout);
@@ -191,11 +195,11 @@ class CommunicatorState {
   void run_started_calls();
 
   const CommunicatorOptions options_;
-  CallRecorder recorder_;  // other ranks may query it while the engine lives
+  CallRecorder recorder_;  // outlives the engine, whose queries read it
   const std::unique_ptr<CollectiveEngine> engine_;
   const int size_;
   GpuCalls gpu_;
-  CollectiveHeader header_;  // header of the current call; unchanged parts are not rewritten
+  CollectiveHeader header_;  // of the current call; unchanged fields are kept
   const char* header_file_ = nullptr;  // header_.file is the end of this path
   std::size_t name_size_ = 0;          // length of header_.name
   std::uint32_t num_groups_ = 0;
@@ -207,8 +211,8 @@ class CommunicatorState {
   CondVar changed_;
   std::deque<std::shared_ptr<PendingCall>> started_ TUTTI_GUARDED_BY(mutex_);
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<PendingCall> last_started_;  // owned by the caller's thread
-  std::unique_ptr<Thread> thread_;             // runs started calls; made for the first one
+  std::shared_ptr<PendingCall> last_started_;  // used by the caller's thread only
+  std::unique_ptr<Thread> thread_;             // runs started calls; null before the first
 };
 
 }  // namespace tutti::internal

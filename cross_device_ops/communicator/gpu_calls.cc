@@ -43,9 +43,9 @@ GpuCalls::~GpuCalls() {
   try {
     const TimePoint end = deadline_after(Clock::system().now(), durations::kLinger);
     while (staged_ && !staged_->is_done()) {
-      if (Clock::system().now() > end) {  // pending copies may still run later
+      if (Clock::system().now() > end) {  // pending copies may still use the memory
         static_cast<void>(std::make_unique<BufferRef>(std::move(staging_)).release());
-        log_warning("calls on a GPU: its stream does not end; pinned memory is not given back");
+        log_warning("calls on a GPU: timed out waiting for its stream; pinned memory is not freed");
         return;
       }
       Clock::system().sleep_for(durations::kTryAgain);
@@ -116,7 +116,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
   };
   GpusOfRank told = gpus_for_nccl(own);
   if (state_.options().gpu_calls == GpuCallsBy::kHosts)
-    told.reason = "its options select the hosts";
+    told.reason = "its options select communication through the hosts";
   std::vector<GpusOfRank> ranks;
   for (const std::string& text : gather(told.to_text(), "GPUs of the ranks")) {
     ranks.push_back(GpusOfRank::from_text(text));
@@ -130,12 +130,12 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
           state_.options().timeout, gather);
     } catch (const Error& error) {
       reason = error.message();
-      aside.barrier();  // throws if the cause is not NCCL but an exited rank
+      aside.barrier();  // throws if a rank has exited
     }
   }
   if (aside.rank() == 0) {
     log_info(concat("calls on GPUs of ", aside.size(), " ranks: ", ops ? "nccl" : "by the hosts",
-                    ", because ", ops ? "each rank has a GPU of its own" : reason));
+                    ", because ", ops ? "each rank has its own GPU" : reason));
   }
   MutexLock lock(mutex_);
   ops_ = std::move(ops);
@@ -164,7 +164,7 @@ void GpuCalls::poll() {
     if (!ops->check_pending() && !is_launching_) return failed_since_.reset();
     const std::optional<Error> failure = engine_.failure_of_peer();
     if (!failure) return failed_since_.reset();
-    // A rank that left may have finished, and this rank's work may finish now, too.
+    // A rank that exited may have finished its part, so this rank's work may still finish, too.
     const TimePoint now = Clock::system().now();
     if (!failed_since_) failed_since_ = now;
     if (failure->code() != ErrorCode::kAborted && now - *failed_since_ < durations::kLinger) return;
@@ -208,8 +208,8 @@ ReplicaBuffer bytes_on_gpu(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-/// Performs an in-place all_reduce by run(all), where `all` is the only buffer, or one into which
-/// the list is packed, because each NCCL call costs as much as a kernel.
+/// Performs an in-place all_reduce with run(all). `all` is the call's only buffer, or a buffer into
+/// which several are packed, because each NCCL call costs as much as a kernel.
 template <class Run>
 void reduce_as_one(const CallRequest& request, Device device, const Run& run) {
   if (request.outputs.size() == 1) {
@@ -255,7 +255,7 @@ void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& be
     const std::shared_ptr<CrossDeviceOps> ops = nccl();
     BufferCall call{request.collective, request.op, request.root, {}, {}, {}};
     call.group_size = static_cast<std::size_t>(engine_.size());
-    is_launching_ = true;  // stays true after an error, which closes the communicator
+    is_launching_ = true;  // stays true after an error
     if (request.collective == Collective::kAllReduce) {
       reduce_as_one(request, device, [&](const ReplicaBuffer& all) {
         call.outputs = {&all, 1};
@@ -266,7 +266,7 @@ void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& be
       if (!request.inputs.empty()) input = on_gpu(request.inputs[0], device);
       if (request.has_result(engine_.rank())) output = on_gpu(request.outputs[0], device);
       std::vector<std::size_t> counts(request.counts.begin(), request.counts.end());
-      if (!call.reduces()) {  // copied data are bytes, which need no alignment
+      if (!call.reduces()) {  // copied bytes need no alignment
         input = bytes_on_gpu(input);
         output = bytes_on_gpu(output);
         for (std::size_t& count : counts) count *= size_of(request.dtype);
@@ -304,11 +304,11 @@ void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& be
       if (!in_place) num_bytes += staged_bytes(output.num_bytes());
     }
     if (num_bytes > (staging_ ? staging_->size() : 0)) {
-      if (staged_) wait(gpu, *staged_, deadline);  // the memory may be reused by others
+      if (staged_) wait(gpu, *staged_, deadline);  // its allocator may reuse the memory
       staging_ = allocate_pinned(num_bytes);
     }
     std::byte* place = staging_ ? staging_->data() : nullptr;
-    // This stream also has the copies of the previous call, which may still read this memory.
+    // This stream also contains the copies of the previous call, which may still read this memory.
     staged_ = gpu.with_context([&](DeviceContext& context) {
       context.wait(kCalls, begin);
       const auto stage = [&](auto& elements, bool is_read) {

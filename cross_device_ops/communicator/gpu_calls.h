@@ -21,15 +21,15 @@ namespace tutti::internal {
 struct CallRequest;
 class CommunicatorState;
 
-/// Carries out calls on GPU memory: with NCCL if all ranks can use it, else through the host, in
-/// pinned memory with the communicator's engine. All work except NCCL's own is queued in the
-/// device's compute stream. That stream waits for the caller's stream first, and the caller's
-/// stream waits for it afterwards. Threads: begin() on the caller's, poll() on any, others on one
-/// at a time.
+/// Carries out calls on GPU memory: with NCCL if all ranks can use it, else with the communicator's
+/// engine on pinned host memory. All work except NCCL's own is queued in the device's compute
+/// stream. That stream first waits for the caller's stream, which waits for it afterwards. Thread
+/// safety: begin() runs on the caller's thread and poll() on any thread; all other functions run on
+/// one thread at a time.
 class GpuCalls {
  public:
   explicit GpuCalls(CommunicatorState& state);
-  /// Waits for NCCL and for copies of pinned memory, for some seconds.
+  /// Waits for NCCL and for copies of pinned memory, for a few seconds at most.
   ~GpuCalls();
   GpuCalls(const GpuCalls&) = delete;
   GpuCalls& operator=(const GpuCalls&) = delete;
@@ -40,8 +40,8 @@ class GpuCalls {
     std::shared_ptr<DeviceEvent> event;  // end of the stream's earlier work
   };
   /// Records the call's position in its stream. Throws kUnavailable if there is no such GPU,
-  /// kInvalidArgument for another GPU than in earlier calls and for buffers in other memory,
-  /// kFailedPrecondition for a captured stream.
+  /// kInvalidArgument for a GPU other than that of earlier calls and for buffers outside its
+  /// memory, kFailedPrecondition for a captured stream.
   Begun begin(const CallRequest& request);
 
   /// Carries out a checked call whose begin() returned the event `begin`. With NCCL, returns when
@@ -54,16 +54,16 @@ class GpuCalls {
  private:
   static GpuDevice& gpu_of(const CallRequest& request);
   std::shared_ptr<CrossDeviceOps> nccl() const;
-  /// Agrees with the other ranks, in their first call, on who carries out calls.
+  /// Agrees with the other ranks, in their first call, whether NCCL or the hosts carry out calls.
   void connect(const CallRequest& request);
   void agree(int gpu, Communicator& aside);
-  /// Returns true for calls with NCCL; equal on all ranks.
+  /// Returns true if NCCL carries out the call; equal on all ranks.
   bool uses_nccl(const CallRequest& request) const;
-  /// Requires: all ranks have joined the call.
+  /// Carries out a call with NCCL. Requires: all ranks have joined the call.
   void execute_by_nccl(const CallRequest& request, const DeviceEvent& begin);
   void execute_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
   void copy_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
-  /// Calls body(); an error ends the calls of all ranks, which wait for this one.
+  /// Calls body(); an error ends the calls of all ranks, because they wait for this rank.
   template <class Body>
   void for_all(const CallRequest& request, const Body& body);
   void wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline);
@@ -73,7 +73,7 @@ class GpuCalls {
   std::optional<int> gpu_;  // set by begin()
   bool is_connected_ = false;
   std::atomic<bool> is_launching_{false};
-  BufferRef staging_;                      // pinned
+  BufferRef staging_;                      // in pinned memory
   std::shared_ptr<DeviceEvent> staged_;    // end of the last copy to or from staging_
   std::optional<TimePoint> failed_since_;  // used by poll() only
   bool has_failed_ = false;                // used by poll() only

@@ -19,12 +19,12 @@ std::string mistake_in(const Communicator& communicator, const std::vector<int>&
                   ", got ", join(members));
   }
   if (members.empty() || std::ranges::find(members, rank) != members.end()) return "";
-  return concat("rank ", rank, ": group: expected a group with this rank in it, got ",
+  return concat("rank ", rank, ": group: expected a group that includes this rank, got ",
                 join(members));
 }
 
-/// Throws on all ranks or on none. Row r of `table` has a 1 for each member of the group that rank
-/// r named.
+/// Throws, on all ranks or on none, if ranks name different groups. Row r of `table` has a 1 for
+/// each member of the group that rank r named.
 void require_consistent(std::span<const std::uint8_t> table, std::size_t size) {
   const auto row = [&](std::size_t rank) { return table.subspan(rank * size, size); };
   const auto members_of = [&](std::size_t rank) {
@@ -57,7 +57,7 @@ std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& member
                                                   const SourceLocation& where) {
   const std::string mistake = mistake_in(*this, members);
   const auto n = static_cast<std::size_t>(size());
-  // Even after a mistake this rank takes part, because the others wait for its row.
+  // Even after a mistake this rank takes part, because the other ranks wait for its row.
   std::vector<std::uint8_t> own(n, mistake.empty() ? 0 : kNoGroup), table(n * n);
   for (const int member : members) {
     if (mistake.empty()) own[static_cast<std::size_t>(member)] = 1;

@@ -67,7 +67,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options) {
   internal::require(group.transport != nullptr, "make_communicator: ", options.algorithm,
-                    " needs a way to the other ranks; expected Group::transport, got none");
+                    " needs a connection to the other ranks; expected Group::transport, got none");
   const std::vector<std::string> names = internal::message_algorithms();
   if (std::ranges::find(names, options.algorithm) != names.end()) {
     return make_communicator(group.transport, options);

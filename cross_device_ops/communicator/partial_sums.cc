@@ -1,4 +1,5 @@
-// Sums over all replicas of several ranks: in one collective, or by nodes of the canonical tree.
+// Sums over all replicas of several ranks: in one collective, or node by node of the canonical
+// tree.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/partial_sums.h"
 
@@ -62,7 +63,8 @@ MutableTensor PartialSums::make_buffer(std::size_t count, DType dtype) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
     // The result is correct, but each sum is then copied through a window.
-    log_warning_once(concat("sums of gradients take a slower path: ", error.message()));
+    log_warning_once(concat("gradient buffers are outside shared memory, which makes sums slower: ",
+                            error.message()));
     return {shape, dtype, Device{}};
   }
 }

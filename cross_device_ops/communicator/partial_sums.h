@@ -1,4 +1,4 @@
-// Sums over all replicas of several ranks, each of which has already summed its own.
+// Sums over all replicas of several ranks, each of which first sums its own replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,9 @@ namespace tutti::internal {
 /// needs more. Thread safety as Communicator.
 class PartialSums {
  public:
-  /// `counts`: replicas of each rank. The communicator must outlive this object. `is_canonical`:
-  /// sums have the canonical order; otherwise each rank has one partial sum.
+  /// `counts`: number of replicas of each rank. The communicator must outlive this object.
+  /// `is_canonical`: sums are added in the canonical order; otherwise each rank has one partial
+  /// sum.
   PartialSums(Communicator& communicator, std::span<const std::int32_t> counts, bool is_canonical);
 
   /// Returns the nodes that this rank sums itself, one buffer each. CanonicalNode::first counts
@@ -29,14 +30,15 @@ class PartialSums {
   /// Returns the type of partial sums of `dtype`: float32 for 16-bit numbers, so that they are
   /// rounded once.
   static DType sum_dtype(DType dtype);
-  /// Returns a buffer for a partial sum, if possible in memory that calls access without a copy.
+  /// Returns a buffer for a partial sum. It is in memory that calls access without a copy, if
+  /// possible.
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
   /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the
   /// handle's wait(), partials[0] holds the sum over all replicas. All partials have one length and
   /// one sum_dtype(), and must stay valid until then. Only name and id of `options` are used.
-  /// `wire`: a 16-bit type that represents all replicas' values (float32) exactly; partial sums of
-  /// a single replica are then sent in this type. The bits are the same.
+  /// `wire`: a 16-bit type that represents all replicas' float32 values exactly; partial sums of a
+  /// single replica are sent in this type, which does not change the result.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, const CallOptions& options,
                                     std::optional<DType> wire = std::nullopt);
   /// Same as start_all_reduce(), but rank r receives only counts[r] elements, in `own`, of
@@ -49,7 +51,8 @@ class PartialSums {
 
  private:
   std::vector<CanonicalNode> nodes_of(std::size_t rank) const;
-  /// Returns true if one collective over the ranks' own sums would not give the bits of the tree.
+  /// Returns true if one collective over the ranks' own sums could not reproduce the bits of the
+  /// tree.
   bool reduces_by_nodes(std::optional<DType> wire) const;
   void all_reduce_nodes(std::span<const Elements> partials, std::string_view name,
                         std::optional<DType> wire);
@@ -61,10 +64,10 @@ class PartialSums {
   Communicator& communicator_;
   const std::size_t size_;
   const std::size_t rank_;
-  const std::shared_ptr<BufferAllocator> allocator_;  // nullptr: all memory is alike
-  std::vector<int> first_of_;                         // by rank, then the total
+  const std::shared_ptr<BufferAllocator> allocator_;  // nullptr: any memory is equally fast
+  std::vector<int> first_of_;                         // first replica by rank; then the total
   std::vector<CanonicalNode> nodes_;
-  bool by_nodes_ = false;    // some rank's replicas are not a whole half of the tree
+  bool by_nodes_ = false;    // counts differ or are not a power of two
   bool any_single_ = false;  // some rank has a partial sum of one replica
 };
 

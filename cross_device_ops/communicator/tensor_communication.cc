@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-/// A communicator works on host memory, so a tensor on a GPU is copied to the host, which waits for
-/// the copy. Logged once, because there are faster ways between GPUs.
+/// Returns the tensor in host memory, the only memory that a communicator works on. Copies a tensor
+/// on a GPU and waits for the copy. Logs this once, because GPUs of one process have a faster path.
 Tensor on_host(const Communicator& communicator, const Tensor& tensor) {
   if (tensor.device().type == DeviceType::kCpu) return tensor;
   log_warning_once(concat("communicator '", communicator.name(),
@@ -62,7 +62,8 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
                         options, where);
   }
   const Tensor own = on_host(communicator, value);
-  // All dimensions but the first must be equal, so they are compared; the first is exchanged.
+  // All dimensions but the first must be equal on all ranks, so they are compared; the first is
+  // exchanged.
   const Shape rest = own.shape().with_dim(0, 1);
   options.shape = &rest;
   const std::vector<std::int64_t> rows = {own.shape()[0]};

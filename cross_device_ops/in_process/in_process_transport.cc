@@ -1,9 +1,10 @@
-// Messages between threads: the second of sender and receiver copies.
+// Messages between threads: the sender or the receiver copies, whichever calls later.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A *channel* is the connection from one rank to another. A *transfer* is one side of a message, a
-// send or a receive. It is queued on its channel until the other side posts the same tag, then
-// copying (with the channel's mutex released, hence no thread may end it meanwhile), then ended.
+// send or a receive. It is *queued* on its channel until the other side posts the same tag. It is
+// then *copying*, with the channel's mutex released, so that no thread may end it meanwhile.
+// Finally it is *ended*.
 #include "cross_device_ops/in_process/in_process_transport.h"
 
 #include <algorithm>
@@ -50,7 +51,7 @@ struct SharedState {
   const std::shared_ptr<HostMemory> memory;
 };
 
-/// Lives as long as its Work: the destructor waits while the other side copies.
+/// One side of a message, and its Work. The destructor waits while the other side copies.
 struct Transfer final : Work {
   enum class State { kQueued, kCopying, kEnded };
 
@@ -68,7 +69,7 @@ struct Transfer final : Work {
     MutexLock lock(channel.mutex);
     if (state == State::kQueued) {
       std::erase(is_send ? channel.sends : channel.recvs, this);
-    } else {  // the other side is copying and uses this memory
+    } else {  // the other side is copying this memory
       wait_for_end(TimePoint::max());
     }
   }
@@ -135,7 +136,7 @@ std::optional<Error> copy(const Transfer& send, const Transfer& recv) {
   }
   return Error(
       ErrorCode::kInvalidArgument,
-      concat("in_process: the message of rank ", send.from, " to rank ", send.to, " with tag ",
+      concat("in_process: the message from rank ", send.from, " to rank ", send.to, " with tag ",
              send.tag, " has another length; expected head and body of ", recv.head.size(), " and ",
              recv.body.size(), " bytes, got ", send.head.size(), " and ", send.body.size()));
 }
@@ -196,7 +197,7 @@ class InProcessTransport final : public Transport {
                       " names the peer ", peer, "; expected another rank from 0 to ",
                       group_->size - 1);
     internal::require(num_head_bytes <= 256, "in_process: rank ", rank_,
-                      ": the head of a message; expected at most 256 bytes, got ", num_head_bytes);
+                      ": expected a message head of at most 256 bytes, got ", num_head_bytes);
   }
 
   static std::span<std::byte> only_read(std::span<const std::byte> bytes) {
@@ -213,7 +214,7 @@ class InProcessTransport final : public Transport {
     return work;
   }
 
-  /// Returns the other side if it is queued, and marks both as copying.
+  /// Returns the transfer's other side if it is queued, and marks both as copying; else nullptr.
   static Transfer* match(Transfer& transfer) {
     PeerChannel& channel = transfer.channel;
     MutexLock lock(channel.mutex);

@@ -35,7 +35,7 @@ MPI_Op commutative(MPI_User_function* function) {
   return op;
 }
 
-/// Made once, and freed by MPI_Finalize.
+/// MPI reductions defined by tutti. Made once; MPI_Finalize frees them.
 struct OwnOps {
   MPI_Op min32 = commutative(combine_for_mpi<ReduceOp::kMin, DType::kFloat32>);
   MPI_Op max32 = commutative(combine_for_mpi<ReduceOp::kMax, DType::kFloat32>);
@@ -50,8 +50,8 @@ const OwnOps& own_ops() {
   return ops;
 }
 
-/// Returns the numeric type for collectives that combine; bool is a byte with the value 0 or 1. Not
-/// for 16-bit types, which communicators pass as float32.
+/// Returns the numeric type for collectives that combine values; bool is a byte with the value 0 or
+/// 1. Throws for 16-bit types, which communicators pass as float32.
 MPI_Datatype mpi_number(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -69,10 +69,10 @@ MPI_Datatype mpi_number(DType dtype) {
     case DType::kFloat16:
       break;
   }
-  fail(ErrorCode::kInternal, "mpi: has no reductions of ", dtype);
+  fail(ErrorCode::kInternal, "mpi: expected a type with reductions, got ", dtype);
 }
 
-/// Returns the type for collectives that copy, at any alignment.
+/// Returns the type for collectives that copy values, of any alignment.
 MPI_Datatype mpi_bytes(DType dtype) {
   switch (size_of(dtype)) {
     case 1:
@@ -86,9 +86,9 @@ MPI_Datatype mpi_bytes(DType dtype) {
   }
 }
 
-/// Returns SUM, PRODUCT, MIN or MAX: MPI's own, except for MIN and MAX of floating types, where MPI
-/// does not define the result with a NaN (here NaN wins), and sums of bytes, which Open MPI 4
-/// saturates on processors with AVX (here they wrap around).
+/// Returns SUM, PRODUCT, MIN or MAX. These are MPI's own operations with two exceptions: MIN and
+/// MAX of floating types, for which MPI does not define the result with a NaN (here it is NaN), and
+/// sums of bytes, which Open MPI 4 saturates on processors with AVX (here they wrap around).
 MPI_Op mpi_op(ReduceOp op, DType dtype) {
   const bool wide = dtype == DType::kFloat64;
   switch (op) {
@@ -108,14 +108,14 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
   fail(ErrorCode::kInternal, "mpi: MEAN is SUM and a division; the caller divides");
 }
 
-/// MPI requires a call to be in place on all ranks or on none, and chooses its algorithm
-/// accordingly. The callers' choices may differ, and a rank that makes a call on copies does not
-/// know the others'. So every call is in place.
+/// Copies the input to `place`, the memory of the output. MPI requires a call to be in place on all
+/// ranks or on none. Callers may choose differently, and a rank that makes a call on copies does
+/// not know the choice of the other ranks. So every call is made in place.
 void stage_input(const ConstElements& input, std::byte* place) {
   if (input.data != place && input.count > 0) std::memcpy(place, input.data, input.num_bytes());
 }
 
-/// Converts counts to MPI's, with the offset of each part.
+/// Converts the lengths of parts to MPI's type and computes the offset of each part.
 void set_parts(std::span<const std::size_t> parts, std::vector<int>& counts,
                std::vector<int>& offsets) {
   std::size_t sum = 0;
@@ -124,7 +124,7 @@ void set_parts(std::span<const std::size_t> parts, std::vector<int>& counts,
     offsets.push_back(static_cast<int>(sum));
     sum += part;
     if (sum <= INT_MAX) continue;
-    fail(ErrorCode::kOutOfRange, "mpi: the parts of one call; expected at most ", INT_MAX,
+    fail(ErrorCode::kOutOfRange, "mpi: one call has too many elements; expected at most ", INT_MAX,
          " elements in all, got ", sum, " and more; try several calls");
   }
 }
@@ -135,12 +135,12 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
 }
 
 /// A call with one input and one output, which ends when test() returns true. Until then the
-/// caller's memory is in use by MPI. `on_copies`: the call uses its own memory, for a rank that
-/// fails before its data call. Other ranks that saw it join may have begun their call, which MPI
-/// ends only when all ranks have begun. Not thread-safe.
+/// caller's memory is in use by MPI. `on_copies`: the call uses its own memory instead. A rank that
+/// fails before its data call makes such a call, because other ranks that saw it join may have
+/// begun theirs, which MPI ends only when all ranks have begun. Not thread-safe.
 class MpiCall {
  public:
-  /// Begins the call. Throws kOutOfRange for more elements than MPI can count.
+  /// Begins the call. Throws kOutOfRange if MPI cannot count its elements.
   MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank,
           bool on_copies = false)
       : runtime_(runtime), comm_(comm), rank_(rank) {
@@ -206,7 +206,7 @@ class MpiCall {
       case Collective::kBarrier:
         break;
     }
-    TUTTI_CHECK(false, "mpi: ", to_string(call.collective), " is done with messages");
+    TUTTI_CHECK(false, "mpi: ", to_string(call.collective), " must use messages");
   }
   void start_reduce_scatter(const CollectiveCall& call) {
     set_parts(call.counts, counts_, offsets_);
@@ -250,7 +250,7 @@ class MpiCall {
   Elements output_;
   // MPI reads these until the call has ended.
   std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
-  BufferRef result_;  // result, if the output is within the input
+  BufferRef result_;  // result; only if the output is within the input
   std::vector<BufferRef> copies_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool ended_ = false;
@@ -264,7 +264,7 @@ using durations::kLinger;
 constexpr int kFirstTag = 1000;
 constexpr int kNumTags = 32767 - kFirstTag;
 
-/// Exchanged between the ranks of a group while it is made.
+/// Data that the ranks of a group exchange while the group is made.
 struct Introduction {
   std::int32_t process = 0;  // rank in MPI_COMM_WORLD
   std::int32_t tag = 0;      // rank 0's is used
@@ -287,7 +287,8 @@ void require_own_processes(const std::vector<Introduction>& all) {
   }
 }
 
-/// Makes MPI's group of these ranks, numbered alike. Collective: blocks until all have called.
+/// Makes an MPI communicator of these ranks, with the same numbers. Collective: blocks until all
+/// ranks have called it.
 MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) {
   std::vector<int> processes;
   for (const Introduction& rank : ranks) processes.push_back(rank.process);
@@ -323,11 +324,12 @@ class MpiEngine final : public NativeCallEngine {
   }
 
   std::string_view name() const override { return "mpi"; }
-  /// Excludes 16-bit numbers, which MPI lacks; the communicator passes them as float32.
+  /// Returns false for 16-bit numbers, which MPI lacks; the communicator passes them as float32.
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
-  /// MPI only recommends this; Open MPI and MPICH repeat the same steps for the same call.
+  /// MPI only recommends this grade, but Open MPI and MPICH repeat the same steps for the same
+  /// call.
   Determinism determinism() const override { return Determinism::kRunToRun; }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
@@ -343,7 +345,7 @@ class MpiEngine final : public NativeCallEngine {
     if (call.collective == Collective::kAllToAll) return true;
     return header.count > 0 && header.count <= INT_MAX;
   }
-  // All ranks have joined, so all begin, whatever has happened since.
+  // All ranks have joined, so each of them must begin MPI's call, even after an error.
   void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                  TimePoint deadline) override {
     MpiCall running(call, runtime_, comm_, rank());
@@ -354,11 +356,11 @@ class MpiEngine final : public NativeCallEngine {
     if (!in_time) {
       close(Error(ErrorCode::kDeadlineExceeded,
                   concat("rank ", rank(), ": ", header.describe(), ": all ", size(),
-                         " ranks came, but MPI did not end the call before the deadline")));
+                         " ranks joined, but MPI did not finish the call before the deadline")));
     }
     give_up(running, header);
   }
-  /// Lets the calls of other ranks end that have already begun.
+  /// Joins MPI's call with copies, so that other ranks that have already begun it can finish.
   void missed(const CollectiveCall& call) override {
     if (!runtime_.is_usable()) return;
     const auto stand_in = std::make_shared<MpiCall>(call, runtime_, comm_, rank(), true);
@@ -368,7 +370,7 @@ class MpiEngine final : public NativeCallEngine {
   void give_up(MpiCall& call, const CollectiveHeader& header) {
     const TimePoint end = deadline_after(Clock::system().now(), kLinger);
     if (!poll_until(end, [&] { return call.test(); })) {
-      runtime_.retire(concat(header.describe(), " was given up, and MPI did not end it in ",
+      runtime_.retire(concat(header.describe(), " was given up, and MPI did not finish it in ",
                              kLinger / std::chrono::seconds(1), " s more"));
     }
     throw_if_closed();

@@ -43,8 +43,9 @@ Holder& holder() {
   return instance;
 }
 
-/// Finalises MPI. A process that failed must not: it would wait for the others, which wait for it.
-/// A process that calls exit(0) within a step could wait, too, so it closes its transports first.
+/// Finalises MPI, unless the process failed: it would then wait for the other processes, which wait
+/// for it. A process that calls exit(0) within a step could wait in the same way, so it closes its
+/// transports first.
 void finalize_at_exit(int status, void*) {
   if (status != 0 || !holder().may_finalize || is_finalized()) return;
   MpiRuntime* runtime = nullptr;
@@ -77,19 +78,19 @@ int initialize() {
   }
   if (level < MPI_THREAD_SERIALIZED) {
     fail(ErrorCode::kFailedPrecondition,
-         "mpi: MPI was initialised for one thread alone; expected MPI_THREAD_MULTIPLE or "
+         "mpi: MPI was initialised for a single thread; expected MPI_THREAD_MULTIPLE or "
          "MPI_THREAD_SERIALIZED, got level ",
          level, "; use MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) instead of MPI_Init");
   }
   return level;
 }
 
-/// Returns why this process cannot use "mpi", in one line; empty if it can.
+/// Returns the reason why this process cannot use "mpi", in one line; empty if it can.
 std::string why_no_mpi() {
   if (is_finalized()) return "mpi: MPI was finalised";
   if (is_initialized() || is_started_by_mpi()) return {};
-  return "mpi: no MPI launcher has started this process; expected mpirun or srun, which start one "
-         "process per rank; run mpirun -n 2 PROGRAM, or another operation such as canonical";
+  return "mpi: no MPI launcher started this process; expected mpirun or srun, which start one "
+         "process per rank; run mpirun -n 2 PROGRAM, or use another operation such as canonical";
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ void MpiRuntime::retire(const std::string& reason) noexcept {
   {
     MutexLock lock(reason_mutex_);
     if (reason_.empty()) {
-      reason_ = "mpi: rank " + std::to_string(rank_) + " calls MPI no more: " + reason;
+      reason_ = "mpi: rank " + std::to_string(rank_) + " makes no further MPI calls: " + reason;
     }
   }
   is_retired_ = true;

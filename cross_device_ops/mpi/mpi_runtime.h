@@ -1,4 +1,4 @@
-// MPI in this process: initialised once, finalised only if tutti initialised it.
+// The MPI library in this process: initialised once, and finalised only if tutti initialised it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-/// Lives from the first get() to the end of the process. Thread-safe.
+/// State of MPI in this process. Lives from the first get() to the end of the process. Thread-safe.
 class MpiRuntime {
  public:
   /// Initialises MPI with MPI_THREAD_MULTIPLE in the first call, unless the program has done so.
@@ -35,10 +35,11 @@ class MpiRuntime {
   /// Returns a communicator of MPI_COMM_WORLD's processes, for tutti only, that returns errors.
   MPI_Comm comm() const { return comm_; }
 
-  /// Throws if MPI was finalised, or the reason of retire().
+  /// Throws if MPI was finalised, or if retire() was called (its reason).
   void require_usable();
   bool is_usable() noexcept;
-  /// Forbids further MPI calls of this process, including MPI_Finalize. The first reason counts.
+  /// Forbids further MPI calls of this process, including MPI_Finalize. Only the first reason is
+  /// kept.
   void retire(const std::string& reason) noexcept;
 
   /// Keeps memory that MPI may still use until it is finalised.
@@ -47,7 +48,7 @@ class MpiRuntime {
   /// Registers `close` for close_transports(); the transport may already be closed by then.
   void before_finalize(std::function<void()> close);
   /// Closes the transports that are still open when the program exits: MPI_Finalize waits for the
-  /// other processes, which may wait for a message of this one.
+  /// other processes, and these may wait for a message from this process.
   void close_transports();
 
   /// Guard around MPI calls that serialises threads if MPI cannot.

@@ -1,5 +1,5 @@
-// Messages by MPI: frames and their dispatch; processes and ranks of a group; offers, answers and
-// chunks; cancelling, aborting, closing.
+// Messages over MPI: frames and their dispatch; processes and ranks of a group; offers, answers and
+// chunks; cancelling, aborting and closing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
@@ -40,15 +40,15 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 
 }  // namespace
 
-/// Content of one MPI message between two ranks: a header and bytes, in memory of its own. All
-/// processes of an MPI job run the same build.
+/// Content of one MPI message between two ranks: a header and bytes, which it owns. All processes
+/// of an MPI job run the same build.
 struct MpiFrame {
   enum class Kind : std::uint16_t {
     kHello,    // the rank has connected
     kMessage,  // a short message: head and body
     kOffer,    // head of a long message, whose body waits for kAccept
     kAccept,   // answer to an offer: send the body
-    kRefuse,   // answer to an offer: the body is not wanted (any more)
+    kRefuse,   // answer to an offer: no receive wants the body
     kChunk,    // the next part of an accepted body
     kCancel,   // withdraws an offer
     kAbort,    // the group has ended; the text is the reason
@@ -61,11 +61,11 @@ struct MpiFrame {
     std::int32_t to = 0;
     std::uint64_t channel = 0;
     std::uint64_t tag = 0;
-    std::uint64_t body_bytes = 0;  // of the whole body, not of the frame
-    std::uint64_t id = 0;          // of a message, unique among its sender's messages
+    std::uint64_t body_bytes = 0;  // size of the whole body, not of the frame
+    std::uint64_t id = 0;          // message id, unique within its sender
   };
 
-  /// Makes an uninitialised receive frame of `num_bytes` bytes.
+  /// Makes an uninitialised frame for receiving `num_bytes` bytes.
   explicit MpiFrame(std::size_t num_bytes)
       : size(num_bytes), bytes(std::make_unique_for_overwrite<std::byte[]>(num_bytes)) {}
   MpiFrame(const Header& header, std::span<const std::byte> head, std::span<const std::byte> body)
@@ -75,7 +75,7 @@ struct MpiFrame {
     copy(body, bytes.get() + sizeof(Header) + head.size());
   }
 
-  /// Returns true if the size fits the header.
+  /// Returns true if the frame has the size that its header gives.
   bool is_whole() const {
     return size >= sizeof(Header) && size >= sizeof(Header) + header().head_bytes;
   }
@@ -96,12 +96,13 @@ struct MpiFrame {
   std::unique_ptr<std::byte[]> bytes;
 };
 
-/// All frames that this process sends and receives, dispatched to their receivers. One per process.
-/// Requires: mutex() held, except for get() and drive(); callbacks also run with it held. Frames of
-/// one process arrive in the order in which they were posted.
+/// Sends and receives all frames of this process, and dispatches them to their receivers. One per
+/// process. Requires: mutex() held, except for get() and drive(); callbacks also run with it held.
+/// Frames of one process arrive in the order in which they were posted.
 class MpiDispatcher {
  public:
-  /// A rank of a channel, which is a group of ranks, of which this process may have several.
+  /// A rank of a channel. A channel is a group of ranks; this process may have several of its
+  /// ranks.
   struct Address {
     std::uint64_t channel = 0;
     int rank = 0;
@@ -118,7 +119,8 @@ class MpiDispatcher {
     return dispatcher;
   }
   explicit MpiDispatcher(MpiRuntime& runtime) : runtime_(runtime) {}
-  // Runs at the end of the process: memory that MPI still reads must outlive MPI_Finalize.
+  // Runs at the end of the process, after MPI_Finalize: until then MPI may still read memory of
+  // frames.
   ~MpiDispatcher() {
     try {
       if (runtime_.is_usable()) {
@@ -136,13 +138,14 @@ class MpiDispatcher {
   /// Returns how many times this rank's group has been opened before; the other ranks of the group
   /// get the same number.
   std::uint64_t next_number(const Address& group) { return numbers_[group]++; }
-  /// Calls `receiver` for the address's frames, beginning with those that arrived earlier.
+  /// Calls `receiver` for each frame to this address, beginning with frames that have already
+  /// arrived.
   void open(const Address& address, const Receiver& receiver) {
     Channel& channel = channels_[address];
     channel.receiver = receiver;
     for (MpiFrame& frame : std::exchange(channel.early, {})) receiver(std::move(frame));
   }
-  /// Discards later frames.
+  /// Discards later frames to this address.
   void close(const Address& address) {
     Channel& channel = channels_[address];
     channel = {};
@@ -158,14 +161,16 @@ class MpiDispatcher {
                         process, kTag, runtime_.comm(), &sent.request),
               "MPI_Isend");
   }
-  /// Returns `ended()`, which is called with the mutex held. If false, moves bytes and repeats.
+  /// Returns `ended()`, which is called with the mutex held; if it is false, makes progress and
+  /// calls it again.
   bool drive(const std::function<bool()>& ended) {
     MutexLock lock(mutex_);
     if (ended()) return true;
     progress();
     return ended();
   }
-  /// Overload for a flag that is set with the mutex held. One thread moves bytes; others return.
+  /// Overload for a flag that is set with the mutex held. One thread makes progress; other threads
+  /// return at once.
   bool drive(const std::atomic<bool>& ended) {
     if (ended || is_driven_.exchange(true)) return ended;
     struct Release {
@@ -201,7 +206,8 @@ class MpiDispatcher {
       if (!find_frames() && !any_ended) break;
     }
   }
-  /// Returns true if any transfer has ended. One MPI call for all, because each checks everything.
+  /// Removes the transfers that have ended; returns true if there were any. Makes one MPI call for
+  /// all of them, because each such call checks all.
   bool end_transfers() {
     std::vector<MPI_Request> requests;
     for (const Transfer& transfer : transfers_) requests.push_back(transfer.request);
@@ -257,7 +263,7 @@ class MpiDispatcher {
   void dispatch(MpiFrame frame) {
     if (!frame.is_whole()) {
       fail(ErrorCode::kDataLoss, "mpi: process ", runtime_.rank(), " got a frame of ", frame.size,
-           " bytes that is not a frame of tutti; expected all processes to run the same program");
+           " bytes that tutti did not send; expected all processes to run the same program");
     }
     const MpiFrame::Header header = frame.header();
     Channel& channel = channels_[{header.channel, header.to}];
@@ -268,7 +274,7 @@ class MpiDispatcher {
 
   MpiRuntime& runtime_;
   Mutex mutex_;
-  std::list<Transfer> transfers_;  // those of one sender in order of arrival
+  std::list<Transfer> transfers_;  // frames of one sender are in order of arrival
   std::map<Address, Channel> channels_;
   std::map<Address, std::uint64_t> numbers_;
   std::atomic<bool> is_driven_{false};
@@ -285,7 +291,7 @@ constexpr int kChunksInFlight = 4;
 
 }  // namespace
 
-/// A transport over MPI. Its Works keep it alive; close() ends it as a transport.
+/// A transport over MPI. Its Works keep it alive, even after close().
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
   MpiEndpoint(std::shared_ptr<MpiDispatcher> dispatcher, std::vector<int> processes, int rank,
@@ -294,8 +300,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     peers_.resize(processes_.size());
     peer(rank).is_here = true;
     MutexLock lock(dispatcher_->mutex());
-    // Each group of these ranks has its own channel, so that frames of an earlier group are not
-    // received by this one.
+    // Each group of these ranks gets a new channel, so that it does not receive frames of an
+    // earlier group.
     address_ = {group + dispatcher_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
   }
   /// Sends a hello to all other ranks and waits for theirs.
@@ -325,7 +331,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
          " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
          join(missing), " did not join");
   }
-  /// Sends a goodbye to all.
+  /// Sends a goodbye to all other ranks.
   void close() noexcept {
     try {
       {
@@ -337,7 +343,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         post_to_all({.kind = Kind::kGoodbye});
       }
       drain_frames();
-    } catch (const Error&) {  // the launcher informs the others
+    } catch (const Error&) {  // the launcher informs the other ranks
     }
   }
 
@@ -378,8 +384,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
 
  private:
-  /// A send or receive. Guarded by the dispatcher's mutex. No memory of the caller is accessed
-  /// after its end.
+  /// A send or receive. Guarded by the dispatcher's mutex. After its end it does not access the
+  /// caller's memory.
   struct MpiWork final : Work {
     MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
@@ -408,13 +414,13 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     const std::uint64_t tag;
     std::span<std::byte> head = {};  // for a receive
     std::span<std::byte> body = {};  // read-only for a send
-    std::uint64_t id = 0;            // of a send, or of a receive with an accepted offer
-    std::size_t bytes_moved = 0;     // of the body
-    int frames_in_flight = 0;        // holding parts of the body
+    std::uint64_t id = 0;            // id of a send or of an accepted offer
+    std::size_t bytes_moved = 0;     // bytes of the body
+    int frames_in_flight = 0;        // frames that hold parts of the body
     std::atomic<bool> ended{false};
     std::optional<Error> error;
   };
-  /// State of one other rank.
+  /// State of one peer.
   struct Peer {
     bool is_here = false;
     std::optional<Error> gone;
@@ -444,7 +450,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     require(peer >= 0 && peer < size() && peer != rank_, "mpi: rank ", rank_, " names the peer ",
             peer, "; expected another rank from 0 to ", size() - 1);
     require(head_bytes <= kLongestHead, "mpi: rank ", rank_,
-            ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
+            ": expected a message head of at most ", kLongestHead, " bytes, got ", head_bytes);
   }
   /// Waits for frames in flight, which may need this process to make progress.
   void drain_frames() {
@@ -497,7 +503,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
   }
 
-  // The following require the dispatcher's mutex.
+  // The following functions require the dispatcher's mutex.
   void take(MpiFrame frame) {
     const MpiFrame::Header header = frame.header();
     if (header.from < 0 || header.from >= size()) return;
@@ -531,11 +537,11 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
   void accept_chunk(Peer& from, const MpiFrame& frame) {
     const auto found = from.receiving.find(frame.header().id);
-    if (found == from.receiving.end()) return;  // not wanted any more
+    if (found == from.receiving.end()) return;  // the receive was cancelled
     MpiWork& receive = *found->second;
     const auto chunk = frame.body();
     TUTTI_CHECK(chunk.size() <= receive.body.size() - receive.bytes_moved,
-                "mpi: a chunk exceeds the rest of its message");
+                "mpi: a chunk is larger than the remaining message");
     copy(chunk, receive.body.data() + receive.bytes_moved);
     receive.bytes_moved += chunk.size();
     if (receive.bytes_moved < receive.body.size()) return;
@@ -544,7 +550,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
   void take_answer(const MpiFrame::Header& header) {
     const auto found = sends_.find(header.id);
-    if (found == sends_.end()) return;  // withdrawn meanwhile
+    if (found == sends_.end()) return;  // the offer was withdrawn meanwhile
     if (header.kind == Kind::kAccept) return send_chunks(*found->second);
     found->second->end();
     sends_.erase(found);
@@ -581,7 +587,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       arrived.pop_front();
       deliver(from, receive, frame);
     }
-    if (arrived.empty()) from.arrived.erase(tag);  // tags are numerous
+    if (arrived.empty()) from.arrived.erase(tag);  // too many tags to keep all
   }
   void deliver(Peer& from, MpiWork& receive, const MpiFrame& frame) {
     const MpiFrame::Header header = frame.header();
@@ -591,7 +597,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     if (receive.head.size() != header.head_bytes || receive.body.size() != header.body_bytes) {
       receive.end(
           Error(ErrorCode::kInvalidArgument,
-                concat("mpi: rank ", rank_, ": the message of rank ", header.from, " with tag ",
+                concat("mpi: rank ", rank_, ": the message from rank ", header.from, " with tag ",
                        header.tag, " has another length; expected head and body of ",
                        receive.head.size(), " and ", receive.body.size(), " bytes, got ",
                        header.head_bytes, " and ", header.body_bytes)));
@@ -608,7 +614,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     answer.kind = Kind::kAccept;
     post(header.from, answer);
   }
-  /// Sends chunks of an accepted offer; ends the send once MPI has sent all frames.
+  /// Sends chunks of an accepted offer; ends the send when MPI has sent all frames.
   void send_chunks(MpiWork& send) {
     while (send.frames_in_flight < kChunksInFlight && send.bytes_moved < send.body.size()) {
       const auto chunk = send.body.subspan(
@@ -621,7 +627,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     sends_.erase(send.id);
     send.end();
   }
-  /// `send`: id of the send whose body the frame holds a part of; 0: none.
+  /// Sends a frame. `send`: id of the send whose body is in the frame; 0 if there is none.
   void post(int peer, MpiFrame::Header header, std::span<const std::byte> head = {},
             std::span<const std::byte> body = {}, std::uint64_t send = 0) {
     header.head_bytes = static_cast<std::uint16_t>(head.size());
@@ -652,7 +658,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       other.arrived.clear();
     }
   }
-  /// Each rank forwards the abort, so that the reason arrives before its goodbye.
+  /// Forwards the abort, as each rank does, so that the reason arrives before the rank's goodbye.
   void abort_locked(const Error& reason) {
     if (closed_) return;
     end_all(reason);
@@ -704,7 +710,7 @@ int rank_of(const MpiOptions& options, const std::vector<int>& processes, int pr
          "process ", process, ", got ", rank);
   }
   if (std::ranges::count(processes, process) != 1) {
-    fail(ErrorCode::kInvalidArgument, "mpi: MPI process ", process, " calls; expected it once ",
+    fail(ErrorCode::kInvalidArgument, "mpi: MPI process ", process, " made the call; expected it once ",
          "among the processes of the ranks, got ", join(processes), "; use MpiOptions::rank");
   }
   return static_cast<int>(std::ranges::find(processes, process) - processes.begin());
@@ -717,7 +723,7 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   dispatcher->runtime().require_usable();
   const std::vector<int> processes = processes_of(options, dispatcher->runtime().size());
   const int rank = rank_of(options, processes, dispatcher->runtime().rank());
-  // Equal on all ranks, since all processes of an MPI job run the same build.
+  // The hash is equal on all ranks, because all processes of an MPI job run the same build.
   const std::uint64_t group = std::hash<std::string>()(concat(options.name, ":", join(processes)));
   internal::MpiRuntime& runtime = dispatcher->runtime();
   auto endpoint = std::make_shared<MpiEndpoint>(std::move(dispatcher), processes, rank, group);
@@ -725,7 +731,8 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   runtime.before_finalize([open = std::weak_ptr(endpoint)] {
     if (const auto still_open = open.lock()) still_open->close();
   });
-  // Works may outlive the transport, whose destruction sends the goodbye.
+  // Works may outlive the transport, so they share the endpoint. Destroying the transport sends the
+  // goodbye.
   Transport* const transport = endpoint.get();
   return {transport, [endpoint](Transport*) { endpoint->close(); }};
 }

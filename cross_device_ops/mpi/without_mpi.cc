@@ -1,4 +1,4 @@
-// Stubs of a build without MPI.
+// Stubs for a build without MPI.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"

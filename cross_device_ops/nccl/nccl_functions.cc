@@ -1,4 +1,4 @@
-// Opens NCCL.
+// Opens NCCL's library and finds its functions.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/nccl/nccl_functions.h"
 

@@ -1,4 +1,4 @@
-// The functions of NCCL that tutti calls: a table, opened at run time or injected by a test.
+// Table of the NCCL functions that tutti calls; loaded at run time or injected by a test.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,8 @@
 
 namespace tutti::internal {
 
-/// NCCL is not linked, so that programs start without it and without the 200 MiB that it takes.
+/// Table of functions. NCCL is not linked, so that programs run without it and do not always load
+/// its 200 MiB.
 struct NcclFunctions {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
@@ -28,14 +29,15 @@ struct NcclFunctions {
   decltype(&ncclReduceScatter) reduce_scatter = nullptr;
 };
 
-/// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2;
-/// opened by the first call that succeeds. Throws kUnavailable naming the missing function or the
+/// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2.
+/// Repeats opening it until a call succeeds. Throws kUnavailable with the missing function or the
 /// version found, and the remedy. Thread-safe.
 const NcclFunctions& nccl_functions();
 
 /// Opens the library at `path` (or a name that the dynamic loader finds). It is never closed.
 NcclFunctions open_nccl(const std::string& path);
-/// Throws kUnavailable unless the version is 2.18 or later, in which blocking = 0 works.
+/// Throws kUnavailable unless NCCL's version is at least 2.18, the first in which blocking = 0
+/// works.
 void require_nccl_version(const NcclFunctions& functions, const std::string& path);
 
 }  // namespace tutti::internal

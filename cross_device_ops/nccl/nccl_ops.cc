@@ -51,8 +51,7 @@ std::shared_ptr<DeviceEvent> mark(Device device) {
       [](DeviceContext& context) { return context.record(StreamId::kCommunication); });
 }
 
-/// Makes the device's GPU current in the calling thread, because every call of a context selects
-/// its own GPU.
+/// Makes the device's GPU current in the calling thread, as a side effect of recording an event.
 void select_gpu(Device device) { mark(device); }
 
 cudaStream_t stream_of(Device device) {
@@ -70,12 +69,13 @@ Mutex& launch_mutex() {
 
 }  // namespace
 
-/// One non-blocking communicator per local GPU. No call waits for a GPU. NCCL's work on the host
-/// (connecting, launching) is awaited with a deadline, while its asynchronous errors are polled. As
-/// the PeerWork of its devices it polls these errors during waits for a GPU, and gives up work that
-/// runs longer than the deadline. After any failure all communicators are aborted, and later
-/// launches throw the same reason. If work was given up, so does every wait for one of the GPUs,
-/// until the group is destroyed. Thread-safe, but launch() takes one thread at a time.
+/// Group of non-blocking NCCL communicators, one per local GPU. No call waits for a GPU. Waits for
+/// NCCL's work on the host (connecting, launching) have a deadline and poll NCCL's asynchronous
+/// errors. As the PeerWork of its devices, the group also polls these errors during waits for a
+/// GPU, and gives up work that runs longer than the timeout. After any failure all communicators
+/// are aborted, and later launches throw the same reason. If work was given up, every wait for one
+/// of the GPUs throws this reason, too, until the group is destroyed. Thread-safe, but launch()
+/// takes one thread at a time.
 class NcclGroup final : public PeerWork {
  public:
   /// Issues one rank's part of a collective, with this communicator and stream.
@@ -83,8 +83,8 @@ class NcclGroup final : public PeerWork {
       std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
   /// Makes the communicators; ranks in different processes find each other through `group.store`.
-  /// Throws kDeadlineExceeded if not all ranks joined within `timeout`, and NCCL's other errors
-  /// with rank and device.
+  /// Throws kDeadlineExceeded if not all ranks join within `timeout`, and NCCL's other errors with
+  /// rank and device.
   NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout)
       : nccl_(functions),
         group_(group),
@@ -96,14 +96,14 @@ class NcclGroup final : public PeerWork {
     log_debug(concat("nccl: communicators of ", group.world_size, " ranks, here ",
                      join(group.local_devices)));
   }
-  /// Lets launched work end, for at most a few seconds.
+  /// Waits at most a few seconds for launched work.
   ~NcclGroup() override {
     MutexLock lock(mutex_);
     if (reason_ || finalize()) return;
     close(Error(ErrorCode::kAborted, "nccl: the group was destroyed"));
     if (gave_up_) {
       log_warning(concat("nccl: ", rank_and_device(0),
-                         ": a collective had not ended when its group ",
+                         ": a collective was still running when its group ",
                          "was destroyed; its results are lost"));
     }
   }
@@ -113,7 +113,7 @@ class NcclGroup final : public PeerWork {
   /// Calls `issue` for every local rank, as one NCCL group, on the devices' communication streams.
   /// Returns when NCCL has launched everything. `what` is named in errors.
   void launch(std::string_view what, const Issue& issue) {
-    // Groups that share GPUs must launch in one order in all streams, or they deadlock.
+    // Groups that share GPUs must launch in the same order in all streams, or they deadlock.
     std::optional<MutexLock> turn;
     if (!spans_processes()) turn.emplace(launch_mutex());
     std::vector<cudaStream_t> streams;
@@ -126,7 +126,7 @@ class NcclGroup final : public PeerWork {
       MutexLock lock(mutex_);
       throw_if_closed();
       drop_done();
-      is_in_progress(what);  // throws an error since the last launch
+      is_in_progress(what);  // throws an error that occurred since the last launch
       require(nccl_.group_start(), 0, what);
       for (std::size_t r = 0; r < streams.size(); ++r) {
         const ncclResult_t result = issue(r, comms_[r], streams[r]);
@@ -139,7 +139,7 @@ class NcclGroup final : public PeerWork {
     wait_for_host_work(what, deadline_after(Clock::system().now(), timeout_));
     note(what, std::move(began));
   }
-  /// Ends running and later launches with kAborted and this reason.
+  /// Ends running and later launches with this reason, as kAborted.
   void abort(const Error& reason) noexcept {
     MutexLock lock(mutex_);
     close(Error(ErrorCode::kAborted, reason.message()));
@@ -176,7 +176,7 @@ class NcclGroup final : public PeerWork {
 
  private:
   using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // by local rank
-  /// A launched collective between two events of each device's stream.
+  /// A launched collective, with the events before and after it in each device's stream.
   struct Launched {
     std::string what;
     Events began, ended;
@@ -252,7 +252,7 @@ class NcclGroup final : public PeerWork {
       if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
     }
   }
-  /// Returns true while a communicator works on the host; throws its asynchronous error.
+  /// Returns true while a communicator works on the host; throws its asynchronous error, if any.
   bool is_in_progress(std::string_view what) TUTTI_REQUIRES(mutex_) {
     bool any = false;
     for (std::size_t r = 0; r < comms_.size(); ++r) {
@@ -266,7 +266,7 @@ class NcclGroup final : public PeerWork {
   bool is_capturing() const {
     return GraphMemory::current(group_.local_devices.front()) != nullptr;
   }
-  /// Records a launch, all of which is in the streams.
+  /// Records a launch whose work is completely in the streams.
   void note(std::string_view what, Events began) {
     if (is_capturing()) {
       MutexLock lock(mutex_);
@@ -307,7 +307,7 @@ class NcclGroup final : public PeerWork {
     const char* const detail = nccl_.get_last_error(comms_[local]);
     const Error error(code_of(result), concat("nccl: ", rank_and_device(local), ": ", what, ": ",
                                               nccl_.get_error_string(result), ": ",
-                                              detail && *detail ? detail : "no further word"));
+                                              detail && *detail ? detail : "no details"));
     close(error);
     throw error;
   }
@@ -356,8 +356,8 @@ class NcclGroup final : public PeerWork {
   std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // by local rank
   std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it was closed
   std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
-  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // one that graphs may contain, if any
-  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // work was lost by the closing
+  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective in a graph
+  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // closing lost unfinished work
 };
 
 namespace {
@@ -403,7 +403,7 @@ bool are_equal(std::span<const std::size_t> counts) {
   return std::ranges::count(counts, counts.front()) == static_cast<std::ptrdiff_t>(counts.size());
 }
 
-/// Calls issue(rank, first byte) for each rank's part; lengths may differ.
+/// Calls issue(rank, offset in bytes) for each rank's part; lengths may differ.
 template <class Issue>
 ncclResult_t for_parts(std::span<const std::size_t> counts, DType dtype, const Issue& issue) {
   ncclResult_t result = ncclSuccess;
@@ -432,8 +432,9 @@ class NcclOps final : public CrossDeviceOps {
   }
 
   std::string_view name() const override { return "nccl"; }
-  /// Excludes MIN and MAX of floating numbers, because NCCL's lose NaNs, which win elsewhere, and
-  /// 16-bit numbers of more than two ranks, because NCCL rounds at each rank.
+  /// Returns false for MIN and MAX of floating types, because NCCL ignores NaN while all other
+  /// operations return it, and for 16-bit types with more than two ranks, because NCCL rounds on
+  /// each rank.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     if (device != DeviceType::kGpu || op == ReduceOp::kMean) return false;
     if (is_half(dtype) && world_ > 2) return false;
@@ -542,7 +543,7 @@ void require_own_gpus(const Group& group) {
   for (std::size_t r = 0; r < group.local_devices.size(); ++r) {
     if (group.local_devices[r].type == DeviceType::kGpu) continue;
     fail(ErrorCode::kInvalidArgument,
-         "nccl: works on GPUs alone; expected a GPU for each replica, ", "got ",
+         "nccl: works only on GPUs; expected a GPU for each replica, got ",
          group.local_devices[r], " for replica ", r, "; use canonical or ring for CPUs");
   }
   if (const auto shared = find_shared_gpu(group.local_devices)) {

@@ -1,4 +1,4 @@
-// The operation "nccl": NVIDIA's collectives among GPUs of one or several processes.
+// The operation "nccl": NVIDIA's collectives between GPUs of one or several processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,11 +10,12 @@ namespace tutti::internal {
 
 struct NcclFunctions;
 
-/// Makes the operation "nccl". Throws kInvalidArgument for devices that are not GPUs, and naming
-/// both for replicas that share a GPU, which NCCL refuses; kUnavailable if NCCL is missing.
+/// Makes the operation "nccl". Throws kInvalidArgument for devices that are not GPUs, and for two
+/// replicas that share a GPU, which it names, because NCCL refuses this. Throws kUnavailable if
+/// NCCL is missing.
 std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options);
-/// Overload that uses the given functions.
+/// Overload that uses the given NCCL functions.
 std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options,
                                               const NcclFunctions& functions);

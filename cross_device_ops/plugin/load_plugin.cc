@@ -1,4 +1,5 @@
-// Plugins: opening shared libraries, checking their tables, and calls across the C interface.
+// Plugins: opening shared libraries, checking their tables, and calling them through the C
+// interface.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/plugin/load_plugin.h"
 
@@ -30,7 +31,7 @@ using Table = tutti_cross_device_ops_v1;
 constexpr std::size_t kLongestName = 63;
 // The first version has the members up to all_reduce.
 constexpr std::size_t kSmallest = offsetof(Table, determinism);
-// Larger than any future version: a larger number is not a size.
+// Limit of a plausible size: larger than that of any future version.
 constexpr std::size_t kLargest = 4096;
 
 template <class... Parts>
@@ -43,7 +44,7 @@ std::string checked_name(const char* name, const std::string& path) {
   const std::size_t length = ::strnlen(name, kLongestName + 1);
   const std::string_view text(name, length);
   if (length == 0 || length > kLongestName || !has_only_alphanumerics_and("_-.", text)) {
-    refuse(path, "the name in its table; expected 1 to ", kLongestName,
+    refuse(path, "the name in its table is invalid; expected 1 to ", kLongestName,
            " letters, digits, '_', '-' or '.', got ", length > kLongestName ? "more" : "'",
            length > kLongestName ? "" : text, length > kLongestName ? "" : "'");
   }
@@ -128,7 +129,7 @@ std::string value_of(const StorePart& store, const char* key, std::int64_t timeo
     if (std::optional<std::string> value = store.get(key)) return *std::move(value);
     fail(ErrorCode::kNotFound, "get: the key '", key, "' is not set yet");
   }
-  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // a number in nanoseconds, too
+  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // in ms; its nanoseconds also fit 64 bits
   const Duration wait = timeout_ms < 0
                             ? kDefaultTimeout
                             : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
@@ -139,11 +140,11 @@ std::int32_t get_value(void* store, const char* key, void* value, std::uint64_t 
                        std::uint64_t* size, std::int64_t timeout_ms, tutti_error_v1* error) {
   return guarded(error, [&] {
     require(store && key && size && (value || capacity == 0),
-            "get: expected the group's store, a key and room");
+            "get: expected the group's store, a key and a buffer");
     const std::string found = value_of(*static_cast<const StorePart*>(store), key, timeout_ms);
     *size = found.size();
     if (found.size() > capacity) {
-      fail(ErrorCode::kOutOfRange, "get: the value of '", key, "'; expected room for ",
+      fail(ErrorCode::kOutOfRange, "get: the value of '", key, "': expected a buffer of ",
            found.size(), " bytes, got ", capacity);
     }
     if (!found.empty()) std::memcpy(value, found.data(), found.size());
@@ -214,7 +215,7 @@ std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:
   /// Throws the error of create(), kInternal for an invalid grade, code or error bound, and
-  /// kUnimplemented for a group of several processes if the plugin does not support them.
+  /// kUnimplemented for a group of several processes if the plugin cannot span processes.
   AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
                     const CommunicationOptions& options, const Json& own_options)
       : table_(std::move(table)),
@@ -285,8 +286,8 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     const Device device = outputs.front().device;
     if (device.type != DeviceType::kCpu) {
       fail(ErrorCode::kUnimplemented, "plugin '", table_->name,
-           "': version 1 of plugin_abi.h is for ",
-           "host memory; expected replicas on CPUs, got one on ", device,
+           "': version 1 of plugin_abi.h supports only ",
+           "host memory; expected replicas on CPUs, got a replica on ", device,
            "; try an operation of tutti's own, such as canonical");
     }
     const std::size_t num_buffers = (inputs.empty() ? outputs : inputs).size();
@@ -346,7 +347,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     if (group.world_size == local) return;
     const std::string who = concat("plugin '", table_->name, "' (", table_->path, ")");
     if (!spans_processes()) {
-      fail(ErrorCode::kUnimplemented, who, ": works within one process alone; expected ",
+      fail(ErrorCode::kUnimplemented, who, ": works only within one process; expected ",
            "a world size of ", local, " (its local replicas), got ", group.world_size,
            "; try a plugin whose spans_processes() returns 1");
     }
@@ -389,7 +390,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     const std::string who = concat("plugin '", table_->name, "' (", table_->path, "): ", function);
     if (!is_error_code(code)) {
       fail(ErrorCode::kInternal, who, " failed with code ", code,
-           "; expected one of plugin_abi.h; its message: ", text.empty() ? "nothing" : text);
+           "; expected a code from plugin_abi.h; its message: ", text.empty() ? "none" : text);
     }
     fail(static_cast<ErrorCode>(code), who, " failed: ", text.empty() ? "no reason given" : text);
   }
@@ -398,7 +399,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   StorePart store_;
   const std::int64_t timeout_ms_;
   std::vector<tutti_device_v1> devices_;
-  tutti_group_v1 group_{};  // the plugin's object may keep a pointer to it
+  tutti_group_v1 group_{};  // the plugin may keep a pointer to it
   void* self_ = nullptr;
   Determinism determinism_ = Determinism::kNone;
   bool sliceable_ = false;
@@ -413,7 +414,8 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
 namespace tutti {
 namespace {
 
-// Plugins are never unloaded: their code may run until the last strategy is destroyed.
+// Registry of loaded plugins. They are never unloaded, because their code may run until the last
+// strategy is destroyed.
 struct LoadedPlugins {
   Mutex mutex;
   std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // by handle of dlopen()

@@ -10,13 +10,14 @@ namespace tutti::internal {
 
 struct PluginTable {
   std::string name;
-  std::string path;  // for messages
+  std::string path;  // for error messages
   /// The plugin's functions, with NULL for members that its version lacks.
   tutti_cross_device_ops_v1 calls{};
 };
 
-/// Reads no more of `table` than its struct_size. Throws kInvalidArgument naming path and member
-/// for a missing table, a size that no version has, a bad name, or a required member that is NULL.
+/// Returns a checked copy of `table`; reads only its first struct_size bytes. Throws
+/// kInvalidArgument naming path and member for a missing table, a size that no version has, an
+/// invalid name, or a required member that is NULL.
 PluginTable checked_plugin_table(const tutti_cross_device_ops_v1* table, const std::string& path);
 
 }  // namespace tutti::internal

@@ -1,5 +1,5 @@
-// Engine of one rank's communicator with a CrossDeviceOps that spans processes: headers by
-// messages, data by the operation.
+// Engine of one rank's communicator with a CrossDeviceOps that spans processes. Headers are sent in
+// messages; the operation moves the data.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/native_call_engine.h"
 
@@ -18,7 +18,7 @@ ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-/// Messages of an operation between the ranks of its group, with tags of its own.
+/// Transport for an operation's own messages between the ranks of its group, with separate tags.
 class OperationTransport final : public Transport {
  public:
   explicit OperationTransport(RankLink link) : link_(std::move(link)) {}
@@ -53,7 +53,7 @@ class OperationTransport final : public Transport {
 
 class OpsEngine final : public NativeCallEngine {
  public:
-  /// `store` is this group's part.
+  /// `store`: this group's part of the key-value store.
   OpsEngine(CrossDeviceOpsSpec spec, RankLink link, StorePart store, Device device,
             std::unique_ptr<CollectiveEngine> messages)
       : NativeCallEngine(std::move(link), std::move(messages)),
@@ -64,7 +64,7 @@ class OpsEngine final : public NativeCallEngine {
             spec_,
             {size(), rank(), {device}, store_, std::make_shared<OperationTransport>(link_)})) {
     if (ops_->spans_processes() || size() == 1) return;
-    fail(ErrorCode::kUnimplemented, name(), ": works within one process alone; expected an ",
+    fail(ErrorCode::kUnimplemented, name(), ": works only within one process; expected an ",
          "operation that spans processes, such as ", join(message_algorithms()));
   }
 
@@ -100,13 +100,13 @@ class OpsEngine final : public NativeCallEngine {
     input.name = output.name = header.name.data();
     std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
     BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
-    if (!combines(call.collective)) {  // copied data are bytes, which need no alignment
+    if (!combines(call.collective)) {  // copied bytes need no alignment
       input = as_bytes(input);
       output = as_bytes(output);
       for (std::size_t& count : counts) count *= size_of(call.dtype);
     }
     if (call.collective == Collective::kReduce && call.root != rank()) own.outputs = {};
-    if (call.collective == Collective::kAllReduce) {  // in place
+    if (call.collective == Collective::kAllReduce) {  // all_reduce works in place
       copy_buffer(input, output);
       own.inputs = {};
     }

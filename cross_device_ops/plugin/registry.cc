@@ -28,13 +28,13 @@ constexpr const char* kNoNccl =
     "nccl: this build has no NCCL; configure with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
     "(-DNCCL_ROOT)";
 std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptions&) {
-  fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
+  fail(ErrorCode::kUnimplemented, kNoNccl, ", or use another operation such as canonical");
 }
 #endif
 
 // Between processes no object serves all replicas: communicators use engines instead.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
-  fail(ErrorCode::kUnimplemented, "mpi: combines values of processes, one rank each; expected a ",
+  fail(ErrorCode::kUnimplemented, "mpi: combines values of processes that have one rank each; expected a ",
        "communicator of such ranks (make_communicator()); try another operation such as canonical "
        "for the replicas of one process");
 }
@@ -87,7 +87,7 @@ Json parse_plugin_options(const std::string& text) {
     const std::size_t end = item.find('=');
     const std::string name = item.substr(0, end);
     if (end == std::string::npos || name.empty() || options.find(name)) {
-      fail(ErrorCode::kInvalidArgument, "plugin options: expected different names as in ",
+      fail(ErrorCode::kInvalidArgument, "plugin options: expected distinct names, as in ",
            "k=0.01,name=value, or a JSON object, got '", item, "' in '", text, "'");
     }
     const std::string value = item.substr(end + 1);
@@ -100,7 +100,8 @@ Json parse_plugin_options(const std::string& text) {
   return options;
 }
 
-// Loads the plugins that TUTTI_PLUGINS lists, separated by ":", once; retries after an error.
+// Loads the plugins that TUTTI_PLUGINS lists, separated by ":". Does so once, but repeats it after
+// an error.
 void load_plugins_of_environment() {
   [[maybe_unused]] static const bool done = [] {
     const char* const value = std::getenv("TUTTI_PLUGINS");
@@ -116,7 +117,7 @@ void load_plugins_of_environment() {
   }();
 }
 
-/// Returns the factory of that name. Throws as make_cross_device_ops().
+/// Returns the factory of that name. Throws the errors of make_cross_device_ops().
 ConfigurableOpsFactory factory_for(const std::string& name, const CommunicationOptions& options,
                                    const Json& own) {
   options.validate();
@@ -145,7 +146,7 @@ bool is_on_gpus(const Group& group) {
                              [](const Device& device) { return device.type == DeviceType::kGpu; });
 }
 
-// Chooses the operation if neither name nor implementation is given. On GPUs, logs the reason.
+// Chooses the operation if neither name nor implementation is given. Logs the reason for GPUs.
 std::string automatic_name(const Group& group) {
   if (!is_on_gpus(group) || group.world_size == 1) return "canonical";
   const internal::GpuChoice choice = internal::choose_for_gpus(group.local_devices);
@@ -227,7 +228,7 @@ std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec&
                         ? group.first_rank + num_local <= group.world_size
                         : num_local > 0 && group.world_size % num_local == 0;
   internal::require(num_local > 0 && fits, name,
-                    ": the group does not fit; expected a world size that is a multiple of the ",
+                    ": invalid group; expected a world size that is a multiple of the number of ",
                     "local devices, got world size ", group.world_size, " and ", num_local,
                     " local devices");
   return factory(group, spec.options, own);

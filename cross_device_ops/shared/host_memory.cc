@@ -1,4 +1,5 @@
-// Creation, mapping and population of segments; allocation in the own segment; its buffers.
+// Creation, mapping and population of segments; allocation of ranges and buffers in this rank's
+// segment.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/host_memory.h"
 
@@ -19,18 +20,18 @@ namespace tutti::internal {
 namespace {
 
 #ifndef MADV_POPULATE_WRITE
-constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14; older kernels refuse it
+constexpr int MADV_POPULATE_WRITE = 23;  // since Linux 5.14; otherwise EINVAL
 #endif
 #ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;  // Linux 6.1
+constexpr int MADV_COLLAPSE = 25;  // since Linux 6.1
 #endif
 
 [[noreturn]] void fail_memory(const char* what, std::size_t bytes) {
   const int reason = errno;
   fail(ErrorCode::kResourceExhausted, "shm: ", what, " ", bytes,
        " bytes of shared memory failed: ", std::strerror(reason),
-       reason == EFBIG ? "; try a larger limit of file sizes (ulimit -f unlimited)"
-                       : "; try fewer ranks on this host, or a larger limit of memory");
+       reason == EFBIG ? "; try a larger file size limit (ulimit -f unlimited)"
+                       : "; try fewer ranks on this host, or a larger memory limit");
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ Segment::Segment(std::size_t num_bytes)
   if (::ftruncate(file_.get(), static_cast<off_t>(num_bytes)) != 0) {
     fail_memory("making", num_bytes);
   }
-  // A file that shrank would kill a peer that reads it.
+  // Forbid resizing: a shrunk file would kill a peer that reads it.
   ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   map();
 }
@@ -101,12 +102,12 @@ void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
 void Segment::populate(std::size_t offset, std::size_t bytes) {
   populate_large(offset, bytes);
   if (bytes == 0 || ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
-  // Fall back to allocating the file's pages if the kernel does not support that.
+  // Fall back to allocating the file's pages if the kernel does not support MADV_POPULATE_WRITE.
   if (errno == EINVAL &&
       ::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
     return;
   }
-  if (errno == EFAULT) errno = ENOSPC;  // accessing the memory would have been fatal
+  if (errno == EFAULT) errno = ENOSPC;  // means no memory here; an access would be fatal
   fail_memory("filling", bytes);
 }
 
@@ -238,7 +239,7 @@ std::size_t HostMemory::take(std::size_t bytes, std::size_t unit) {
     if (offset + bytes < end) free_[offset + bytes] = end - (offset + bytes);
     return offset;
   }
-  fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " has no ", bytes, " bytes left of its ",
+  fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " needs ", bytes, " bytes, more than are free of its ",
        own().num_bytes(), "; try a larger ConnectOptions::place_bytes");
 }
 

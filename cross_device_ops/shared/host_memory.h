@@ -1,4 +1,5 @@
-// Memory that the ranks of one host share: processes map segments, threads access all memory.
+// Memory that the ranks of one host share: processes map segments of each other, while threads
+// access the same memory anyway.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +24,8 @@ namespace internal {
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kLargePageBytes = std::size_t{2} << 20;
-/// Offset of the first range of a place: a multiple of the large page, because offset 0 means none.
+/// Offset of the first range in a place. It is one large page, not 0, because offset 0 means that
+/// there is no range.
 inline constexpr std::size_t kPlaceBegin = kLargePageBytes;
 inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -33,7 +35,8 @@ inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
 /// killed process leaves nothing behind.
 class Segment {
  public:
-  /// Makes a segment without any page present. Throws kResourceExhausted with the system's reason.
+  /// Makes a segment none of whose pages is present yet. Throws kResourceExhausted with the
+  /// system's reason.
   explicit Segment(std::size_t num_bytes);
   /// Maps a segment of `peer`. Throws kDataLoss naming it if the file is not a segment.
   Segment(FileDescriptor file, const std::string& peer);
@@ -45,17 +48,18 @@ class Segment {
   const FileDescriptor& file() const { return file_; }
   std::byte* data() const { return data_; }
 
-  /// Makes a range of the file present, so that accesses cannot fail. Uses large pages if the
-  /// system can, which all processes that map the file then share. Throws kResourceExhausted.
+  /// Makes a range of the file present in memory, so that accesses cannot fail. Uses large pages if
+  /// the system supports them; all processes that map the file share them. Throws
+  /// kResourceExhausted.
   void populate(std::size_t offset, std::size_t bytes);
   /// Returns a range to the system; it reads as zeros afterwards.
   void discard(std::size_t offset, std::size_t bytes) noexcept;
-  /// Replaces a range by private memory with the same content.
+  /// Replaces a range with private memory of the same content.
   void detach(std::size_t offset, std::size_t bytes) noexcept;
 
  private:
   void map();
-  /// Makes whole large pages where they fit; populate() fills the rest with small pages.
+  /// Makes large pages where whole ones fit into the range; populate() adds small pages elsewhere.
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   FileDescriptor file_;
@@ -66,13 +70,13 @@ class Segment {
 }  // namespace internal
 
 /// Shared memory of the ranks of one host. Every rank has a *place*: a range of memory that all
-/// ranks of the transport map, each at an address of its own, so messages contain offsets from its
-/// start. The place of a thread is all memory of its process, at offset 0. Thread-safe.
+/// ranks of the transport map. Each maps it at a different address, so messages contain offsets
+/// from its start. The place of a thread is all memory of its process, at offset 0. Thread-safe.
 class HostMemory {
  public:
-  /// Makes the memory of processes. `segments` are the places, by rank.
+  /// Makes the memory of ranks that are processes. `segments` are the places, by rank.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
-  /// Makes the memory of threads, which share this object.
+  /// Makes the memory of ranks that are threads, which share this object.
   HostMemory() = default;
 
   int rank() const { return rank_; }
@@ -87,20 +91,21 @@ class HostMemory {
     kBuffers,  // buffers of the program
     kWindow,   // window of a group
   };
-  /// Allocates `bytes` of zeros in the own place, in the first range that fits. Returns the offset,
-  /// a multiple of the page (of a large page if they fill one). All pages are present, so that
-  /// accesses cannot fail. Throws kResourceExhausted.
+  /// Allocates `bytes` of zeros in this rank's place, in the first range that fits. Returns the
+  /// offset, a multiple of the page size (of the large page size for at least one large page). All
+  /// pages are present, so that accesses cannot fail. Throws kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges in a later call, once `may_go()` returns true; never blocks.
+  /// Releases the ranges in a later call, after `may_go()` returns true; never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
-  /// Replaces buffers in the own place by private memory with the same content and addresses,
-  /// isolating them from later writes of peers. For a rank that gives up early.
+  /// Replaces the buffers in this rank's place with private memory of the same content and
+  /// addresses, which isolates them from later writes of peers. Called by a rank that gives up
+  /// early.
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 
-  /// Returns the offset of memory within the own place; nullopt if it is elsewhere or detached.
+  /// Returns the offset of memory within this rank's place; nullopt if it is elsewhere or detached.
   std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
  private:
@@ -127,7 +132,7 @@ class HostMemory {
       TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Returns an allocator in this rank's segment, whose buffers collectives access without a copy;
+/// Returns an allocator of buffers in this rank's segment, which collectives access without a copy;
 /// nullptr for threads, because they access all memory.
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory);
 

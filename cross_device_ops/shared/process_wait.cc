@@ -1,4 +1,4 @@
-// Spinning, yielding and sleeping for memory that other processes write.
+// Waiting for memory that other processes write: spinning, yielding and sleeping.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/process_wait.h"
 
@@ -34,7 +34,7 @@ bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) c
   const TimePoint end = std::min(deadline, deadline_after(clock.now(), kSpin));
   do {
     if (policy_ == SpinPolicy::kYield) {
-      // The awaited process may be the next one on this core.
+      // The awaited process may be waiting for this core.
       ::sched_yield();
       if (ready()) return true;
       continue;
@@ -47,7 +47,8 @@ bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) c
   return false;
 }
 
-// A writer stores before it checks for sleepers; a sleeper registers before its last check.
+// No wake-up is lost: a writer stores before it checks for sleepers, and a sleeper registers before
+// its last check.
 void ProcessWait::sleep_once(TimePoint deadline, const std::function<bool()>& ready) {
   const Duration left =
       std::min(durations::kTryAgain, std::max(deadline - Clock::system().now(), Duration(0)));

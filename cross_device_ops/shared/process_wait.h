@@ -14,22 +14,22 @@ namespace tutti::internal {
 /// Futex word in memory that all processes map; initially zero.
 struct WaitWord {
   std::atomic<std::uint32_t> word{0};
-  std::atomic<std::uint32_t> sleepers{0};  // too high after a kill: needless wakes
+  std::atomic<std::uint32_t> sleepers{0};  // after a kill too high, which only causes needless wakes
 };
 
-/// Behaviour of a waiting rank in the first microseconds: polling in a loop (every rank has its own
-/// core), or yielding its core between two polls.
+/// Behaviour of a waiting rank in the first microseconds: it polls in a loop (if every rank has its
+/// own core), or yields its core between two polls.
 enum class SpinPolicy { kSpin, kYield };
 
-/// Waits of ranks that share memory, threads or processes: polls for a while, then sleeps in the
-/// kernel (futex). A wait that ends at once or soon costs tens of nanoseconds.
+/// Wait of threads or processes that share memory: polls for a while, then sleeps in the kernel
+/// (futex). A wait that ends soon costs tens of nanoseconds.
 class ProcessWait {
  public:
   ProcessWait(WaitWord* word, SpinPolicy policy) : word_(word), policy_(policy) {}
 
   /// Waits until `ready()` or the deadline; returns ready(), which reads atomics (sequentially
   /// consistent, as the corresponding stores must be). A long wait calls `meanwhile` about every 10
-  /// ms; its exception ends the wait, unless ready() is true by then.
+  /// ms; an exception from it ends the wait, unless ready() has become true.
   template <class Ready, class Meanwhile>
   bool wait_until(TimePoint deadline, const Ready& ready, const Meanwhile& meanwhile) {
     if (ready()) return true;
@@ -41,7 +41,7 @@ class ProcessWait {
     }
     return wait_long(deadline, ready, meanwhile);
   }
-  /// Wakes sleepers. Call it after a seq_cst store that may have made a condition true.
+  /// Wakes sleepers. Must be called after each seq_cst store that may make a condition true.
   void notify() noexcept {
     if (word_->sleepers.load() > 0) wake();
   }

@@ -1,10 +1,11 @@
 // Collectives in memory that all ranks can access.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps: all ranks publish their calls and arrive. Each rank combines or copies inline data by
-// itself, and is done. Otherwise each part (window_calls.h) is processed once, reading and writing
-// all ranks' memory in place, and all leave. An all-reduce of S bytes per rank reads size * S and
-// writes size * S bytes in total, the least for results in every rank's memory.
+// Steps: all ranks publish their calls and arrive. If the data is inline, each rank combines or
+// copies all of it by itself, and the call ends. Otherwise each part (window_calls.h) is processed
+// by one rank, which reads and writes all ranks' memory in place, and all ranks wait for all parts.
+// An all-reduce of S bytes per rank reads size * S and writes size * S bytes in total, the minimum
+// for results in every rank's memory.
 #include "cross_device_ops/collective_engine.h"
 
 #include <algorithm>
@@ -29,13 +30,13 @@ constexpr std::size_t kGrain = 64;  // elements
 ///   - copies its values of every other rank's slice into its slots (`sent`),
 ///   - combines all ranks' values of its own slice into its output and a slot (`reduced`),
 ///   - copies the other ranks' results into its output (`collected`).
-/// Three steps overlap, so that slots stay in caches and ranks seldom wait. Step numbers continue
-/// from call to call. Not thread-safe.
+/// These three parts of different steps overlap, so that slots stay in caches and ranks seldom
+/// wait. Step numbers continue from call to call. Not thread-safe.
 class StagedReduction {
  public:
   explicit StagedReduction(WindowGroup& group)
       : group_(group), inputs_(static_cast<std::size_t>(group.size())) {}
-  /// Requires: all ranks have arrived.
+  /// Carries out the call. Requires: all ranks have arrived.
   void run(const CollectiveCall& call, TimePoint deadline) {
     call_ = &call;
     element_ = size_of(call.dtype);
@@ -47,8 +48,9 @@ class StagedReduction {
     }
     std::size_t longest = 0;
     for (int r = 0; r < group_.size(); ++r) longest = std::max(longest, slice(r).count);
-    // Short slices take a few steps, so that ranks work concurrently, but of at least 16 KiB,
-    // because shorter steps cost more than they hide. Long slices take steps that fit the caches.
+    // Short slices are split into a few steps, so that ranks work concurrently, but steps have at
+    // least 16 KiB, because the cost of shorter steps exceeds the gain. Steps of long slices fit
+    // the caches.
     const std::size_t most = group_.layout().slot_bytes / element_;
     step_ =
         std::clamp((longest / 4 + kGrain - 1) / kGrain * kGrain, std::min(most, 16384 / element_),
@@ -145,8 +147,9 @@ class StagedReduction {
     group_.own().progress().collected.store(now + 1);
     group_.notify();
   }
-  /// Splits a range at buffer boundaries: calls body(buffer, first, at, count) for `count` elements
-  /// from `first` of the buffer, which are at offset `at` of the range.
+  /// Splits a range at buffer boundaries: calls body(buffer, first, at, count) for each piece,
+  /// which has `count` elements, begins at element `first` of the buffer and at offset `at` of the
+  /// range.
   template <class Body>
   void for_each_piece(Range range, const Body& body) const {
     if (range.count == 0) return;
@@ -171,8 +174,8 @@ class StagedReduction {
 
 namespace {
 
-/// Engine of threads, or of processes of one host. Uses `messages` for calls in which ranks cannot
-/// access each other's memory.
+/// Engine for ranks that are threads or processes of one host. Uses `messages` for calls in which
+/// ranks cannot access each other's memory.
 class SharedEngine final : public CollectiveEngine {
  public:
   SharedEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages)
@@ -201,7 +204,7 @@ class SharedEngine final : public CollectiveEngine {
     try {
       calls_.require_same_call(call);
     } catch (const Error& error) {
-      // Every rank is here and sees the same mismatch.
+      // Every rank has arrived and finds the same mismatch.
       group_.close(error);
       throw;
     }
@@ -236,7 +239,8 @@ class SharedEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Computes this rank's result from all inline data, a copy, so no rank waits for this one.
+  /// Computes this rank's result from all inline data. That data is a copy, so no rank waits for
+  /// this one.
   void finish_inline(const CollectiveCall& call) {
     if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
       return calls_.combine_inline(call);

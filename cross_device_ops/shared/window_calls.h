@@ -1,5 +1,5 @@
-// A call as published in a rank's window, as read by the others, and its parts, which ranks process
-// in each other's memory.
+// Calls as ranks publish them in their windows and read them from other windows, and the parts of a
+// call, which ranks process in each other's memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace tutti::internal {
 
-/// The calls of the group's current round. The headers are equal, so all calls agree except in
-/// addresses and the counts of an all_to_all. The concatenated buffers of a call are its
+/// The calls of all ranks in the current round. Their headers are equal, so the calls differ only
+/// in addresses and in the counts of an all_to_all. The concatenated buffers of a call are its
 /// *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size), cut at
 /// multiples of 64 elements; of a copy it is rank r's result. Reductions follow the canonical tree.
 /// Not thread-safe.
@@ -18,24 +18,27 @@ class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
 
-  /// Publishes the call in its own entry, before arriving: copies of small inputs, or offsets.
+  /// Publishes this rank's call in its entry, as copies of small inputs or as offsets. Called
+  /// before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
-  /// Returns how the call can be carried out with the published data. Requires: all have arrived.
+  /// Path on which the published data allow the call to be carried out. way() requires that all
+  /// ranks have arrived.
   enum class Way { kInline, kShared, kNeither };
   Way way();
   /// Computes this rank's result of an all_reduce or reduce with inline data.
   void combine_inline(const CollectiveCall& call);
 
-  /// Processes one part, reading and writing all ranks' memory in place. `call` is this rank's.
+  /// Processes one part, reading and writing all ranks' memory in place. `call`: this rank's call.
   void do_part(const CollectiveCall& call, int part);
   /// Throws kInvalidArgument if two ranks' calls differ, naming both, or if rank r of an all_to_all
   /// does not send to rank s the length that s expects.
   void require_same_call(const CollectiveCall& call) const;
 
  private:
-  // Data published by the ranks, at this process's addresses; not for kNeither. In an inline call a
-  // rank has one input (in a broadcast, the root's output) and no outputs except its own.
+  // Data published by the ranks, at this process's addresses; not valid for kNeither. In an inline
+  // call each rank publishes one input (in a broadcast, the root's output), and only this rank's
+  // own outputs are accessible.
   const std::byte* input(int rank, std::size_t buffer) const {
     if (is_inline_) return inline_data(rank);
     return shared_data(rank, buffer == 0 ? entry(rank).first_input : offsets(rank)[buffer]);
@@ -72,7 +75,7 @@ class WindowCalls {
   const WindowGroup& group_;
   const CollectiveCall* own_ = nullptr;  // this rank's call of the round
   bool is_inline_ = false;
-  // Scratch: starts of a range in every rank's memory, kept to avoid allocations.
+  // Scratch for the starts of a range in every rank's memory; a member to avoid allocations.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
 };

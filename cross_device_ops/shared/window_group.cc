@@ -1,4 +1,4 @@
-// Finding windows, arriving, leaving and closing.
+// Implements WindowGroup: connecting, arriving, leaving and closing.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/window_group.h"
 
@@ -60,7 +60,7 @@ WindowGroup::~WindowGroup() {
   const WindowProgress& progress = own().progress();
   std::vector<std::size_t> offsets{own_offset_};
   if (progress.slots.load() != 0) offsets.push_back(progress.slots.load());
-  // A member may release its window as soon as the last one has left it.
+  // A member may release its window as soon as all members have left it.
   for (const Window& window : windows_) window.progress().num_left.fetch_add(1);
   memory_->release_when(std::move(offsets), [&progress, size = windows_.size()] {
     return progress.num_left.load() == size;
@@ -83,7 +83,7 @@ Error WindowGroup::reason_to_leave() const {
   }
   return Error(
       ErrorCode::kUnavailable,
-      concat("rank ", rank(), " has left the group of ", size(),
+      concat("rank ", rank(), " left the group of ", size(),
              " ranks: it failed, or makes fewer calls; do all workers make the same number "
              "of steps?"));
 }
@@ -133,7 +133,8 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
   }
-  // Cores of all members together, because each may be bound to one: equal on all members.
+  // Number of cores of all members together, because each may be bound to one core; equal on all
+  // members.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
   shares_parts_ = link_.transport->size() > num_cores;
@@ -167,7 +168,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   }
   if (!is_closed()) return;
   const Error why = reason();
-  // The closing member may have died.
+  // Reached only if the closing member died before it wrote the reason.
   if (has_failed(round) || shared_header_->state.load() != WindowHeader::kClosed) throw why;
 }
 
@@ -227,9 +228,9 @@ void WindowGroup::close_broken(const Error& reason) noexcept {
   close_from(as_it_was(reason), round_);
 }
 
-// A rank that has seen all arrivals and then finds the header open continues: the arrivals preceded
-// the closing, so the closing member sees them, too, and counts the round as complete. A rank that
-// finds the header closed reads the decision there.
+// A rank that has seen all arrivals and then finds the header open continues: the arrivals precede
+// any later closing, so the closing member sees them, too, and counts the round as complete. A rank
+// that finds the header closed reads there which round is the first failed one.
 void WindowGroup::close_from(const Error& reason,
                              std::optional<std::uint64_t> first_failed) noexcept {
   WindowHeader* shared_header = nullptr;
@@ -270,7 +271,7 @@ Error WindowGroup::reason() {
   if (!written()) {  // the closing member died
     return own_reason_.value_or(Error(
         ErrorCode::kUnavailable,
-        concat("rank ", shared_header_->state.load() - 1, " has ended while it closed the group")));
+        concat("rank ", shared_header_->state.load() - 1, " exited while it closed the group")));
   }
   const std::size_t length = ::strnlen(shared_header_->text.data(), shared_header_->text.size());
   return Error(static_cast<ErrorCode>(shared_header_->code),

@@ -1,5 +1,5 @@
-// Synchronisation of ranks that are threads of a process or processes of one host, and the layout
-// of the shared memory for it.
+// Synchronisation of ranks that are threads of one process or processes of one host, and the layout
+// of the shared memory that it uses.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,10 +23,10 @@
 
 namespace tutti::internal {
 
-/// Assigns each part of a round once. *Lane* l has the parts from l * parts / lanes up to the next
-/// lane's first, and a thread takes those of its core's lane first: a part that runs on the same
-/// core in every round finds its memory in that core's cache. Initially zero, so processes may
-/// share it. All calls must pass equal parts and lanes. Thread-safe.
+/// Assigns each part of a round to one rank. *Lane* l contains the parts from l * parts / lanes up
+/// to the next lane's first part. A thread first takes parts of its core's lane: a part that runs
+/// on the same core in every round finds its memory in that core's cache. The state is initially
+/// zero, so processes may share it. All calls must pass equal `parts` and `lanes`. Thread-safe.
 class PartLanes {
  public:
   static constexpr int kMost = 16;
@@ -34,7 +34,7 @@ class PartLanes {
     return std::clamp(std::min(parts, cores), 1, kMost);
   }
 
-  /// Returns an unassigned part of the round (rounds count from 1), or -1 if there is none.
+  /// Returns an unassigned part of the round, or -1 if there is none. Rounds are numbered from 1.
   int take(std::uint64_t round, int parts, int lanes) {
     const int own = std::max(::sched_getcpu(), 0) % lanes;
     for (int i = 0; i < lanes; ++i) {
@@ -58,7 +58,8 @@ class PartLanes {
     while (next < round * size) {
       if (!taken.compare_exchange_weak(next, next + 1)) continue;
       const std::uint64_t place = next % size;
-      // Odd rounds run backwards: the latest parts of the previous round are still in the cache.
+      // Odd rounds assign parts in reverse order: the last parts of the previous round are still in
+      // the cache.
       return first + static_cast<int>(round % 2 == 0 ? place : size - 1 - place);
     }
     return -1;
@@ -72,11 +73,11 @@ struct WindowEntry {
   static constexpr std::uint32_t kIsInline = 1;   // inputs are copied to the window
   static constexpr std::uint32_t kIsShared = 2;   // all buffers are in the place
   static constexpr std::uint32_t kIsInPlace = 4;  // outputs are the inputs
-  // One cache line holds everything that others wait for and read in every call.
+  // One cache line holds everything that other ranks wait for and read in every call.
   alignas(64) std::atomic<std::uint64_t> arrived{0};  // number of the round; written last
   std::uint64_t fingerprint = 0;
   std::uint32_t flags = 0;
-  std::uint64_t first_input = 0;  // with a single buffer, others need only these offsets
+  std::uint64_t first_input = 0;  // sufficient for a single buffer
   std::uint64_t first_output = 0;
   alignas(64) CollectiveHeader header;
 };
@@ -84,17 +85,17 @@ struct WindowEntry {
 /// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
   alignas(64) std::atomic<std::uint64_t> finished{0};  // last round whose own part is done
-  alignas(64) std::atomic<std::uint64_t> sent{0};      // steps of staged reductions, see below
+  alignas(64) std::atomic<std::uint64_t> sent{0};      // steps of staged reductions, see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
   alignas(64) std::atomic<std::size_t> num_left{0};  // members that no longer access it
   std::atomic<std::uint64_t> slots{0};               // offset in the place; 0: not made
 };
 
-/// Header of the group's shared state; the one of member 0 is used.
+/// Header of the group's shared state. Each window has one; only member 0's is used.
 struct WindowHeader {
   static constexpr std::uint32_t kOpen = 0;
-  static constexpr std::uint32_t kClosed = 0x80000000u;  // below: 1 + the closing member
+  static constexpr std::uint32_t kClosed = 0x80000000u;  // smaller values: 1 + the closing member
   static constexpr std::size_t kTextBytes = 3000;
   alignas(64) std::atomic<std::uint32_t> state{kOpen};
   std::uint32_t code = 0;
@@ -110,7 +111,8 @@ struct WindowHeader {
 struct WindowLayout {
   explicit WindowLayout(int num_members);
 
-  /// Most inputs, and outputs, whose offsets are published; longer lists are staged.
+  /// Limit of inputs, and of outputs, whose offsets are published; calls with longer lists are
+  /// staged.
   static constexpr std::size_t kMostBuffers = 512;
   static constexpr std::size_t kInlineBytes = std::size_t{64} << 10;
   /// Slots per slice of a staged reduction.
@@ -123,8 +125,8 @@ struct WindowLayout {
   std::size_t bytes_of_slots() const { return size * kDepth * slot_bytes; }
 };
 
-/// One member's window at this process's addresses. Seats, tables and inline data exist twice,
-/// because a rank may enter the next round before all have left this one.
+/// One member's window at this process's addresses. Entries, tables and inline data exist twice,
+/// because a rank may enter the next round before all ranks have left this one.
 class Window {
  public:
   Window(std::size_t offset, std::byte* place, const WindowLayout& layout)
@@ -148,12 +150,13 @@ class Window {
   std::byte* inline_data(std::uint64_t round) const {
     return start_ + layout_->inline_data + round % 2 * WindowLayout::kInlineBytes;
   }
-  /// Returns the slot of this member's contribution to `to`'s slice; if `to` is itself, of results.
+  /// Returns the slot of this member's contribution to `to`'s slice. If `to` is this member,
+  /// returns the slot of its results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
   }
-  /// Computes with integers, because the place of a thread begins at 0.
+  /// Adds the offset as an integer, because the place of a thread begins at the null pointer.
   std::byte* in_place_of_rank(std::uint64_t offset) const {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(place_) + offset);
   }
@@ -168,11 +171,11 @@ class Window {
   const WindowLayout* layout_;
 };
 
-/// One member's view of a group. A *round* is one collective: every rank arrives, publishing its
-/// call; then it may read the others' data until it arrives at the round after the next. Either all
-/// ranks see a round as complete or none does, except ranks that die within it. A rank that gives
-/// up closes the group for this and all later rounds, unless the last rank has already arrived. Not
-/// thread-safe, except close().
+/// One member's view of a group. A *round* is one collective: every rank publishes its call and
+/// arrives. It may then read the other ranks' data until it arrives at the round after the next.
+/// Either all ranks see a round as complete or none does, except ranks that die during the round. A
+/// rank that gives up closes the group for this and all later rounds, unless the last rank has
+/// already arrived. Not thread-safe, except close().
 class WindowGroup {
  public:
   WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory);
@@ -186,12 +189,12 @@ class WindowGroup {
   std::uint64_t round() const { return round_; }
   const WindowLayout& layout() const { return layout_; }
   bool of_threads() const { return of_threads_; }
-  /// Returns the offset at which others access this memory; nullopt if they cannot.
+  /// Returns the offset at which other ranks access this memory; nullopt if they cannot.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const {
     if (of_threads_) return reinterpret_cast<std::uintptr_t>(data);
     return memory_->offset_of(data, bytes);
   }
-  /// Returns a member's window: before arrival only this rank's, afterwards any.
+  /// Returns a member's window. Before all ranks have arrived, only this rank's may be used.
   const Window& window(int member) const { return windows_[static_cast<std::size_t>(member)]; }
   const Window& own() const { return window(rank()); }
   /// Returns true if any rank may process any part: there are more processes than cores.
@@ -199,10 +202,11 @@ class WindowGroup {
 
   /// Starts a round. The first call makes this rank's window and finds those of the others.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
-  /// Waits for all ranks, after the entry was filled. Throws the reason of a closed group, or
-  /// closes it with kDeadlineExceeded naming the ranks that did not join, kUnavailable or kAborted.
+  /// Waits for all ranks; the caller has filled the entry. If the group is closed, throws its
+  /// reason. On a timeout or failure, closes the group with kDeadlineExceeded naming the ranks that
+  /// did not join, kUnavailable or kAborted.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
-  /// Allocates the slots of this rank's window, if there are none. Throws kResourceExhausted.
+  /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted.
   void need_slots();
   /// Waits for progress of peers in this round; if one of them dies, throws and closes the group.
   template <class Ready>
@@ -219,17 +223,17 @@ class WindowGroup {
   }
   void notify() noexcept { wait_->notify(); }
 
-  /// Begins the parts of a round that has them. Called on all ranks.
+  /// Begins a round that is processed in parts. Called on all ranks.
   void begin_parts() { ++part_round_; }
   /// Returns an unassigned part, or -1 if there is none.
   int take_part();
   void finish_part();
-  /// Waits until all parts are done; never long, because nothing within a part waits. Threads
-  /// always wait to the end. On failure, buffers in HostMemory are detached, because a stopped
+  /// Waits until all parts are done. This is short, because no part waits for anything. Threads
+  /// wait without a deadline. On failure, buffers in HostMemory are detached, because a stopped
   /// process may resume its part later.
   void leave(TimePoint deadline);
 
-  /// Ends running and later arrivals with this reason. Only the first reason counts.
+  /// Ends running and later arrivals with this reason. Only the first reason is kept.
   void close(const Error& reason) noexcept { close_from(reason, std::nullopt); }
   /// Returns why the group is closed, possibly by a member that left. May be called concurrently
   /// with the other functions, after the first round.
@@ -242,7 +246,8 @@ class WindowGroup {
     std::array<std::uint64_t, 16> cores{};  // bit mask of the process's allowed cores
   };
   bool all_arrived(std::uint64_t round) const;
-  /// Counts an event that each member has once a round; returns true for the last one of the round.
+  /// Counts an event that occurs once per member and round; returns true for the last one of the
+  /// round.
   bool is_last(std::atomic<std::uint64_t>& count, std::uint64_t round) const {
     return count.fetch_add(1) + 1 == round * static_cast<std::uint64_t>(size());
   }
@@ -254,7 +259,7 @@ class WindowGroup {
     return shared_header_->state.load() == WindowHeader::kClosed &&
            shared_header_->first_failed_round.load() <= round;
   }
-  /// Closes the group in a round that a peer's death or stop makes impossible to complete.
+  /// Closes the group in a round that cannot complete because a peer died or stopped.
   void close_broken(const Error& reason) noexcept;
   void close_from(const Error& reason, std::optional<std::uint64_t> first_failed) noexcept;
   void close_late(const char* what) noexcept;
@@ -280,7 +285,7 @@ class WindowGroup {
   std::vector<std::unique_ptr<Work>> probes_;  // end when the member exits
 
   Mutex mutex_;
-  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has none
+  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has no reason
 };
 
 }  // namespace tutti::internal

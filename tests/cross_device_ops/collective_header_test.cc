@@ -191,7 +191,7 @@ TEST(RankLink, Rank0WithLaterDeadlineIsNotReportedMissing) {
     if (rank == 0) expect_error(ErrorCode::kAborted, {"enough"}, [&] { exchange(0, 20'000); });
     if (rank != 1) return;
     expect_error(ErrorCode::kDeadlineExceeded,
-                 {"here: expected all 3 ranks", "; one that rank 0 waits for did not join"},
+                 {"here: expected all 3 ranks", "; a rank that rank 0 waits for did not join"},
                  [&] { exchange(1, 100); });
     transports[1]->abort(Error(ErrorCode::kInternal, "enough"));
   });
