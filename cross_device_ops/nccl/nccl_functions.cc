@@ -64,7 +64,7 @@ void require_nccl_version(const NcclFunctions& functions, const std::string& pat
   int version = 0;
   const ncclResult_t result = functions.get_version(&version);
   if (result == ncclSuccess && version >= kLeastVersion) return;
-  fail(ErrorCode::kUnavailable, "nccl: ", path, " is of another version; expected ",
+  fail(ErrorCode::kUnavailable, "nccl: ", path, " has an unsupported version; expected ",
        text_of_version(kLeastVersion), " or later, got ",
        result == ncclSuccess ? text_of_version(version) : std::string("none"), "; ", kRemedy);
 }

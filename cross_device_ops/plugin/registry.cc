@@ -34,7 +34,7 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 
 // Between processes no object serves all replicas: communicators use engines instead.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
-  fail(ErrorCode::kUnimplemented, "mpi: combines values of processes that have one rank each; expected a ",
+  fail(ErrorCode::kUnimplemented, "mpi: combines values of single-rank processes; expected a ",
        "communicator of such ranks (make_communicator()); try another operation such as canonical "
        "for the replicas of one process");
 }

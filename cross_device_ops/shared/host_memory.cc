@@ -239,8 +239,9 @@ std::size_t HostMemory::take(std::size_t bytes, std::size_t unit) {
     if (offset + bytes < end) free_[offset + bytes] = end - (offset + bytes);
     return offset;
   }
-  fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " needs ", bytes, " bytes, more than are free of its ",
-       own().num_bytes(), "; try a larger ConnectOptions::place_bytes");
+  fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " needs ", bytes,
+       " bytes, but less is free of its ", own().num_bytes(),
+       "; try a larger ConnectOptions::place_bytes");
 }
 
 void HostMemory::give_back(std::size_t offset, std::size_t bytes) {

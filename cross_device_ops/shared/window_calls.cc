@@ -212,7 +212,7 @@ void WindowCalls::combine(const CollectiveCall& call, std::size_t buffer, std::s
     if (call.collective == Collective::kAllReduce) {
       outputs_[index(r)] = output(r, buffer) + offset;
       inputs_[index(r)] = outputs_[index(r)];
-      // An in-place call needs only the inputs' offsets: reading a second list would cost a cache
+      // In place, the inputs are the outputs: reading the list of inputs, too, would cost a cache
       // miss.
       if (in_place(r)) continue;
     }

@@ -83,7 +83,7 @@ Error WindowGroup::reason_to_leave() const {
   }
   return Error(
       ErrorCode::kUnavailable,
-      concat("rank ", rank(), " left the group of ", size(),
+      concat("rank ", rank(), " has left the group of ", size(),
              " ranks: it failed, or makes fewer calls; do all workers make the same number "
              "of steps?"));
 }
@@ -168,7 +168,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   }
   if (!is_closed()) return;
   const Error why = reason();
-  // Reached only if the closing member died before it wrote the reason.
+  // The state is not kClosed only if the closing member died before it wrote the reason.
   if (has_failed(round) || shared_header_->state.load() != WindowHeader::kClosed) throw why;
 }
 

@@ -85,7 +85,7 @@ struct WindowEntry {
 /// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
   alignas(64) std::atomic<std::uint64_t> finished{0};  // last round whose own part is done
-  alignas(64) std::atomic<std::uint64_t> sent{0};      // steps of staged reductions, see StagedReduction
+  alignas(64) std::atomic<std::uint64_t> sent{0};      // steps; see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
   alignas(64) std::atomic<std::size_t> num_left{0};  // members that no longer access it
