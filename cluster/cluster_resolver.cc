@@ -1,4 +1,4 @@
-// Base class of resolvers, environment variables as a value, and unions of resolvers.
+// Base class of resolvers, environment variables as a value type, and unions of resolvers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_resolver.h"
 
@@ -18,7 +18,7 @@ std::map<std::string, int> ClusterResolver::num_accelerators(
   if (!task_type && !task_id) return find_accelerators(std::nullopt);
   const Task asked{task_type.value_or(task_type_), task_id.value_or(task_id_.value_or(0))};
   if (asked == task()) return find_accelerators(std::nullopt);
-  (void)cluster_spec().task_address(asked.type, asked.index);  // kNotFound
+  (void)cluster_spec().task_address(asked.type, asked.index);  // throws kNotFound
   return find_accelerators(asked);
 }
 
@@ -123,7 +123,7 @@ JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts
       if (is_new) continue;
       fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers have ",
            Task{job, offset + index}, ", at ", known->second, " and at ", address,
-           "; use lists without indices, which are put one behind the other");
+           "; use lists without indices, which are concatenated");
     }
   }
   return merged;
@@ -139,7 +139,7 @@ ClusterSpec merge(const std::vector<ClusterSpec>& clusters) {
   return ClusterSpec(std::move(jobs));
 }
 
-/// Accelerators of the resolver's own process (nullopt), and of the tasks that it describes.
+/// Returns accelerators by task; the key nullopt is the resolver's own process.
 std::map<std::optional<Task>, std::map<std::string, int>> accelerators_of(
     const ClusterResolver& resolver) {
   std::map<std::optional<Task>, std::map<std::string, int>> found;
@@ -165,7 +165,7 @@ UnionResolver::UnionResolver(const std::vector<const ClusterResolver*>& resolver
   internal::require(!resolvers.empty(), "UnionResolver: expected at least one resolver, got none");
   std::vector<ClusterSpec> clusters;
   for (const ClusterResolver* const resolver : resolvers) {
-    TUTTI_CHECK(resolver != nullptr, "a resolver of a union is missing");
+    TUTTI_CHECK(resolver != nullptr, "UnionResolver: expected resolvers, got a null pointer");
     clusters.push_back(resolver->cluster_spec());
   }
   cluster_ = merge(clusters);

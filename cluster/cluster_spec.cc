@@ -144,11 +144,11 @@ std::ostream& operator<<(std::ostream& out, const ClusterSpec& cluster) {
 
 namespace {
 
-// Parsing of JSON, with the path of each error.
+// Parsing of JSON; each error has the path of the value.
 
 using internal::JsonPlace;
 
-// tf has no limit; larger indices are mistakes, and a list is allocated for each job.
+// tf has no limit. Larger indices are mistakes, and a list of that size is allocated for each job.
 constexpr int kLargestIndexOfJob = 999'999;
 
 bool is_job_name(std::string_view name) {

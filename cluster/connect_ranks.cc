@@ -1,4 +1,4 @@
-// Builds a mesh of both kinds of connections from connected sockets.
+// Builds a mesh of TCP and shared-memory connections from connected sockets.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/connect_ranks.h"
 
@@ -63,8 +63,8 @@ class Linker {
                     .allow_any_address = listens_at.has_value()});
   }
 
-  /// Returns the size of this rank's segment. Allocations beyond it are copied, but the windows of
-  /// groups must fit.
+  /// Returns the size of this rank's segment. Buffers that do not fit are allocated elsewhere and
+  /// copied, but the windows of groups must fit.
   std::size_t segment_bytes() const {
     constexpr std::size_t kPage = internal::kPageBytes, kBegin = internal::kPlaceBegin;
     constexpr std::size_t kLeast = std::size_t{64} << 20;
@@ -80,12 +80,12 @@ class Linker {
       own_ = std::make_shared<Segment>(segment_bytes());
     } catch (const Error& error) {
       if (options_.way == Way::kSharedMemory || size_ == 1) throw;
-      log(LogLevel::kWarning, concat("rank ", rank_, " uses TCP alone: ", error.message()));
+      log(LogLevel::kWarning, concat("rank ", rank_, " uses only TCP: ", error.message()));
     }
     segments_[static_cast<std::size_t>(rank_)] = own_;
   }
 
-  /// Maps the peer's segment, if it is local, and records how the peer is reached.
+  /// Maps the peer's segment if the peer is local, and records how the peer is reached.
   void use(int peer, ConnectedPeer& connected) {
     const std::string& address = connected.address;
     if (!connected.is_local) {

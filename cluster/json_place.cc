@@ -14,7 +14,7 @@ bool is_plain(std::string_view name) {
   return !name.empty() && name.size() <= kMaxShown && has_only_alphanumerics_and("_", name);
 }
 
-// Shortens a large value first, so that dump() does not write all of it.
+// Returns a shortened copy of a large value, so that dump() does not write all of it.
 Json shortened(const Json& value) {
   if (value.is_string() && value.as_string().size() > 2 * kMaxShown) {
     return Json(value.as_string().substr(0, 2 * kMaxShown));
@@ -54,7 +54,7 @@ Json parse_json(std::string_view text, std::string_view source, std::string_view
   try {
     return Json::parse(text, source);
   } catch (const Error& error) {
-    // The parser quotes the last token, which may be long.
+    // Truncate the message, because the parser quotes the last token, which may be long.
     const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
     tutti::fail(error.code(), one_line(error.message(), kMaxMessage), "; expected ", expected,
                 " as JSON", is_python ? "; use double quotes, as json.dumps() writes them" : "");

@@ -13,8 +13,8 @@ namespace tutti::internal {
 
 /// Returns the value as one line of JSON, truncated after 60 bytes.
 std::string shown(const Json& value);
-/// Returns "TF_CONFIG.cluster.worker" for "TF_CONFIG.cluster" and "worker". Names that are not
-/// plain words are put in brackets and quotes.
+/// Returns "TF_CONFIG.cluster.worker" for "TF_CONFIG.cluster" and "worker". Puts names that are not
+/// plain words in brackets and quotes.
 std::string member_path(std::string_view path, std::string_view name);
 /// Returns "TF_CONFIG.cluster.worker[1]".
 std::string element_path(std::string_view path, std::size_t index);
@@ -26,7 +26,8 @@ std::string element_path(std::string_view path, std::size_t index);
 /// Same as Json::parse(), but errors include the expected form and are truncated to one line.
 Json parse_json(std::string_view text, std::string_view source, std::string_view expected);
 
-/// A value and its path. The value must outlive it. Accessors throw as fail_place().
+/// A value and its path. The value must outlive this object. Accessors throw errors in the form of
+/// fail_place().
 class JsonPlace {
  public:
   JsonPlace(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}

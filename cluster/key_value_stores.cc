@@ -1,4 +1,4 @@
-// FileKeyValueStore: one file per key, written by renaming.
+// FileKeyValueStore: one file per key, replaced atomically by renaming.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/key_value_stores.h"
 
@@ -20,7 +20,7 @@
 namespace tutti {
 namespace {
 
-// Together with the process id, this makes a name that no other writer uses.
+// Returns a number that, together with the process id, makes a file name that no other writer uses.
 int next_temporary_number() {
   static std::atomic<int> number{0};
   return number.fetch_add(1);
@@ -40,7 +40,7 @@ std::string FileKeyValueStore::name() const { return concat("file store '", fold
 
 std::string FileKeyValueStore::path_of(std::string_view key) const {
   internal::check_store_key(name(), key);
-  // Keys do not contain '~', so no two keys share a file; the prefix rules out "." and "..".
+  // Keys do not contain '~', so two keys never share a file; the prefix avoids "." and "..".
   std::string file = "key=";
   file += key;
   std::ranges::replace(file, '/', '~');

@@ -1,4 +1,4 @@
-// Rules about the tasks of a cluster.
+// Rules for the tasks of a cluster: validation, chief, ids.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/multi_worker_util.h"
 
@@ -23,7 +23,7 @@ bool is_task_type(std::string_view type) {
 
 std::string quoted_name(std::string_view text) { return internal::shown(Json(text)); }
 
-// tf leaves the evaluator out of the training cluster, since it is a cluster of its own.
+// tf excludes the evaluator from the training cluster: it forms a separate cluster.
 bool is_evaluator_apart(const ClusterSpec& cluster, const Task& task) {
   return task.type == "evaluator" && !cluster.has_job("evaluator") && task.index == 0;
 }

@@ -39,18 +39,19 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-/// Set once the workers have stored all values that a replacement needs. That this process's
-/// predecessor was connected is not sufficient: the others may have lost it before they were, and
-/// then wait for this process to connect for the first time.
+/// Key that is set after the workers have stored all values that a replacement needs. It is not
+/// sufficient that this process's predecessor was connected: the other workers may have lost it
+/// before all were connected, and then wait for this process to connect for the first time.
 constexpr const char* kReadyKey = "workers/ready";
-/// Key of "<incarnation> <strategy> <state>" of each worker, followed by its number.
+/// Prefix of the key of each worker's state, followed by the worker's number. The value is
+/// "<incarnation> <strategy> <state>".
 constexpr const char* kStateKey = "workers/state/";
 constexpr const char* kJoined = "joined";
 constexpr const char* kConnected = "connected";
 constexpr const char* kGoesBack = "goes_back";
 
-/// Number of groups that this process has connected, keyed by the task's address and incarnation,
-/// because threads of one process may be several workers. Thread-safe.
+/// Numbers of groups that this process has connected, keyed by the task's address and incarnation,
+/// because threads of one process may be different workers. Thread-safe.
 class ConnectedGroups {
  public:
   static ConnectedGroups& of_process() {
@@ -75,7 +76,7 @@ class ConnectedGroups {
   std::map<std::string, int> counts_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Returns an error upon which connect() tries again.
+/// Returns an error after which connect() tries again.
 Error while_connecting(const std::string& what) {
   return Error(ErrorCode::kUnavailable, concat("connecting the workers: ", what));
 }
@@ -85,7 +86,8 @@ GroupProgress group_progress(const CallProgress& calls) {
   return {"", calls.entered, calls.finished, calls.call, calls.since};
 }
 
-/// Checks the rule of connect_ranks() before anything starts, so that it fails before others wait.
+/// Checks addresses as connect_ranks() does, but before anything starts, so that an error occurs
+/// before other workers wait.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   internal::require(endpoint,
@@ -145,7 +147,7 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    // Aborting takes 0.2 s if a peer is lost as well, and the next verdict may already be due.
+    // Aborting takes 0.2 s if a peer is lost, too, and the next verdict may arrive in this time.
     MutexLock lock(ending_mutex_);
     ending_ = Executor::system().start("end-calls", [transport, error, action] {
       transport->abort(error);
@@ -153,7 +155,7 @@ class WorkerGroup::Alarm {
     });
   }
 
-  /// Waits until no action on the transport that is to be replaced is running.
+  /// Waits until no thread aborts the transport that is about to be replaced.
   void settle() {
     MutexLock lock(ending_mutex_);
     ending_.reset();
@@ -164,8 +166,8 @@ class WorkerGroup::Alarm {
     action_ = std::move(action);
   }
 
-  /// Begins connecting the generation after the verdict whose number is returned; a newer verdict
-  /// raises `connecting`.
+  /// Begins to connect a generation; returns the number of the verdict that it follows. A newer
+  /// verdict raises `connecting`.
   std::uint64_t begin(std::shared_ptr<Interruption> connecting) {
     MutexLock lock(mutex_);
     connecting_ = std::move(connecting);
@@ -173,7 +175,7 @@ class WorkerGroup::Alarm {
   }
 
   /// Watches `transport` of the generation after verdict `number`. Returns false if there is a
-  /// newer one.
+  /// newer verdict.
   bool watch(const std::shared_ptr<Transport>& transport, std::uint64_t number) {
     MutexLock lock(mutex_);
     connecting_.reset();
@@ -183,7 +185,8 @@ class WorkerGroup::Alarm {
     return true;
   }
 
-  /// Returns the verdict that ended this generation; waits up to `patience` for one.
+  /// Returns the verdict that ended this generation, waiting up to `patience` for it; nullopt if
+  /// there is none.
   std::optional<Verdict> verdict(Duration patience) {
     MutexLock lock(mutex_);
     const auto is_here = [&]() TUTTI_REQUIRES(mutex_) { return first_.has_value(); };
@@ -223,9 +226,9 @@ std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
   return group;
 }
 
-/// Connects through MPI, which also distributes the control server's address, because launchers of
-/// MPI do not provide addresses. A launcher ends the job when a process dies; it does not detect
-/// stopped or stuck processes.
+/// Connects through MPI. MPI also distributes the control server's address, because MPI's launchers
+/// provide no addresses. A launcher ends the job when a process dies, but does not detect stopped
+/// or stuck processes.
 void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
   transport_ = mpi_transport({.name = "workers", .timeout = options.join_timeout});
   if (transport_->size() != num_workers() || transport_->rank() != worker_) {
@@ -241,9 +244,9 @@ void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
       {.timeout = options.join_timeout});
   plane_ = connect_job(tasks_, *meeting, join_options(options));
   if (plane_.client && !alarm_->watch(transport_, 0)) {
-    fail(ErrorCode::kUnavailable, "connecting the workers: another one was lost meanwhile");
+    fail(ErrorCode::kUnavailable, "connecting the workers: another worker was lost meanwhile");
   }
-  log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all by MPI"));
+  log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all connections use MPI"));
 }
 
 bool WorkerGroup::has_addresses() const {
@@ -291,7 +294,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
       publish_state(kConnected);
       return;
     } catch (const Error& error) {
-      // A worker that has not noticed the loss of another one yet may join later.
+      // A worker that has not yet detected the loss of another one may join later.
       const bool may_come = error.code() == ErrorCode::kDeadlineExceeded ||
                             error.code() == ErrorCode::kUnavailable ||
                             (error.code() == ErrorCode::kNotFound && was_connected_);
@@ -303,7 +306,8 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
   }
 }
 
-/// Without its membership in the job this process cannot rejoin, so retrying is useless.
+/// Waits until all workers have joined. Errors of the job are final, because without its membership
+/// this process cannot rejoin.
 void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   try {
     if (goes_back) publish_state(kGoesBack);
@@ -344,8 +348,8 @@ std::vector<WorkerGroup::Peer> WorkerGroup::peers() {
 }
 
 /// Returns true if all workers are in this process's strategy; all workers create the same
-/// strategies in sequence. A worker in an earlier one either is about to leave it, still connected,
-/// or was restarted and can never reach this one.
+/// strategies in sequence. A worker in an earlier strategy is either still connected and about to
+/// leave it, or was restarted and can never reach this strategy.
 bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
   std::vector<std::string> ahead;
   bool has_unknown = false;
@@ -356,7 +360,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
       fail(ErrorCode::kFailedPrecondition, "workers: ", peer.member.to_string(),
            " has returned to strategy number ", *peer.strategy + 1,
            " of the program; expected number ", strategy_ + 1,
-           ", as in this process, which has to exit and be started again, too (tutti run "
+           ", as in this process, which must also exit and be started again (tutti run "
            "--max-restarts does so)");
     }
   }
@@ -364,7 +368,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
     wait_for_exit(ahead, deadline);
   } else if (has_unknown) {  // it joined a moment ago
     Clock::system().sleep_for(durations::kTryAgain);
-    return Clock::system().now() >= deadline;  // connecting then names the missing workers
+    return Clock::system().now() >= deadline;  // connect() then names the missing workers
   }
   return ahead.empty() && !has_unknown;
 }
@@ -405,19 +409,20 @@ bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
   if (!has_addresses()) return false;  // no process rejoins an MPI job: the error is final
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
   // A broken connection may be the first symptom of a death, which the job detects within 250 ms.
-  // Waiting twice as long keeps a busy machine from handling one failure as two.
+  // Waiting twice that time keeps a busy machine from treating one failure as two.
   std::optional<Verdict> verdict =
       alarm_->verdict(std::min(patience, 2 * durations::kHeartbeatEvery));
   if (!verdict) {
     report_lost_peer(error);
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));
   }
-  // Mismatched calls would fail again.
+  // A worker's own failure and mismatched calls would occur again.
   return verdict && verdict->kind != VerdictKind::kFailed &&
          verdict->code != ErrorCode::kInvalidArgument;
 }
 
-/// Reports a broken connection: the other workers wait in collectives and cannot detect it.
+/// Reports a broken connection to the job, because the other workers wait in collectives and cannot
+/// detect it.
 void WorkerGroup::report_lost_peer(const Error& error) const {
   const std::optional<int> peer = transport_ ? transport_->lost_peer() : std::nullopt;
   if (!peer) return;

@@ -19,18 +19,19 @@
 
 namespace tutti {
 
-/// The tasks that train together (chief, then workers), seen from one of them. All of them create
-/// it at the start; the log names missing workers every 5 s. Afterwards a worker that dies, stops
-/// or hangs fails all workers' collectives with an error that names it. Functions that strategies
-/// call are virtual, so that a program links gRPC only if it calls join(). Thread-safe.
+/// The group of tasks that train together (chief, then workers), as seen by one of them. All of
+/// them create it at the start; meanwhile the log names missing workers every 5 s. Later, if a
+/// worker dies, stops or hangs, all workers' collectives fail with an error that names it.
+/// Functions that strategies call are virtual, so that a program links gRPC only if it calls
+/// join(). Thread-safe.
 class WorkerGroup {
  public:
-  /// Joins the job and connects the workers. An empty cluster is this process alone. Throws
-  /// kInvalidArgument if the task does not train, kDeadlineExceeded naming the workers that did not
-  /// join, and the errors of validate_cluster() and join_job().
+  /// Joins the job and connects the workers. An empty cluster means a group of this single process.
+  /// Throws kInvalidArgument if the task does not train, kDeadlineExceeded naming the workers that
+  /// did not join, and the errors of validate_cluster() and join_job().
   static std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver,
                                            const WorkerGroupOptions& options = {});
-  /// Leaves the job. The process that hosts the control server waits briefly for the others.
+  /// Leaves the job. The process that hosts the control server waits briefly for the other workers.
   virtual ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
@@ -39,46 +40,47 @@ class WorkerGroup {
   int num_workers() const { return static_cast<int>(tasks_.size()); }
   /// Returns "worker 2", the name of the task in the cluster.
   virtual std::string name_of(int worker) const;
-  /// The job's client; null for a single process, and if MPI connects several machines without
-  /// TUTTI_CONTROL.
+  /// Returns the job's client; null for a single process, and if MPI connects several machines
+  /// without TUTTI_CONTROL.
   ControlClient* control() const { return plane_.client.get(); }
 
   /// Returns true if this process replaces one that died after the workers had called remember(). A
-  /// process that restarts before that is connected as if it were new. Applies only to the first
-  /// group of a process; a process joins later groups together with all other workers.
+  /// process that restarts before that call is connected as if it were new. Always false for later
+  /// groups of a process, which it joins together with all other workers.
   bool is_replacement() const { return is_replacement_; }
-  /// Returns true if the workers should reconnect() after a call failed with `error`. This is so if
-  /// the job finds, within `patience`, that since the last reconnect() a worker died, was stopped
-  /// or got stuck, or a connection between two workers broke. Reports a broken connection of this
-  /// worker to the job, after a delay in which the job may find a death as its cause. Returns false
-  /// if a worker failed by itself, and always under MPI, where no process can rejoin.
+  /// Returns true if the workers should reconnect() after a call failed with `error`: that is, if
+  /// the job detects, within `patience`, that since the last reconnect() a worker died, was stopped
+  /// or got stuck, or that a connection between two workers broke. Reports a broken connection of
+  /// this worker to the job, after a delay in which the job may find a death as its cause. Returns
+  /// false if a worker reported its own failure, and always under MPI, where no process can rejoin.
   virtual bool may_reconnect(const Error& error, Duration patience) const;
   /// Collective. Waits until all workers have joined, including restarted ones, and connects them
   /// again. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
   /// workers, kUnavailable if another worker is lost meanwhile, and kFailedPrecondition if all
-  /// processes have to exit and restart() together: the others have given up this process, the
-  /// control server has exited, or a restarted worker is in an earlier strategy of the program.
+  /// processes must exit and restart() together: the job has given up this process, the control
+  /// server has exited, or a restarted worker is in an earlier strategy of the program.
   virtual void reconnect(TimePoint deadline);
-  /// Connects a replacement in a program that never calls reconnect(), so that one loss ends all
+  /// Connects a replacement in a program that never calls reconnect(), in which one loss ends all
   /// processes. Waits until every previously connected worker has exited, then connects the
-  /// restarted ones. Returns false if the others call reconnect(). Throws kDeadlineExceeded naming
-  /// the workers that did not exit or join within the option `join_timeout`.
+  /// restarted workers. Returns false if the other workers call reconnect(). Throws
+  /// kDeadlineExceeded naming the workers that did not exit or join within the option
+  /// `join_timeout`.
   virtual bool restart();
 
   /// Reports the progress of the communicator's calls to the job while the returned object lives;
-  /// the communicator must outlive it. All workers then log a warning that names a worker for which
-  /// the others wait. `name` must be equal on all workers.
+  /// the communicator must outlive it. All workers then log a warning if the others wait for a
+  /// worker, which it names. `name` must be equal on all workers.
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
   /// Sets the action that a thread of the job calls when a worker or a connection between two
-  /// workers is lost. It must end waits outside of communicators. Replaces the previous action; {}
-  /// removes it.
+  /// workers is lost. The action must end waits outside of communicators. Replaces the previous
+  /// action; {} removes it.
   virtual void when_lost(std::function<void(const Error&)> action);
   /// Reports the step that this worker executes.
   virtual void set_step(std::uint64_t step);
 
   /// Collective. Stores a value that the workers agreed on at their start, for workers that join
-  /// later. Must be the last action before a worker may continue without another one.
+  /// later. Must be the last agreement before workers may continue without a lost one.
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 
@@ -119,9 +121,9 @@ class WorkerGroup {
   ControlPlane plane_;
   bool is_replacement_ = false;
   bool was_connected_ = false;
-  bool has_logged_wait_ = false;  // of wait_for_exit()
+  bool has_logged_wait_ = false;  // used by wait_for_exit()
   int strategy_ = 0;              // number of groups that this process connected before
-  std::uint64_t generation_ = 0;  // of the connections: number of the last fatal verdict
+  std::uint64_t generation_ = 0;  // number of the connections' last fatal verdict
   ConnectOptions connect_;        // options of every connect()
   Duration join_timeout_{};
   std::shared_ptr<Transport> transport_;

@@ -1,4 +1,4 @@
-// Implements ControlClient with a stream of Join, heartbeats, and calls to the server.
+// Implements ControlClient with a Join stream, heartbeats, and calls to the server.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_client.h"
 
@@ -26,10 +26,10 @@ namespace {
 
 class JobStream;
 
-/// Thread-safe.
+/// Membership of this process in its job. Thread-safe.
 class ControlSession final : public ControlClient {
  public:
-  /// Connects and joins. Throws as connect_control().
+  /// Connects and joins. Throws the errors of connect_control().
   ControlSession(const std::string& target, const MemberTask& self, const ControlOptions& options);
   ~ControlSession() override;
 
@@ -56,8 +56,8 @@ class ControlSession final : public ControlClient {
   template <class Request, class Reply>
   using Method = void (v1::Job::Stub::async::*)(grpc::ClientContext*, const Request*, Reply*,
                                                 std::function<void(grpc::Status)>);
-  /// Calls the server and waits for its answer. Repeats a call that a broken connection ended on
-  /// the next one. Throws the server's error, kDeadlineExceeded with `what`, and kUnavailable if
+  /// Calls the server and waits for its answer. If the connection breaks, repeats the call on the
+  /// next connection. Throws the server's error, kDeadlineExceeded with `what`, and kUnavailable if
   /// the server is lost.
   template <class Request, class Reply>
   Reply call(Method<Request, Reply> method, Request request, TimePoint deadline,
@@ -89,7 +89,7 @@ class ControlSession final : public ControlClient {
   }
   bool is_on_its_machine() const;
   bool hosts_the_server() const;
-  /// State of the server's process; unknown on another machine.
+  /// Returns the state of the server's process; unknown if it is on another machine.
   ProcessState state_of_server() const;
   void renew();
   void take(const v1::JobEvent& event);
@@ -105,14 +105,14 @@ class ControlSession final : public ControlClient {
   const ControlOptions options_;
   Member self_;
   v1::JoinRequest request_;
-  // From the last join; written by the constructor, then by the thread.
+  // Reply to the last join; written first by the constructor, then by the thread.
   v1::JoinReply welcome_;
   Member host_;
   std::atomic<std::uint64_t> member_{0};  // number of this process at the server
   StopGate gate_;
   Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
   TimePoint last_heard_;        // last message of the server; used by the thread
-  bool knows_history_ = false;  // past the verdicts before this process joined; used by the thread
+  bool knows_history_ = false;  // true after the verdict on its own joining
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -125,12 +125,13 @@ class ControlSession final : public ControlClient {
   std::unique_ptr<Thread> thread_;
 };
 
-/// Number of refusals that are final: a single one may be due to a damaged handshake.
+/// Number of refusals after which a refusal is final: a single one may be due to a damaged
+/// handshake.
 constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Returns true if a call may be repeated on another connection: the message is not the cause.
+/// Returns true if the connection, not the message, made the call fail, so that it may be repeated.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -138,7 +139,7 @@ bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& con
          code == grpc::StatusCode::INTERNAL || code == grpc::StatusCode::UNKNOWN;
 }
 
-/// This member's stream of Join on its own channel. Thread-safe; one receive() at a time.
+/// This member's Join stream on a separate channel. Thread-safe, but only one receive() at a time.
 class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
  public:
   explicit JobStream(const GrpcOptions& options) : stub_(v1::Job::NewStub(open_channel(options))) {
@@ -156,7 +157,8 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     unsent_.push_back(std::move(report));
     write_next();
   }
-  /// Returns received events. Waits for one, for wake(), the end of the stream or the deadline.
+  /// Waits for an event, for wake(), the end of the stream or the deadline. Returns the received
+  /// events.
   std::vector<v1::JobEvent> receive(TimePoint deadline) {
     MutexLock lock(mutex_);
     const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
@@ -264,8 +266,8 @@ ConnectAttempt ControlSession::join_once(TimePoint deadline) {
   std::vector<v1::JobEvent> came;
   while (came.empty() && stream->is_open() && now() < end) came = stream->receive(end);
   if (came.empty() || !came.front().has_joined()) {
-    // If many processes join at once on few cores, short attempts would keep the server busy in
-    // vain.
+    // If many processes join at once on few cores, attempts with a short timeout would keep the
+    // server busy without succeeding.
     if (now() >= end) join_patience_ = std::min(2 * join_patience_, durations::kServerPatience);
     const grpc::Status status = stream->wait_for_end(end);
     return failed_attempt(status, stream->is_refused(), channel, end);
@@ -312,10 +314,10 @@ void ControlSession::run() {
       if (!reconnect()) return;
       last_heard_ = last_round = now();
     }
-    // The server answers heartbeats immediately, if it gets a processor.
+    // The server answers heartbeats as soon as the system schedules it.
     const bool is_late = now() - last_heard_ >= silent_after() / 2;
     if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
-      // It is alive, and its answer may wait for a thread of this process.
+      // The server is alive, and its answer may be waiting for a thread of this process.
       last_heard_ = std::max(last_heard_, now() - unreachable_after() + 2 * every);
     } else if (is_late) {
       renew();
@@ -398,8 +400,8 @@ ProcessState ControlSession::state_of_server() const {
   return inspect_process(host_.pid, welcome_.host_start_time());
 }
 
-/// Opens a second connection next to the silent one. Lost packets may end a connection without
-/// notice, and a damaged length makes it wait indefinitely, although both ends are alive.
+/// Opens a second connection in addition to the silent one. Although both ends are alive, lost
+/// packets may end a connection without notice, and a damaged length makes it wait indefinitely.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;
@@ -411,7 +413,7 @@ void ControlSession::renew() {
   if (!attempt.is_done) return;
   last_heard_ = now();
   log_info(concat("control: ", self_.task.to_string(), " received nothing from ", server_name(),
-                  " for ", seconds_text(silence), " s, and has another connection now"));
+                  " for ", seconds_text(silence), " s and opened another connection"));
 }
 
 std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
@@ -473,7 +475,7 @@ void ControlSession::accept_verdict(Verdict verdict) {
     verdicts_.push_back(verdict);
     if (verdict.is_fatal) changed_.notify_all();
   }
-  // The program's calls throw such a verdict, so the program reports it.
+  // The program's own calls throw this verdict, so the program reports it.
   const bool is_thrown =
       verdict.kind == VerdictKind::kFailed || verdict.code == ErrorCode::kInvalidArgument;
   const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&
@@ -487,7 +489,7 @@ void ControlSession::accept_verdict(Verdict verdict) {
   if (!options_.on_verdict) return;
   try {
     options_.on_verdict(verdict);
-  } catch (const std::exception& error) {  // must not stop the heartbeats
+  } catch (const std::exception& error) {  // an exception must not stop the heartbeats
     log_warning(concat("control: on_verdict threw: ", error.what()));
   }
 }
@@ -555,11 +557,11 @@ void ControlSession::leave() noexcept {
     v1::LeaveRequest request;
     *request.mutable_progress() = progress();
     (void)call(&v1::Job::Stub::async::Leave, std::move(request),
-               deadline_after(now(), durations::kOneTry), "no answer to leaving");
+               deadline_after(now(), durations::kOneTry), "no answer to the request to leave");
   } catch (const Error&) {  // the server is lost
   }
   end(ErrorCode::kFailedPrecondition,
-      concat(self_.task.to_string(), " has left the job; ask before leaving"));
+      concat(self_.task.to_string(), " has left the job; make this call before leave()"));
 }
 
 std::vector<Verdict> ControlSession::verdicts() const {

@@ -1,4 +1,4 @@
-// ControlClient: a process's membership in its job, with the store, verdicts and stop agreement.
+// ControlClient: a process's membership in its job, with store, verdicts and stop agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,71 +21,76 @@ namespace tutti {
 
 /// A member of a job. Its thread sends the progress of this process at the server's heartbeat
 /// interval (250 ms by default), and receives verdicts. It replaces a broken connection and repeats
-/// interrupted calls as long as the server considers this process alive. Loss of the server itself
-/// is a verdict on the task that hosts it; later calls throw kUnavailable. Thread-safe.
+/// interrupted calls as long as the server considers this process alive. If the server itself is
+/// lost, this is a verdict on the task that hosts it, and later calls throw kUnavailable.
+/// Thread-safe.
 class ControlClient : public KeyValueStore {
  public:
-  /// Calls leave(). If an exception ends the scope, the others receive a kFailed verdict with the
-  /// last text of note_failure().
+  /// Calls leave(). If an exception ends the scope, the other members receive a kFailed verdict
+  /// with the last text of note_failure().
   ~ControlClient() override = default;
 
-  /// Waits until all tasks that the server expects have joined. Logs the missing ones with their
+  /// Waits until all tasks that the server expects have joined. Logs the missing tasks with their
   /// addresses every `say_every`. Throws kDeadlineExceeded naming them.
   virtual void wait_for_members(TimePoint deadline) = 0;
-  /// Returns all expected tasks and all that ever joined, sorted by job and index.
+  /// Returns all expected tasks and all tasks that ever joined, sorted by job and index.
   virtual std::vector<Member> members() = 0;
   virtual Member self() const = 0;
 
-  /// Returns all verdicts so far, including every reported error, not only the first.
+  /// Returns all verdicts so far. These include every reported error, not only the first.
   virtual std::vector<Verdict> verdicts() const = 0;
-  /// Returns the first fatal verdict.
+  /// Returns the first fatal verdict; nullopt if there is none.
   std::optional<Verdict> fatal_verdict() const {
     for (Verdict& verdict : verdicts()) {
       if (verdict.is_fatal) return std::move(verdict);
     }
     return std::nullopt;
   }
-  /// Reports "worker 2: <message>" to the others. Returns when the server has it, or after 1 s.
+  /// Reports "worker 2: <message>" to the other members. Returns when the server has received it,
+  /// or after 1 s.
   virtual void report_failure(const Error& error) noexcept = 0;
-  /// Reports that the connection to another member broke. `last_verdict` is the number of the fatal
-  /// verdict after which it was made; 0: none. All members receive a kDisconnected verdict, "worker
-  /// 0 lost its connection to worker 1: <why>", unless the peer has exited or there is a newer
-  /// fatal verdict, such as that from the peer's report. Returns when the server has it. Throws
-  /// kInvalidArgument if the peer is not another member, kDeadlineExceeded after 1 s, and
-  /// kUnavailable if the server has exited or has given up this process.
+  /// Reports that the connection to another member broke. `last_verdict` is the number of the last
+  /// fatal verdict before the connection was made; 0: none. All members receive a kDisconnected
+  /// verdict, "worker 0 lost its connection to worker 1: <why>", unless the peer has exited or
+  /// there is a newer fatal verdict, for example from the peer's own report. Returns when the
+  /// server has received it. Throws kInvalidArgument if the peer is not another member,
+  /// kDeadlineExceeded after 1 s, and kUnavailable if the server has exited or has given up this
+  /// process.
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                                     std::string_view why) = 0;
 
-  /// Stores the reason for an exception that may end this process; "" clears it. Sends nothing.
+  /// Stores the reason for an exception that may end this process; "" clears it. Does not send it.
   virtual void note_failure(std::string_view text) = 0;
 
   /// Requests all members to stop after a step that they agree on. Returns immediately; later
-  /// requests have no effect. Not for signal handlers: these set a flag that the training loop
-  /// reads.
+  /// requests have no effect. Must not be called in signal handlers, which should set a flag that
+  /// the training loop reads.
   virtual void request_stop(std::string_view reason) = 0;
-  /// The step after which every member stops; nullopt without a request or before agreement.
+  /// Returns the step after which every member stops; nullopt if there was no request or no
+  /// agreement yet.
   virtual std::optional<std::uint64_t> agreed_stop_step() const = 0;
-  /// Returns true if this process must stop here. Call it after each step (1, 2, 3, ...), before
-  /// the next; every member gets true after the same step. Waits (up to 4 s) while the members are
-  /// about to agree on this step.
+  /// Returns true if this process must stop after this step. Must be called after each step (1, 2,
+  /// 3, ...) and before the next; every member gets true after the same step. Waits (up to 4 s)
+  /// while the members are about to agree on this step.
   virtual bool stops_after(std::uint64_t step) = 0;
-  /// The reason, such as "worker 2: SIGTERM".
+  /// Returns the reason for stopping, such as "worker 2: SIGTERM".
   virtual std::string stop_reason() const = 0;
 
   /// Leaves the job: no member waits for this process any more. Later calls throw
   /// kFailedPrecondition.
   virtual void leave() noexcept = 0;
 
-  /// Reports a failure, once, if an exception is ending the scope that created this client. Call it
-  /// before connections to other members close, so that these receive the reason first.
+  /// Reports a failure, once, if an exception is ending the scope that created this client. Must be
+  /// called before connections to other members close, so that the members receive the reason
+  /// first.
   virtual void report_unwinding() noexcept = 0;
 };
 
 /// Joins the job at "grpc://127.0.0.1:4711". Throws kDeadlineExceeded with the address and the last
 /// refusal; kUnavailable within seconds if this machine can never reach the address;
-/// kInvalidArgument for an invalid target; kFailedPrecondition if the server refuses (versions,
-/// numerics, job or secret differ, or the task has joined already); kUnimplemented in a build
-/// without gRPC.
+/// kInvalidArgument for an invalid target; kFailedPrecondition if the server refuses the process
+/// (versions, numerics, job or secret differ, or the task has already joined); kUnimplemented in a
+/// build without gRPC.
 std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,
                                                const ControlOptions& options = {});
 

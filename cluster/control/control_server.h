@@ -16,7 +16,8 @@ namespace tutti {
 
 /// Address, admitted tasks and failure detection of a control server.
 struct ControlServerOptions {
-  /// Address of this machine; port 0: a free one. Must be loopback without a secret or TLS.
+  /// Address of this machine; port 0 selects a free port. Without a secret or TLS it must be
+  /// loopback.
   std::string address = "127.0.0.1:0";
   std::string job_id = {};
   JobSecret secret = {};
@@ -25,9 +26,9 @@ struct ControlServerOptions {
   bool allow_any_address = false;
   /// All tasks of the cluster; missing() lists those that have not joined.
   std::vector<MemberTask> expected = {};
-  /// Further tasks that may join, for which no member waits.
+  /// Additional tasks that may join; no member waits for them.
   std::vector<MemberTask> welcome = {};
-  /// Task whose process hosts the server; the launcher is "launcher".
+  /// Task whose process hosts the server; "launcher" if the launcher does.
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
   /// Time that the destructor waits for members that have not left.
@@ -40,8 +41,8 @@ struct ControlServerOptions {
 class ControlServer {
  public:
   /// Throws kUnavailable for an unusable address (naming the process that has the port, if
-  /// visible), kInvalidArgument if it would admit unauthenticated peers, kUnimplemented in a build
-  /// without gRPC.
+  /// visible), kInvalidArgument if the server would admit unauthenticated peers, kUnimplemented in
+  /// a build without gRPC.
   static std::unique_ptr<ControlServer> start(const ControlServerOptions& options = {});
   virtual ~ControlServer() = default;
 
@@ -49,7 +50,7 @@ class ControlServer {
   virtual std::string target() const = 0;
   virtual std::vector<Member> members() const = 0;
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }
-  /// Returns the verdicts with larger numbers.
+  /// Returns the verdicts whose numbers exceed `number`.
   virtual std::vector<Verdict> verdicts_after(std::uint64_t number) const = 0;
   /// Returns the expected tasks that have not joined, while a member waits for all of them.
   virtual std::vector<Member> missing() const = 0;

@@ -1,4 +1,4 @@
-// Implements the conversions field by field.
+// Converts members, verdicts and progress to messages and back.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/job_messages.h"
 
@@ -19,7 +19,7 @@ std::size_t character_at(std::string_view text) {
   for (std::size_t i = 1; i < size; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  const unsigned first = byte(0), second = byte(1);  // overlong, surrogates, beyond Unicode
+  const unsigned first = byte(0), second = byte(1);  // rejects overlong forms and surrogates
   const bool is_none = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
                        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
   return is_none ? 0 : size;

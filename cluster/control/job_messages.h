@@ -10,8 +10,8 @@
 
 namespace tutti::internal {
 
-/// Truncates to `longest` bytes and replaces invalid UTF-8, which protobuf's `string` rejects, by
-/// question marks.
+/// Truncates the text to `longest` bytes and replaces invalid UTF-8, which protobuf's `string`
+/// rejects, with question marks.
 std::string proto_text(std::string_view text, std::size_t longest = 4096);
 
 v1::Member to_proto(const Member& member);

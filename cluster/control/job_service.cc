@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A *record* is a process that has joined, and lives as long as the server; a *link* is one of its
-// streams. A process that lost its stream opens a new one and keeps its record; a restarted task is
-// a new process with a new record.
+// streams. A process that lost its stream opens a new stream and keeps its record; a restarted task
+// is a new process with a new record.
 #include "cluster/control/job_service.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool may_come(const ControlServerOptions& options, const MemberTask& task) {
 
 v1::Build build_of_server(const ControlServerOptions& options) {
   v1::Build build = make_build(options.job_id, options.secret);
-  // A launcher does not train, and its processor may differ.
+  // A launcher does not train, so its processor may differ from those of the members.
   if (options.host.job == "launcher") build.clear_numerics();
   return build;
 }
@@ -128,8 +128,9 @@ grpc::Status JobService::refused(const std::string& why) {
   return {grpc::StatusCode::FAILED_PRECONDITION, std::move(text)};
 }
 
-/// Returns true if the process left this server for its next strategy. A member hosts one server
-/// per strategy, so the process must retry until the host has moved on, too.
+/// Returns true if the process has left this server for its next strategy. The host runs a new
+/// server for each strategy, so the process must retry until the host has also begun its next
+/// strategy.
 bool JobService::has_left_for_next_server(const MemberRecord& record,
                                           const JoiningProcess& process) const {
   return options_.host.job != "launcher" && record.status == MemberRecord::Status::kLeft &&
@@ -154,8 +155,8 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
   }
   if (record && !is_same_process && has_left_for_next_server(*record, process)) {
     return {grpc::StatusCode::UNAVAILABLE,
-            concat("the server of the strategy before, which ", options_.host.to_string(),
-                   " has not left yet, is still there")};
+            concat("the server of the previous strategy, which ", options_.host.to_string(),
+                   " has not left yet, is still running")};
   }
   if (record && !is_same_process && record->status == MemberRecord::Status::kHere) {
     const bool is_gone = probe_(record->joined).kind == ProcessState::Kind::kIsGone;
@@ -168,7 +169,7 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
                       concat(record->joined.who.to_string(), " died: a new process has its task")});
   }
   if (!is_same_process) record = &add_record(request.build(), process, now);
-  if (Link* const old = find(*record)) {  // whose end was not detected yet
+  if (Link* const old = find(*record)) {  // an end of the old stream is not detected yet
     old->record = nullptr;
     old->link->close();
   }
@@ -181,7 +182,8 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
 
 MemberRecord& JobService::add_record(const v1::Build& build, const JoiningProcess& process,
                                      TimePoint now) {
-  // A restarted process counts its collectives from 0, so its predecessor's are not missed.
+  // A restarted process counts its collectives from 0, so it is not late in those of its
+  // predecessor.
   const std::uint64_t restarts = process.who.incarnation;
   MemberRecord* const before = newest_of(process.who.task);
   if (before && before->joined.who.incarnation < restarts) before->progress.groups.clear();
@@ -213,7 +215,7 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   const TimePoint now = clock_.now();
   record.last_heard = now;
   // A record that was given up or has left may have a successor, so its reports must not change
-  // anything. Leave contained its last progress, and overtook this report.
+  // anything. Its last progress has already arrived in Leave, which overtook this report.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
@@ -238,7 +240,7 @@ void JobService::closed(const MemberLink* link) {
   record->is_connected = false;
   record->disconnected_at = now;
   if (record->has_failed) {
-    give_up(*record, MemberRecord::Status::kGivenUp);  // the others know already
+    give_up(*record, MemberRecord::Status::kGivenUp);  // other members know already
   } else if (const auto finding = judge_silence(*record, now, options_.health, probe_)) {
     declare(*record, *finding);
   }
@@ -247,7 +249,8 @@ void JobService::closed(const MemberLink* link) {
 void JobService::tick() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
-  // While the server itself got no processor it received no messages; members are not to blame.
+  // While the system did not schedule the server it received no messages, so this time does not
+  // count as silence of members.
   const Duration late = last_tick_ ? now - *last_tick_ - durations::kTryAgain : Duration::zero();
   last_tick_ = now;
   std::vector<MemberRecord*> all;
@@ -305,7 +308,7 @@ void JobService::send_verdicts(Link& link) {
 }
 
 /// Batching matters for large jobs, whose members join and leave within a second: one message per
-/// pair of members took a twelfth of the processor time of a start of 64 processes.
+/// pair of members took a twelfth of the processor time when 64 processes started.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);
@@ -376,7 +379,7 @@ Error given_up(const MemberRecord& record) {
 
 }  // namespace
 
-/// A call that is answered once its reply is available. gRPC owns it until OnDone().
+/// A call that is answered as soon as its reply is available. gRPC owns it until OnDone().
 class JobService::WaitingCall final : public Reactor {
  public:
   WaitingCall(JobService& service, Context& context, std::uint64_t member,
@@ -394,7 +397,7 @@ class JobService::WaitingCall final : public Reactor {
     return is_ready;
   }
   void fail(const Error& error) { Finish(status_of(context_, error)); }
-  /// Answers a call whose caller has disconnected, unless it was answered before.
+  /// Finishes a call whose caller has disconnected, unless it is already answered.
   void OnCancel() override {
     MutexLock lock(service_.mutex_);
     if (std::erase(service_.waiting_, this) > 0) Finish(grpc::Status::CANCELLED);
@@ -414,7 +417,7 @@ MemberRecord& JobService::caller(std::uint64_t member) {
   const auto found = records_.find(member);
   if (found == records_.end()) {
     fail(ErrorCode::kInvalidArgument, "control: there is no member number ", member,
-         "; expected the one that Join gave");
+         "; expected the number that Join returned");
   }
   MemberRecord& record = *found->second;
   record.last_heard = clock_.now();
@@ -516,7 +519,7 @@ JobService::Reactor* JobService::ReportFailure(Context* context,
   return answer(context, request->member(), [&](MemberRecord& record) TUTTI_REQUIRES(mutex_) {
     record.has_failed = true;
     const std::string text = concat(record.joined.who.task.to_string(), ": ", request->message());
-    // The report may be repeated after a broken connection.
+    // The report may be a repetition after a broken connection.
     const auto is_it = [&](const Verdict& verdict) { return verdict.message == text; };
     if (std::ranges::none_of(verdicts_, is_it)) {
       declare(record, {record.number, VerdictKind::kFailed, true,
@@ -537,10 +540,11 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
            task.to_string(), "; expected another member of the job");
     }
     if (request->last_verdict() > verdicts_.size()) {
-      fail(ErrorCode::kInvalidArgument, "control: ", who, " lost a connection that came after ",
+      fail(ErrorCode::kInvalidArgument, "control: ", who, " reports a connection newer than ",
            "verdict ", request->last_verdict(), "; expected at most ", verdicts_.size());
     }
-    // The peer reported it first, or a better reason has ended the same collectives.
+    // The peer has reported it first, or a verdict with a more precise reason has ended the same
+    // collectives.
     const auto came_since = [&](const Verdict& verdict) {
       return verdict.is_fatal && verdict.number > request->last_verdict();
     };
@@ -560,8 +564,8 @@ JobService::Reactor* JobService::RequestStop(Context* context,
   return answer(context, request->member(), [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;
     for (const auto& [number, record] : records_) {
-      // Not the step of the progress, which counts evaluation steps, too; those of stops_after() do
-      // not. Members that are further answer with their own step.
+      // Starts at step 1, because the progress also counts evaluation steps, which stops_after()
+      // does not. Members at a later step answer with their own step.
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request->reason());
@@ -585,14 +589,14 @@ JobService::Reactor* JobService::Leave(Context* context, const v1::LeaveRequest*
 
 namespace {
 
-// Streams of Join, one per member.
+// Join streams, one per member.
 
 constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 
 }  // namespace
 
-/// gRPC calls On...() from its threads, one at a time each for reads and for writes. Links may
-/// outlive gRPC's use of the stream.
+/// Join stream of one member. gRPC calls On...() from its threads: one thread at a time for reads,
+/// and one for writes. Links may outlive gRPC's use of the stream.
 class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::JobEvent>,
                                  public MemberLink,
                                  public std::enable_shared_from_this<Stream> {
@@ -634,7 +638,7 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
     MutexLock lock(mutex_);
     if (is_done_) return;
     unsent_bytes_ += event.ByteSizeLong();
-    if (unsent_bytes_ > kMostUnsent) return context_.TryCancel();  // it does not read
+    if (unsent_bytes_ > kMostUnsent) return context_.TryCancel();  // the member does not read
     unsent_.push_back(event);
     if (!is_writing_) write_next();
   }

@@ -1,4 +1,5 @@
-// JobService: the gRPC service of a job's server, with members, store, verdicts and stop agreement.
+// JobService: the gRPC service of a job's control server, with members, store, verdicts and stop
+// agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,15 +26,16 @@
 
 namespace tutti::internal {
 
-/// Values of the store. Not thread-safe.
+/// Table of the store's keys and values. Not thread-safe.
 class StoreTable {
  public:
-  /// `most_bytes`: limit of keys and values together.
+  /// `most_bytes`: limit of the total size of keys and values.
   explicit StoreTable(std::size_t most_bytes = std::size_t{256} << 20) : most_bytes_(most_bytes) {}
 
-  /// Returns nullptr if there is no such key.
+  /// Returns the value of the key; nullptr if there is no such key.
   const std::string* find(const std::string& key) const;
-  /// Throws kInvalidArgument for an invalid key or value, kResourceExhausted if there is no room.
+  /// Sets a value. Throws kInvalidArgument for an invalid key or value, kResourceExhausted if the
+  /// limit would be exceeded.
   void put(const std::string& key, const std::string& value);
 
  private:
@@ -42,7 +44,7 @@ class StoreTable {
   std::map<std::string, std::string> values_;
 };
 
-/// The stream to one member. Both functions return immediately and do not call back.
+/// The stream to one member. Both functions return immediately and never call the service.
 class MemberLink {
  public:
   virtual ~MemberLink() = default;
@@ -50,7 +52,7 @@ class MemberLink {
   virtual void close() = 0;
 };
 
-/// Implements the service. Links are called, and calls finished, with its mutex held. Thread-safe.
+/// Implements the service. Calls links and finishes calls with its mutex held. Thread-safe.
 class JobService final : public v1::Job::CallbackService {
  public:
   using Context = grpc::CallbackServerContext;
@@ -73,21 +75,21 @@ class JobService final : public v1::Job::CallbackService {
   Reactor* Get(Context* context, const v1::GetRequest* request, v1::GetReply* reply) override;
   Reactor* Put(Context* context, const v1::PutRequest* request, v1::PutReply*) override;
 
-  // Events of a stream of Join.
+  // Events of a Join stream.
 
-  /// Handles a new stream. Refuses it with a status other than OK, which has the reason.
+  /// Handles a new stream. Returns OK if it is accepted, else a status with the reason.
   grpc::Status join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request);
-  /// Handles a report. Returns false if it is invalid: close the stream.
+  /// Handles a report. Returns false if it is invalid; the caller then closes the stream.
   bool report(const MemberLink* link, const v1::MemberReport& report);
   void closed(const MemberLink* link);
 
   // Functions for the hosting process.
 
-  /// Detects silent, stuck and late members. Call it every kTryAgain.
+  /// Detects silent, stuck and late members. Must be called every kTryAgain.
   void tick();
   /// Waits until all members have left or were given up.
   void wait_until_all_have_left(TimePoint deadline);
-  /// Announces to all members that the server ends; each stream ends once that is sent.
+  /// Announces to all members that the server ends; each stream ends after sending this.
   void announce_server_end();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
@@ -98,7 +100,7 @@ class JobService final : public v1::Job::CallbackService {
   class WaitingCall;
   struct Link {
     std::shared_ptr<MemberLink> link;
-    MemberRecord* record = nullptr;  // null: an observer
+    MemberRecord* record = nullptr;  // null for an observer
     std::uint64_t num_sent = 0;      // number of verdicts sent
   };
   Link* find(const MemberLink* link) TUTTI_REQUIRES(mutex_);
@@ -118,11 +120,12 @@ class JobService final : public v1::Job::CallbackService {
   /// Returns the record of a calling member. Throws kInvalidArgument for an unknown number,
   /// kUnavailable for a member that was given up.
   MemberRecord& caller(std::uint64_t member) TUTTI_REQUIRES(mutex_);
-  /// Runs `body` for the calling member, then finishes the call, with its error if it throws.
+  /// Runs `body` for the calling member, then finishes the call; if `body` throws, finishes it with
+  /// that error.
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
-  /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply;
-  /// `is_for_all`: not before all members have joined.
+  /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply.
+  /// `is_for_all`: waits until all members have joined.
   Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);
@@ -132,7 +135,8 @@ class JobService final : public v1::Job::CallbackService {
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   /// Sends the verdicts that this link does not have yet, in one event.
   void send_verdicts(Link& link) TUTTI_REQUIRES(mutex_);
-  /// Sends them to all links. In a large job, tick() then batches further joining and leaving.
+  /// Sends new verdicts to all links. In a large job, tick() batches later verdicts on joining and
+  /// leaving.
   void broadcast_verdicts(TimePoint now) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
   void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);

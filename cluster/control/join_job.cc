@@ -1,4 +1,4 @@
-// Joining with addresses from the environment, or through messages between the tasks.
+// Joining a job: at an address from the environment, or at one that the tasks exchange in messages.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/join_job.h"
 
@@ -39,7 +39,7 @@ std::uint64_t restarts() {
   fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
 }
 
-/// Names this process in its trace.
+/// Sets this process's name in its trace.
 void enter_as(const std::vector<MemberTask>& tasks, std::size_t self) {
   if (self < tasks.size()) {
     const MemberTask& task = tasks[self];
@@ -77,7 +77,7 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
 struct Invitation {
   enum class Kind : std::uint8_t { kNoHost, kAt, kFailed } kind = Kind::kNoHost;
   std::uint16_t secret_size = 0;
-  std::array<char, 500> text{};  // target, or the reason why there is none; zero-terminated
+  std::array<char, 500> text{};  // target, or reason for none; zero-terminated
   std::array<std::byte, 4096> secret{};
 
   void set_text(Kind what, const std::string& whole) {
@@ -98,7 +98,7 @@ std::size_t num_machines(Communicator& communicator, std::int64_t own) {
   return std::set<std::int64_t>(all.begin(), all.end()).size();
 }
 
-/// Hosts the server in task 0; sets `server` if the result is kAt.
+/// Starts the server in task 0. Sets `server` if the result is kAt.
 Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options,
                 ControlOptions client, std::size_t machines,
                 std::unique_ptr<ControlServer>& server) {

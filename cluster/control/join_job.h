@@ -18,26 +18,27 @@ namespace tutti {
 class Communicator;
 
 struct ControlPlane {
-  std::unique_ptr<ControlServer> server;  // null unless hosted here; outlives the client
+  std::unique_ptr<ControlServer> server;  // null unless this process hosts it; outlives the client
   std::unique_ptr<ControlClient> client;
-  /// From the options or the environment, for connections between the members.
+  /// Secret for connections between the members, from the options or the environment.
   JobSecret secret = {};
   std::string job_id = {};
 };
 
 namespace internal {
-/// Parses "grpc://127.0.0.1:4711". Throws kInvalidArgument beginning with `who` for other texts.
+/// Parses "grpc://127.0.0.1:4711". For other texts, throws kInvalidArgument with `who` first in the
+/// message.
 Endpoint parse_grpc_target(std::string_view who, const std::string& text);
 /// Returns a number that is equal for processes that reach each other at 127.0.0.1.
 std::int64_t number_of_this_machine();
-/// Overload with this task's machine, for tests.
+/// Overload with a number for this task's machine, for tests.
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
                          const JoinOptions& options, std::int64_t machine);
 }  // namespace internal
 
 /// Joins the job as tasks[self]. The server is at TUTTI_CONTROL; if unset, the first task (the
 /// chief, or worker 0) hosts it at its own address. Reads TUTTI_JOB_SECRET_FILE, TUTTI_JOB_ID and
-/// TUTTI_RESTART. Throws as ControlServer::start() and connect_control().
+/// TUTTI_RESTART. Throws the errors of ControlServer::start() and connect_control().
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
                       const JoinOptions& options = {});
 
@@ -45,10 +46,10 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
 /// addresses, such as the ranks of an MPI job; task i is rank i of `communicator`. Task 0 hosts the
 /// server at its TUTTI_CONTROL, an address of its machine; if unset, at a free port of the loopback
 /// interface if all tasks are on one machine. It broadcasts the address, and a new secret unless
-/// the environment or `options` provide one. Across machines without TUTTI_CONTROL there is no
-/// server: task 0 logs a line, and `client` is null on all tasks. Returns when all have joined.
-/// Throws as join_job(), and kUnavailable on all tasks, naming task 0 and its reason, if it cannot
-/// host the server.
+/// the environment or `options` provide one. If the tasks are on several machines and TUTTI_CONTROL
+/// is unset, there is no server: task 0 logs a line, and `client` is null on all tasks. Returns
+/// when all tasks have joined. Throws the errors of join_job(). If task 0 cannot host the server,
+/// throws kUnavailable with its reason on all tasks.
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
                          const JoinOptions& options = {});
 

@@ -61,7 +61,7 @@ void ProgressTracker::watch(const std::string& group, std::function<GroupProgres
   if (!source && old != sources_.end()) {
     GroupProgress last = old->second();
     last.group = group;
-    last.finished = last.entered;  // it does not wait for any member
+    last.finished = last.entered;  // so it does not wait for any member
     ended_[group] = std::move(last);
   }
   if (old != sources_.end()) sources_.erase(old);
@@ -92,7 +92,7 @@ namespace {
 
 using Kind = ProcessState::Kind;
 
-/// Grace period for a rank that has left, whose last calls may still be running.
+/// Grace period after a rank has left, because its last calls may still be running.
 constexpr Duration kLeaversGrace = durations::kHeartbeatEvery;
 
 Finding dead(const MemberRecord& record, const std::string& how) {
@@ -106,7 +106,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
   if (state.kind == Kind::kIsGone) {
     return dead(record, "its connection closed and the process has exited");
   }
-  // A live process of this machine lost only its connection, so it may reconnect.
+  // A live process of this machine has only lost its connection, so it may reconnect.
   const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);
@@ -117,11 +117,11 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
                              seconds_text(away), " s", letter));
 }
 
-/// A member's position in one group at one time.
+/// A member's position in the calls of one group at one time.
 struct Position {
   MemberRecord* record = nullptr;
   const GroupProgress* group = nullptr;
-  Duration since{};  // since it entered or finished its last collective
+  Duration since{};  // time since it entered or finished its last collective
   bool is_inside() const { return group->entered > group->finished; }
   std::string name() const { return record->joined.who.task.to_string(); }
 };
@@ -201,7 +201,8 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
 Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after) {
   const bool is_known = state.kind == Kind::kIsStopped || state.kind == Kind::kIsGone;
-  // Otherwise it gets little time, was just continued, or a link is silent, all of which pass.
+  // Otherwise the cause may be temporary: a busy processor, a process that has just been continued,
+  // or a silent link.
   return is_known ? silent_after : unreachable_after;
 }
 
@@ -222,7 +223,7 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
   if (silence < longest_silence(state, options.silent_after, options.unreachable_after)) {
     return std::nullopt;
   }
-  if (state.is_busy()) return std::nullopt;  // its heartbeats wait for a processor or a disk
+  if (state.is_busy()) return std::nullopt;  // heartbeats wait for a processor or a disk
   const std::string letter = state.kind == Kind::kRuns
                                  ? concat(", though its process is in state ", state.letter)
                                  : std::string(", and its process is on another machine");
@@ -258,13 +259,14 @@ namespace {
 
 // Deadlocks: members that wait for each other in different collectives.
 //
-// Every member makes the same calls in the same order across all groups. So one of two members that
-// wait for each other has skipped a call or made an extra one. A correct program never looks like
-// this, even in reports of different times, as long as each report shows one moment.
+// Every member must make the same calls in the same order across all groups. If two members wait
+// for each other, one of them has skipped a call or made an extra one. This never happens in a
+// correct program, even if the reports are from different times, as long as each report is
+// consistent in itself.
 
 bool is_inside(const GroupProgress& group) { return group.entered > group.finished; }
 
-/// A member and the calls in which it has waited long enough.
+/// A member with the calls in which it has waited long enough to be considered stuck.
 struct Waiter {
   MemberRecord* record = nullptr;
   std::vector<const GroupProgress*> calls;
@@ -290,7 +292,8 @@ std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePo
   return waiters;
 }
 
-/// Returns, by group, the smallest number of calls of a waiter that is not inside a call of it.
+/// Returns for each group the smallest number of calls made by a waiter that is not inside a call
+/// of this group.
 std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>& waiters) {
   std::map<std::string_view, std::uint64_t> last;
   for (const Waiter& waiter : waiters) {
@@ -303,7 +306,8 @@ std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>
   return last;
 }
 
-/// Keeps the members that wait for another one of them, with the calls in which they do.
+/// Returns those members that wait for another of these members, with the calls in which they do
+/// so.
 std::vector<Waiter> find_mutual_waiters(std::vector<Waiter> waiters) {
   for (std::size_t before = 0; before != waiters.size();) {
     before = waiters.size();

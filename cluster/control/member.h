@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-/// A task of the cluster, such as "worker 2", with its address in TF_CONFIG.
+/// A task of the cluster, such as "worker 2", with its address from TF_CONFIG.
 struct MemberTask {
   std::string job = "worker";  // chief, worker, ps, evaluator; 1 to 15 lower-case letters
   int index = 0;
@@ -36,8 +36,9 @@ struct Member {
   std::uint64_t incarnation = 0;  // number of restarts of the task before this process
   std::string host = {};          // name of its machine
   std::int64_t pid = 0;
-  bool is_here = false;  // joined, and has neither left nor been given up
-  /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if it is another one.
+  bool is_here = false;  // joined, not left, not given up
+  /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if it is another
+  /// machine.
   std::string to_string() const;
   bool operator==(const Member&) const = default;
 };
@@ -58,14 +59,14 @@ struct Verdict {
   std::uint64_t number = 0;  // 1, 2, 3, ... per job
   VerdictKind kind = VerdictKind::kDead;
   Member who;
-  /// True if the collectives of a group with this member end. False for joining, leaving, and
-  /// warnings about a stuck member.
+  /// True if the verdict ends the collectives of groups that contain this member. False for
+  /// joining, leaving, and warnings about a stuck member.
   bool is_fatal = false;
   ErrorCode code = ErrorCode::kUnavailable;
   /// "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the process has exited".
   std::string message;
   /// Returns true if a group can continue only without this member or with a new process of its
-  /// task. A broken connection is fatal, but its ends are alive.
+  /// task. False for a broken connection: it is fatal, but both of its ends are alive.
   bool loses_member() const { return is_fatal && kind != VerdictKind::kDisconnected; }
   bool operator==(const Verdict&) const = default;
 };
@@ -80,7 +81,7 @@ struct GroupProgress {
   std::uint64_t entered = 0;   // collectives entered so far
   std::uint64_t finished = 0;  // collectives finished so far
   std::string call;            // the last one: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
-  Duration since{};            // time since it was entered, or finished if all are
+  Duration since{};            // time since `call` began, or ended if it has ended
   bool operator==(const GroupProgress&) const = default;
 };
 
@@ -91,14 +92,15 @@ struct MemberProgress {
   bool operator==(const MemberProgress&) const = default;
 };
 
-/// Collects the progress of this process for the thread that sends heartbeats. Thread-safe.
+/// Collects this process's progress for the thread that sends heartbeats. Thread-safe.
 class ProgressTracker {
  public:
   void set_step(std::uint64_t step);
   void set_phase(std::string_view phase);
-  /// Sets the source of a group's progress. An empty one ends that, and keeps the old source's
-  /// values as the last calls of this process in the group. The old source is not called after
-  /// watch() returns. A group that is built again gets a new name ("all/2"), equal on all members.
+  /// Sets the source of a group's progress. An empty source ends watching; the old source's values
+  /// are kept as the last calls of this process in the group. The old source is not called after
+  /// watch() returns. A group that is rebuilt must get a new name ("all/2") that is equal on all
+  /// members.
   void watch(const std::string& group, std::function<GroupProgress()> source);
   /// Removes groups that are no longer watched.
   void remove_ended();
@@ -116,7 +118,7 @@ class ProgressTracker {
 
 namespace tutti::internal {
 
-// Rules for silent, lost and stuck members, independent of transport and clock.
+// Rules that detect silent, lost and stuck members, independent of transport and clock.
 
 /// Description that a process sends when it joins.
 struct JoiningProcess {
@@ -134,12 +136,12 @@ struct MemberRecord {
   std::string numerics;
   Status status = Status::kHere;
   bool is_connected = true;
-  bool has_failed = false;  // reported an error: its exit is not news
+  bool has_failed = false;  // reported an error, so its exit is not reported
   TimePoint last_heard;     // moved forward by pauses of the server itself
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;
-  bool has_stood_still = false;  // the last two reports have the same calls
+  bool has_stood_still = false;  // last two reports have the same calls
   std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
 };
 
@@ -147,7 +149,7 @@ struct MemberRecord {
 using ProcessProbe = std::function<ProcessState(const JoiningProcess&)>;
 
 struct Finding {
-  std::uint64_t number = 0;  // of the record
+  std::uint64_t number = 0;  // number of the member's record
   VerdictKind kind = VerdictKind::kDead;
   bool is_fatal = true;
   ErrorCode code = ErrorCode::kUnavailable;
@@ -158,13 +160,13 @@ struct Finding {
 Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after);
 
-/// Returns a finding if the member is dead or stopped. On this machine silence alone is no
-/// evidence: a process with a thread that runs or waits for a processor is alive.
+/// Returns a finding if the member is dead or stopped. For a process of this machine, silence alone
+/// is not sufficient: a process with a thread that runs or waits for a processor is alive.
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe);
 
-/// Finds members that are missing where others of their group wait. Records each finding, so that
-/// it is returned once.
+/// Finds members for which other members of a group wait in a collective. Records each finding, so
+/// that it is returned only once.
 std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
                                 const HealthOptions& options);
 
@@ -172,10 +174,10 @@ std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimeP
 /// times, so a single report may show a state that never existed.
 bool has_same_calls(const MemberProgress& a, const MemberProgress& b);
 
-/// Finds members that each wait in a collective that others of them have not entered, because these
-/// wait in another one. None can continue, since all make the same calls in the same order. Ignores
-/// a member that computes or is still in an older call of the group. Returns one finding for all of
-/// them, and records it.
+/// Finds deadlocks: sets of members in which each waits in a collective that another one has not
+/// entered, because that one waits in a different collective. None of them can continue, because
+/// all must make the same calls in the same order. Ignores a member that computes or is still in an
+/// older call of the group. Returns one finding for all of the members, and records it.
 std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now);
 
 }  // namespace tutti::internal

@@ -20,7 +20,8 @@ std::optional<v1::StopProposal> StopAgreement::request(
 }
 
 v1::StopProposal StopAgreement::propose(std::uint64_t step, TimePoint now) {
-  // Members may be faster than messages, so each round adds a larger margin: 0, 1, 3, 7, ... steps.
+  // Members may pass a proposed step before the message arrives, so each round adds a larger
+  // margin: 0, 1, 3, 7, ... steps.
   const std::uint64_t room =
       (std::uint64_t{1} << std::min<std::uint64_t>(proposal_->round(), 20)) - 1;
   proposal_->set_round(proposal_->round() + 1);
@@ -62,7 +63,7 @@ std::optional<v1::StopProposal> StopAgreement::finish_if_agreed() {
 
 std::optional<v1::StopAnswer> StopGate::take(const v1::StopProposal& proposal) {
   MutexLock lock(mutex_);
-  // A new connection may deliver an old proposal again.
+  // Ignore an old proposal, which a new connection may deliver again.
   if (proposal_ && (proposal.round() < proposal_->round() || proposal_->is_final()))
     return std::nullopt;
   const bool accepts = proposal.is_final() || current_step_ <= proposal.step();

@@ -1,9 +1,10 @@
 // Agreement of all members on one step after which they stop and save.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server proposes a step. A member accepts unless it is past it, and then waits at the end of
-// that step for the final decision. If one was past it, the server proposes a later step in a new
-// *round*. The step is final once all have accepted, or the rest cannot be reached.
+// The server proposes a step. A member accepts unless it is already past this step. If it accepts,
+// it waits at the end of the step for the final decision. If a member is past the step, the server
+// proposes a later step in a new *round*. The step is final when all reachable members have
+// accepted it.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ class StopAgreement {
   /// Removes a lost member, so that its answer is not needed.
   std::optional<v1::StopProposal> forget(std::uint64_t member);
   std::optional<v1::StopProposal> tick(TimePoint now);
-  /// The proposal for a member that joins now.
+  /// Returns the proposal for a member that joins now; nullopt if there is none.
   const std::optional<v1::StopProposal>& current() const { return proposal_; }
 
  private:

@@ -1,5 +1,5 @@
-// Errors of builds without gRPC, which have no control server, no members and no connections
-// between ranks.
+// Stubs for builds without gRPC: making a control server, a member or connections between ranks
+// throws.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_client.h"
 #include "cluster/control/control_server.h"
@@ -11,7 +11,7 @@ namespace {
 
 [[noreturn]] void fail_control() {
   fail(ErrorCode::kUnimplemented,
-       "control: this build has no gRPC, so it has one process, or those of mpirun; build with "
+       "control: this build has no gRPC, so a job needs mpirun or has one process; build with "
        "libgrpc++-dev and protobuf-compiler-grpc for more");
 }
 
@@ -33,7 +33,7 @@ namespace tutti::internal {
 std::vector<ConnectedPeer> connect_all(int, int, KeyValueStore&, const ConnectOptions& options,
                                        const FileDescriptor&) {
   fail(ErrorCode::kUnimplemented, name_of(options.way),
-       ": this build has no gRPC, so it has one process, or those of mpirun; build with "
+       ": this build has no gRPC, so a job needs mpirun or has one process; build with "
        "libgrpc++-dev and protobuf-compiler-grpc for more");
 }
 

@@ -36,7 +36,7 @@ void initialize_grpc() {
   // gRPC stays initialized until the process ends: its shutdown with the last server or channel
   // waits up to 10 s for one of its pollers if a write was blocked shortly before.
   [[maybe_unused]] static const bool is_initialized = (grpc_init(), true);
-  constexpr int kThreads = 12;  // number of threads of a server and a channel on two cores
+  constexpr int kThreads = 12;  // threads of a server and a channel on two cores
   [[maybe_unused]] static const bool is_checked = [] {
     Event all_here;
     std::vector<std::unique_ptr<Thread>> threads;
@@ -57,7 +57,7 @@ std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.most_bytes);
   arguments.SetMaxSendMessageSize(options.most_bytes);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // members are reached directly
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // members are reached without a proxy
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   for (const auto& [name, value] : kConnectionArguments) arguments.SetInt(name, value);

@@ -21,54 +21,56 @@ namespace tutti::internal {
 
 /// Options shared by a server and the channels to it.
 struct GrpcOptions {
-  /// Address of the server; for a server itself, port 0 means a free one.
+  /// Address of the server. In a server's own options, port 0 selects a free port.
   Endpoint endpoint = {};
   JobSecret secret = {};
   TlsFiles tls = {};
   /// Limit of one message, in bytes.
   int most_bytes = 4 << 20;
-  /// Sends pings, which detect a silent host or link within 5 s and end the connection.
+  /// Whether to send pings, which detect a silent host or link within 5 s and end the connection.
   bool keeps_alive = false;
-  /// Returns true if it is a UNIX-domain socket: at loopback addresses, unless there are TLS files.
+  /// Returns true if the server uses a UNIX-domain socket, as it does at loopback addresses without
+  /// TLS files.
   bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
 
-/// Initializes gRPC for the rest of the process. Throws kResourceExhausted, with the limits to
-/// raise, if this process cannot start gRPC's threads, since gRPC itself would abort the process.
+/// Initializes gRPC for the rest of the process. Throws kResourceExhausted, naming the limits to
+/// raise, if this process cannot start gRPC's threads, because gRPC itself would abort the process.
 void initialize_grpc();
 
-/// Opens a channel to a GrpcServer with the same options. It connects with the first call. Channels
-/// do not share connections, so a new one is independent of a broken one.
+/// Opens a channel to a GrpcServer with the same options. The first call connects it. Channels do
+/// not share connections, so a new channel is independent of a broken one.
 std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options);
 
 /// Returns the status with which to finish a call that failed with a handler's error.
 grpc::Status to_status(grpc::ServerContextBase& context, const Error& error);
-/// Returns true if the error is a handler's; errors of a channel may be transient.
+/// Returns true if a handler returned the error; a channel's own errors may be transient.
 bool is_of_handler(const grpc::ClientContext& context);
 Error to_error(const grpc::Status& status);
 
-/// Returns why a channel could not connect, in the system's words.
+/// Returns why a channel could not connect: the operating system's error text.
 std::string connect_reason(const grpc::Status& status);
 
 /// Result of an attempt to reach a server.
 struct ConnectAttempt {
   bool is_done = false;
-  std::string reason = {};             // of the failure
-  bool is_final = false;               // the server refuses: retrying is useless
+  std::string reason = {};             // reason of the failure
+  bool is_final = false;               // the server refuses, so retrying is useless
   bool is_connection_refused = false;  // connection refused
   bool is_hopeless = false;            // this machine cannot reach the address
   bool is_other_job = false;           // the TLS handshake failed
   bool is_cut_short = false;           // ended by the deadline
 };
-/// Returns a failed attempt if no process listens at a local address; nullopt if one may, or if the
-/// address is on another machine.
+/// Returns a failed attempt if the address is local and no process listens there; otherwise
+/// nullopt.
 std::optional<ConnectAttempt> probe_listener(const GrpcOptions& options);
-/// Classifies a stream that ended with `status` before the server accepted it; `is_refused`: by the
-/// server itself. Connects again to other machines, because gRPC's status is not specific.
+/// Classifies a stream that ended with `status` before the server accepted it. `is_refused`: the
+/// server itself refused it. If the server is on another machine, connects again to find the
+/// reason, because gRPC's status is not specific.
 ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
                               const GrpcOptions& options, TimePoint deadline);
 
-/// Arguments of channels and servers: HTTP/2 frames that hold a message of 1 MiB.
+/// Arguments of channels and servers. They make HTTP/2 frames large enough for a message of 1 MiB.
 inline constexpr std::pair<const char*, int> kConnectionArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},
@@ -87,7 +89,8 @@ template <class Request, class Response>
 class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
  public:
   void cancel() { context_.TryCancel(); }
-  /// Stops writing, waits until the stream has ended or the deadline, and returns its status.
+  /// Stops writing, waits for the end of the stream or the deadline, and returns the stream's
+  /// status.
   grpc::Status wait_for_end(TimePoint deadline) {
     {
       MutexLock lock(mutex_);
@@ -98,7 +101,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
     MutexLock lock(mutex_);
     return status_;
   }
-  /// Returns true if it has ended because the server itself refused it.
+  /// Returns true if the stream has ended because the server itself refused it.
   bool is_refused() const { return done_.is_set() && is_of_handler(context_); }
 
   void OnDone(const grpc::Status& status) override {
@@ -122,7 +125,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
     cancel();
     (void)wait_for_end(TimePoint::max());
   }
-  /// Releases the hold: no more writes.
+  /// Releases the hold, after which writes are not permitted.
   void release() TUTTI_REQUIRES(mutex_) {
     if (!std::exchange(has_released_, true)) this->RemoveHold();
   }
@@ -138,9 +141,9 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// Reaching a server of the job for the first time, with retries until waiting is useless.
+// Reaching a server of the job for the first time, with retries until success is impossible.
 
-/// The server, with texts for messages about reaching it.
+/// Texts about a server, for messages about reaching it.
 struct ServerTarget {
   std::string who;         // "control: worker 0"
   std::string wants;       // "join at 127.0.0.1:4711", "call ps 1 (127.0.0.1:4711)"
@@ -150,10 +153,10 @@ struct ServerTarget {
   Duration say_every;
 };
 
-/// Repeats `attempt`, which receives the deadline, until it is done. Logs every `say_every` that it
-/// waits for the server. Throws kFailedPrecondition if the server refuses or belongs to another
+/// Repeats `attempt`, which receives the deadline, until it succeeds. Logs every `say_every` that
+/// it waits for the server. Throws kFailedPrecondition if the server refuses or belongs to another
 /// job, kUnavailable within seconds if this machine can never reach the address, and
-/// kDeadlineExceeded.
+/// kDeadlineExceeded at the deadline.
 void reach_server(const ServerTarget& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt);
 

@@ -47,11 +47,11 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const GrpcOptions& o
   return grpc::SslServerCredentials(ssl);
 }
 
-/// Returns the loopback addresses at which a server of `options` listens by UNIX-domain sockets.
+/// Returns the loopback addresses at which a server with `options` listens on UNIX-domain sockets.
 std::vector<std::string> loopback_hosts(const GrpcOptions& options) {
   const std::string& host = options.endpoint.host;
   if (options.is_local()) return {host};
-  if (host == "::") return {"127.0.0.1", "::1"};  // Linux also accepts IPv4 there
+  if (host == "::") return {"127.0.0.1", "::1"};  // on Linux, "::" also accepts IPv4
   if (host.empty() || host == "0.0.0.0") return {"127.0.0.1"};
   return {};
 }
@@ -155,11 +155,11 @@ void GrpcServer::adopt_socket(FileDescriptor socket) {
 
 namespace {
 
-constexpr int kFirstFreePort = 32768;  // as on Linux
+constexpr int kFirstFreePort = 32768;  // start of Linux's own range
 constexpr std::size_t kNumFreePorts = 28232, kTries = 1000;
 
-/// Returns the user's folder, in which all processes find each other whatever their TMPDIR is;
-/// TMPDIR is used if /tmp is not writable.
+/// Returns the user's folder for sockets. It is in /tmp, so that processes with different TMPDIR
+/// find each other, or in TMPDIR if /tmp is not writable.
 std::string user_folder() {
   const char* const folder = ::access("/tmp", W_OK | X_OK) == 0 ? nullptr : std::getenv("TMPDIR");
   return concat(folder ? folder : "/tmp", "/tutti-", ::geteuid());
@@ -173,8 +173,8 @@ std::string network_folder() {
   return concat(user_folder(), "/", link.substr(begin + 1, end - begin - 1));
 }
 
-/// Requires a private folder, because others could replace a path in a folder that they may write
-/// to.
+/// Makes the folder if needed. Throws unless it is private, because other users could replace a
+/// path in a folder that they may write to.
 void make_private_folder(const std::string& path) {
   struct stat found {};
   const bool is_made = ::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST;
@@ -234,7 +234,8 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
     path_ = local_socket_path(endpoint_);
     owner = try_to_lock(durations::kOneTry);
   } else {
-    // Processes start at different ports, so that many at once do not collide.
+    // Processes start their search at different ports, so that processes that start together do not
+    // collide.
     const std::size_t begin = std::hash<std::string>{}(this_process().unique);
     for (std::size_t i = 0; i < kTries && !lock_.is_open(); ++i) {
       endpoint_.port = kFirstFreePort + static_cast<int>((begin + i) % kNumFreePorts);
@@ -249,7 +250,7 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
 }
 
 /// Waits, because remove_orphans() of a server that starts at the same time briefly locks each
-/// file, including one just created here.
+/// file, even a file that was just created here.
 std::string LocalSocketClaim::try_to_lock(Duration patience) {
   const std::string path = concat(path_, ".lock");
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
@@ -263,7 +264,7 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    // A process that exited meanwhile may have removed the file of this descriptor.
+    // A process that exited meanwhile may have removed this descriptor's file.
     struct stat held {
     }, named{};
     const bool is_named = ::fstat(lock.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&

@@ -22,27 +22,27 @@ namespace tutti::internal {
 /// /tmp/tutti-<user>/<network>/127.0.0.1_4711. Like ports, paths belong to one network namespace.
 std::string local_socket_path(const Endpoint& endpoint);
 
-/// Returns true if the socket exists, even if it is a killed process's.
+/// Returns true if the socket exists, even if its process was killed.
 bool has_local_socket(const Endpoint& endpoint);
 
-/// Exclusive right to listen at a path; the destructor removes the socket. A lock file next to the
-/// socket decides, because the socket's file survives a killed process.
+/// Exclusive right to listen at a path; the destructor removes the socket. A lock on a file next to
+/// the socket represents it, because the socket's file remains if the process is killed.
 class LocalSocketClaim {
  public:
-  /// Port 0: a free one. Throws kUnavailable if another process listens there, naming it, or if the
-  /// folder belongs to another user.
+  /// Port 0 selects a free port. Throws kUnavailable naming the process that already listens there,
+  /// or if the folder belongs to another user.
   explicit LocalSocketClaim(const Endpoint& endpoint);
   ~LocalSocketClaim();
   LocalSocketClaim(const LocalSocketClaim&) = delete;
   LocalSocketClaim& operator=(const LocalSocketClaim&) = delete;
 
-  /// The address with the assigned port.
+  /// Returns the address with the assigned port.
   const Endpoint& endpoint() const { return endpoint_; }
   const std::string& path() const { return path_; }
 
  private:
-  /// Returns "" if it obtained the lock, else a description of the process that still holds it
-  /// after `patience`.
+  /// Returns "" if it obtains the lock within `patience`, else a description of the process that
+  /// has the lock.
   std::string try_to_lock(Duration patience);
 
   Endpoint endpoint_;
@@ -50,15 +50,15 @@ class LocalSocketClaim {
   FileDescriptor lock_;
 };
 
-/// Parses the address for a server; `who` begins messages. Throws kInvalidArgument if it is not an
-/// address, and as check_exposure().
+/// Parses the address for a server; errors begin with `who`. Throws kInvalidArgument if it is not
+/// an address, and the errors of check_exposure().
 Endpoint checked_listen_address(std::string_view who, const std::string& text,
                                 const Exposure& exposure);
 
 /// Serves until shutdown(), with health checking and reflection. At a loopback address without TLS
 /// files it listens at local_socket_path() and on no port. At other addresses it requires a
 /// certificate of the job (derive_identity() or TLS files) before HTTP/2 begins, and limits the
-/// connections per address. At "0.0.0.0" and "::" it does both. Thread-safe.
+/// connections per address. At "0.0.0.0" and "::" it listens both ways. Thread-safe.
 class GrpcServer {
  public:
   /// `services` must outlive the server. Throws kUnavailable for an unusable address, naming the
@@ -67,14 +67,14 @@ class GrpcServer {
   /// Calls shutdown() without a grace period.
   ~GrpcServer();
 
-  /// The address with the assigned port.
+  /// Returns the address with the assigned port.
   const Endpoint& endpoint() const { return endpoint_; }
   /// Accepts no more calls, and cancels those that do not end within `grace`.
   void shutdown(Duration grace);
 
  private:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
-  // Lower than elsewhere, because gRPC logs each failed TLS handshake.
+  // Lower than the limits for other servers, because gRPC logs each failed TLS handshake.
   static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // per address
 
   void accept_all();

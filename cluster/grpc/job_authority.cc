@@ -1,4 +1,4 @@
-// Keys from a secret and certificates from keys, with OpenSSL.
+// Derives keys from a secret and makes certificates for keys, with OpenSSL.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/job_authority.h"
 
@@ -25,7 +25,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kLabel = "tutti job authority P-256";
-// 16 bytes more than a scalar, so that the remainder is practically uniform.
+// 16 bytes longer than a scalar, so that the remainder modulo the order is practically uniform.
 using ScalarBytes = std::array<unsigned char, 48>;
 
 template <auto free_it>
@@ -81,7 +81,7 @@ Key key_of_authority(const JobSecret& secret) {
   const Number most(BN_dup(EC_GROUP_get0_order(group.get())));
   const Number scalar(BN_secure_new());
   const Point point(EC_POINT_new(group.get()));
-  // The scalar is in 1 to order - 1.
+  // Computes a scalar from 1 to order - 1.
   check(wide && most && scalar && point && BN_sub_word(most.get(), 1) == 1 &&
             BN_nnmod(scalar.get(), wide.get(), most.get(), numbers.get()) == 1 &&
             BN_add_word(scalar.get(), 1) == 1 &&
@@ -122,7 +122,7 @@ void set_name(X509_NAME* name, const char* text) {
         "X509_NAME_add_entry_by_txt");
 }
 
-/// A null `issuer` makes the authority's own certificate.
+/// Makes a certificate. If `issuer` is null, it is the authority's own, self-signed one.
 Certificate make_certificate(EVP_PKEY* key, const char* name, X509* issuer, EVP_PKEY* issuer_key) {
   Certificate certificate(X509_new());
   X509* const c = certificate.get();
@@ -131,7 +131,8 @@ Certificate make_certificate(EVP_PKEY* key, const char* name, X509* issuer, EVP_
     check(RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof(serial)) == 1, "RAND_bytes");
     serial |= 1;
   }
-  // A job ends with its secret, so certificates do not expire: clocks of its machines may differ.
+  // Certificates do not expire, because clocks of the machines may differ and a new job has a new
+  // secret.
   check(X509_set_version(c, X509_VERSION_3) == 1 &&
             ASN1_INTEGER_set_uint64(X509_get_serialNumber(c), serial) == 1 &&
             ASN1_TIME_set_string_X509(X509_getm_notBefore(c), "20000101000000Z") == 1 &&

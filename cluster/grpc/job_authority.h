@@ -15,7 +15,7 @@ struct TlsIdentity {
   std::string authorities;
 };
 
-/// The name in derived certificates, which both sides expect for any address.
+/// Name in derived certificates. Both sides expect it, whatever the address is.
 inline constexpr const char* kDerivedName = "tutti";
 
 /// Derives the job's authority from the secret (HKDF-SHA256 of RFC 5869 to a P-256 key) and signs a
@@ -23,7 +23,7 @@ inline constexpr const char* kDerivedName = "tutti";
 /// certificate signed by it proves knowledge of the secret. Throws kInternal if OpenSSL fails.
 TlsIdentity derive_identity(const JobSecret& secret);
 
-/// Throws kNotFound or kUnavailable if a file cannot be read.
+/// Reads the files' contents. Throws kNotFound or kUnavailable if a file cannot be read.
 TlsIdentity read_identity(const TlsFiles& files);
 
 }  // namespace tutti::internal

@@ -2,21 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A rank generates its *run*, a unique number, and publishes it together with its address and
-// properties. The handshake exchanges runs, which are compared with the store's. So a value that an
-// earlier run left in the store leads to a refusal, and the store is read again until the right
-// rank has replaced it. One read of the store fetches all announcements still missing, which keeps
-// the number of reads low for many ranks. Compatibility is checked once both sides have proven that
-// the store's values are theirs.
+// properties. The handshake exchanges runs, which are compared with those in the store. So a value
+// of an earlier run in the store leads to a refusal, and the store is read again until the rank of
+// this run has replaced it. One read of the store fetches all missing announcements, which keeps
+// the number of reads low for many ranks. Compatibility is checked after both sides have proven
+// that the store's values are theirs.
 //
-// Ranks do not wait for each other in a cycle: one loop does all that is possible at a time. It
-// connects to the next lower rank without a connection, accepts, shakes hands, and sleeps until a
-// socket is ready or the store is to be read again. Starting with the next lower rank keeps all
-// others from connecting to one rank at once.
+// Ranks never wait for each other in a cycle: one loop takes every step that is currently possible.
+// It connects to the highest lower rank without a connection, accepts connections, performs
+// handshakes, and sleeps until a socket is ready or the store is to be read again. Starting with
+// the highest lower rank keeps all ranks from connecting to the same rank at once.
 //
 // A connection may break, or a bit may flip, before the handshake is complete: a rank without an
-// answer reconnects, even to a rank that has already answered. Finally each rank confirms to each
-// that it has all connections, and passes its memory where it can be shared. So a rank that gave up
-// at the last moment, or whose answer was lost, is detected here and not in the first call.
+// answer reconnects, even if the other rank has already answered. Finally each rank confirms to
+// every other rank that it has all connections, and passes a descriptor of its memory if it can be
+// shared. So a rank that gave up at the last moment, or whose answer was lost, is detected here and
+// not in the first call.
 //
 // Many ranks on few cores take long: the timeout restarts with each connection or confirmation, and
 // a rank that loses one connection keeps the others.
@@ -60,8 +61,8 @@ struct PendingPeer {
               const JobSecret& secret)
       : socket(std::move(opened)), handshake(side, own, secret) {}
 
-  /// Reads at most the handshake's next bytes; later ones are the connection's. Returns false if
-  /// the other side closed it.
+  /// Reads at most the handshake's next bytes; later bytes belong to the connection. Returns false
+  /// if the other side closed it.
   bool read() {
     std::array<std::byte, kLongestHandshake> bytes{};
     std::size_t count = 0;
@@ -130,7 +131,7 @@ class GroupConnector {
     bool is_ready = true;  // poll() saw a new connection, or this rank has not accepted yet
   };
 
-  /// Pause between two polls; longer if many ranks share processors and the store.
+  /// Returns the pause between two polls; longer if many ranks share processors and the store.
   Duration longest_pause() const { return durations::kTryAgain * (1 + size() / 8); }
 
   void note_progress() { deadline_ = deadline_after(now(), options_.timeout); }
@@ -147,13 +148,13 @@ class GroupConnector {
   void listen() {
     if (uses_tcp()) {
       const std::string& at = options_.listen_at;
-      listeners_.push_back(
-          {listen_at(at.empty() ? Endpoint{options_.address, 0}
-                                : read_endpoint("where to listen", at, parse_listen_address))});
+      listeners_.push_back({listen_at(
+          at.empty() ? Endpoint{options_.address, 0}
+                     : read_endpoint("address to listen at", at, parse_listen_address))});
       const std::string& reached = options_.reached_at;
       own_.endpoint = reached.empty()
                           ? Endpoint{options_.address, listeners_.back().listener.endpoint.port}
-                          : read_endpoint("where others reach this rank", reached, parse_endpoint);
+                          : read_endpoint("address of this rank", reached, parse_endpoint);
     }
     if (!memory_.is_open()) return;
     listeners_.push_back({listen_locally()});
@@ -182,9 +183,9 @@ class GroupConnector {
     return kNoRank;
   }
 
-  /// Called repeatedly, because others are accepted meanwhile and an earlier run's announcement may
-  /// be replaced. The pause grows with the number of ranks that poll the store, and is long if an
-  /// answer is likely.
+  /// Connects to the next lower rank, or continues an attempt. Called repeatedly, because this rank
+  /// also accepts connections meanwhile and an earlier run's announcement may be replaced. The
+  /// pause grows with the number of ranks that poll the store, and is long if an answer is likely.
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNoRank) return;
@@ -204,7 +205,8 @@ class GroupConnector {
     call_again_ = deadline_after(now(), pause_);
   }
 
-  /// Connects locally if the peer is a process of this user on this machine, otherwise by TCP.
+  /// Connects to a rank: locally if the peer is a process of this user on this machine, otherwise
+  /// by TCP.
   void call(int rank) {
     OpenedConnection opened;
     const bool is_near = called_->machine == own_.machine;
@@ -252,7 +254,7 @@ class GroupConnector {
     if (state != Handshake::State::kDone) {
       handle_refusal(rank);
     } else if (*call_->handshake.peer() != RankHello{rank, called_->run}) {
-      last_answer_ = concat("rank ", call_->handshake.peer()->rank, " of another run is there");
+      last_answer_ = concat("rank ", call_->handshake.peer()->rank, " of another run answered");
     } else {
       take_answer(rank);
     }
@@ -270,7 +272,8 @@ class GroupConnector {
     pause_ = durations::kStorePause;
   }
 
-  /// Handles a rank of another job, or one that has exited: the store may be updated later.
+  /// Logs why a rank refuses. It may be of another job, or may have exited; a later attempt reads
+  /// the store again.
   void handle_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
     if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {
@@ -282,10 +285,10 @@ class GroupConnector {
     if (reason.empty() || last_answer_ == reason) return;
     last_answer_ = reason;
     log_warning(concat(who(), ": rank ", rank, " at ", called_->address(), " refuses: ", reason,
-                       "; tries again"));
+                       "; trying again"));
   }
 
-  /// Rejects an authenticated peer that is incompatible; retrying cannot help.
+  /// Throws if an authenticated peer is incompatible, because retrying cannot help.
   void require_fit(int rank, const Announcement& other) const {
     const std::string misfit = misfit_of(own_, rank_, other, rank);
     if (misfit.empty() || !is_job_of(other)) return;
@@ -354,7 +357,7 @@ class GroupConnector {
     switch (handshake.state()) {
       case Handshake::State::kRefused:
         refuse(pending_peer, misfit.empty() ? handshake.reason() : misfit);
-        // A rank of this run does not change, so retrying cannot help.
+        // The properties of a rank of this run do not change, so retrying cannot help.
         if (announced) require_fit(handshake.peer()->rank, *announced);
         return true;
       case Handshake::State::kStranger:
@@ -370,11 +373,11 @@ class GroupConnector {
     }
     if (!is_open && handshake.peer()) {
       refuse(pending_peer, concat("rank ", handshake.peer()->rank,
-                                  " disconnected after it had received this rank's proof; ",
+                                  " disconnected after receiving this rank's proof; ",
                                   "it died, or has another secret: give all processes the same ",
                                   "TUTTI_JOB_SECRET_FILE"));
     } else if (!is_open && pending_peer.has_spoken) {
-      strangers_.note(concat(pending_peer.address, " left in the middle of its hello"), now());
+      strangers_.note(concat(pending_peer.address, " disconnected during its hello"), now());
     }
     return !is_open;
   }
@@ -384,8 +387,8 @@ class GroupConnector {
     refusals_.note(last_refusal_, now());
   }
 
-  /// Returns the announcement of the higher rank that sent `hello`; nullopt if it is not the one in
-  /// the store.
+  /// Returns the announcement of the higher rank that sent `hello`; nullopt if the store has a
+  /// different one.
   std::optional<Announcement> announcement_of(const RankHello& hello) {
     if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
     for (const bool again : {false, true}) {
@@ -396,8 +399,7 @@ class GroupConnector {
     return std::nullopt;
   }
 
-  /// Returns the announcement of a rank as the store had it when this rank first saw it, or reads
-  /// it again if `again` is set.
+  /// Returns a rank's announcement as first read from the store; reads it again if `again` is set.
   const std::optional<std::string>& text_of(int rank, bool again) {
     std::optional<std::string>& wanted = texts_[static_cast<std::size_t>(rank)];
     if (again) wanted.reset();
@@ -425,8 +427,8 @@ class GroupConnector {
     };
     for (PendingPeer& pending_peer : pending_peers_)
       watch(pending_peer.socket, pending_peer.is_ready);
-    // Polls one unconfirmed peer, and reads the others after each pause: poll() takes longer with
-    // many sockets, and each of them would wake this rank.
+    // Polls only one unconfirmed peer and reads from the others after each pause: poll() takes
+    // longer with many sockets, and each of them would wake this rank.
     const auto awaited = std::ranges::find_if(peers_, &Peer::is_awaited);
     if (is_connected() && awaited != peers_.end()) {
       watch(awaited->connection.socket, awaited->is_ready);
@@ -487,7 +489,7 @@ class GroupConnector {
     return have_all_told;
   }
 
-  /// Drops a broken connection, so that the two ranks connect again.
+  /// Drops a broken connection, so that its two ranks connect again.
   void lose(int rank) {
     peer(rank) = {};
     call_again_ = TimePoint::min();
@@ -503,7 +505,7 @@ class GroupConnector {
     if (const int rank = next_to_call(); rank != kNoRank) fail_to_reach(rank);
     if (const std::vector<int> ranks = missing(); !ranks.empty()) {
       fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not connect within ",
-           seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused was ",
+           seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused peer: ",
            last_refusal_);
     }
     const auto late = std::ranges::find_if(peers_, &Peer::is_awaited);
@@ -535,7 +537,7 @@ class GroupConnector {
   Announcement own_;
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<PendingPeer> call_;         // to the highest lower rank that is not connected
+  std::optional<PendingPeer> call_;         // to the highest unconnected lower rank
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
   std::optional<std::string> called_text_;  // that rank's value in the store
@@ -543,13 +545,13 @@ class GroupConnector {
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // of the last attempt, even if it is repeated
+  bool is_hopeless_ = false;  // set by the last attempt, even if it is repeated
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
-  std::string last_refusal_;  // of a peer that announced itself as a rank
+  std::string last_refusal_;  // refusal of a peer that claims to be a rank
   TimePoint accept_again_ = TimePoint::min();
   TimePoint read_all_at_ = TimePoint::min();  // next read of all confirmations
 };

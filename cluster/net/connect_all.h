@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Returns the name of the transport, with which errors begin.
+/// Returns the name of the transport, which is the first word of errors.
 inline std::string_view name_of(ConnectOptions::Way way) {
   using Way = ConnectOptions::Way;
   return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
@@ -20,11 +20,12 @@ inline std::string_view name_of(ConnectOptions::Way way) {
 
 /// Connects to every lower rank, beginning with the next lower one, and accepts every higher one.
 /// In each handshake both sides prove that they belong to one job (handshake.h). Keeps the other
-/// connections if one breaks. `memory` is this rank's segment, a descriptor of which peers of the
-/// same machine and user receive over local connections; if it is not open, all connections are
-/// TCP. Unauthenticated peers are limited: 68 bytes and (TCP) 5 s each, 256 at once, of which the
-/// oldest is dropped first, a rate per address, and an occasional line in the log. Returns the
-/// peers by rank; its own entry is not open. Throws as connect_ranks().
+/// connections if one breaks. `memory` is this rank's segment; peers of the same machine and user
+/// receive its descriptor over local connections. If it is not open, all connections are TCP.
+/// Limits of unauthenticated peers: 68 bytes and (for TCP) 5 s per peer, 256 peers at once, of
+/// which the oldest is dropped first, a rate per address, and a limited number of log lines.
+/// Returns the peers by rank; this rank's own entry is not open. Throws the errors of
+/// connect_ranks().
 std::vector<ConnectedPeer> connect_all(int rank, int size, KeyValueStore& store,
                                        const ConnectOptions& options, const FileDescriptor& memory);
 

@@ -1,4 +1,4 @@
-// Connection: the socket, writing and reading of frames, and failure.
+// Connection: socket, writing and reading of frames, and failures.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/connection.h"
 
@@ -51,8 +51,8 @@ Connection::IoResult Connection::move() {
   return result;
 }
 
-/// Returns the number of bytes read; 0 if none are available. Throws once the peer has closed and
-/// all its bytes were read.
+/// Returns the number of bytes read; 0 if none are available. Throws if the peer has closed the
+/// connection and all its bytes were read.
 std::size_t Connection::read_socket(std::span<const iovec> places) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(places.data());  // not modified
@@ -62,7 +62,7 @@ std::size_t Connection::read_socket(std::span<const iovec> places) {
   if (count < 0 && is_only_later(errno)) return 0;
   const std::string reason =
       is_silent_ && is_local_ ? "its process has ended"
-      : is_silent_            ? concat("nothing that was sent to it was acknowledged for ",
+      : is_silent_            ? concat("it acknowledged no sent data for ",
                                        kSilence / std::chrono::seconds(1), " s")
       : count == 0            ? "it closed the connection"
                               : concat("the connection broke (", std::strerror(errno), ")");
@@ -73,7 +73,8 @@ pollfd Connection::watched() const {
   return {socket_.get(), static_cast<short>(has_bytes() ? POLLIN | POLLOUT : POLLIN), 0};
 }
 
-/// TCP_USER_TIMEOUT is unsuitable: it also ends connections to peers that do not read for so long.
+/// TCP_USER_TIMEOUT is unsuitable: it also ends a connection to a peer that does not read for that
+/// time.
 void Connection::check_silence(TimePoint now) {
   if (is_local_) {
     pollfd end{process_.get(), POLLIN, 0};
@@ -90,7 +91,7 @@ void Connection::check_silence(TimePoint now) {
 }
 
 bool Connection::has_unsent() const {
-  constexpr int kClosed = 7;  // TCP_CLOSE: reset, so no more of it will arrive
+  constexpr int kClosed = 7;  // TCP_CLOSE: reset, so no more bytes will arrive
   const auto info = info_of(socket_);
   int left = 0;
   return info && info->tcpi_state != kClosed && ::ioctl(socket_.get(), SIOCOUTQ, &left) == 0 &&
@@ -106,7 +107,7 @@ void Connection::fail_locked(const Error& reason) {
   is_open_ = false;
   const bool is_abort = reason.code() == ErrorCode::kAborted;
   if (!failure_ || (is_abort && failure_->code() != ErrorCode::kAborted)) failure_ = reason;
-  if (reading_) {  // it will never be complete
+  if (reading_) {  // its message will never be complete
     std::erase(messages_kept_, reading_);
     if (reading_->receiver) reading_->receiver->end(failure_);
     release_body(*reading_);
@@ -145,7 +146,8 @@ void Connection::abort(const Error& reason) {
 
 void Connection::close() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
 
-/// Resets instead of closing: an end-of-file behind undelivered bytes would not arrive either.
+/// Resets the connection instead of closing it: an end-of-file after undelivered bytes would not
+/// arrive, either.
 void Connection::reset() noexcept {
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
@@ -154,10 +156,11 @@ void Connection::reset() noexcept {
 
 namespace {
 
-// Writing frames: header, head and body in one system call. Their encoding: numbers at fixed
-// offsets, every field validated.
+// Writing frames: header, head and body in one system call. Encoding of frames: numbers at fixed
+// offsets; every field is validated.
 
-// Written before the checksum of the next part is computed, so that sending and computing overlap.
+// Size of the part that is written before the checksum of the next part is computed, so that
+// sending and computing overlap.
 constexpr std::size_t kCheckedAtOnce = std::size_t{256} << 10;
 
 constexpr std::uint32_t kFrameMagic = 0x46747554;  // "TutF"
@@ -169,7 +172,7 @@ struct [[gnu::packed]] FrameOnTheWire {
   std::uint16_t head_bytes = 0;
   std::uint64_t tag = 0;
   std::uint64_t body_bytes = 0;
-  std::uint32_t crc = 0;  // of all preceding bytes
+  std::uint32_t crc = 0;  // checksum of all preceding bytes
 
   std::uint32_t expected_crc() const {
     return crc32c_of(std::as_bytes(std::span(this, 1)).first(sizeof(*this) - sizeof(crc)));
@@ -180,7 +183,7 @@ static_assert(sizeof(FrameOnTheWire) == kFrameHeaderBytes);
 template <class... Parts>
 [[noreturn]] void refuse_frame(const Parts&... parts) {
   fail(ErrorCode::kUnavailable,
-       "the header of a message is damaged or belongs to another protocol: ", parts...);
+       "the header of a message is damaged or is of another protocol: ", parts...);
 }
 
 }  // namespace
@@ -235,7 +238,7 @@ void Outgoing::own_body() {
   const std::size_t gone = std::min(written - std::min(written, front_bytes), body.size());
   owned.assign(body.begin() + static_cast<std::ptrdiff_t>(gone), body.end());
   body = owned;
-  // The body now consists of the unwritten rest.
+  // The body now consists of the unwritten bytes.
   written -= gone;
   num_checked -= std::min(num_checked, gone);
 }
@@ -244,8 +247,8 @@ std::size_t Connection::num_bytes(const Outgoing& message) const {
   return message.front_bytes + message.body.size() + (is_local_ ? 0 : kFrameChecksumBytes);
 }
 
-/// Returns true if it wrote bytes. The checksum is updated before writing, because it is sent in
-/// one call with the last bytes.
+/// Writes the remaining bytes; returns true if it wrote any. Updates the checksum first, because
+/// one call sends it together with the last bytes.
 bool Connection::write_rest(Outgoing& message) {
   std::array<iovec, 3> parts{};
   msghdr call{};
@@ -255,7 +258,7 @@ bool Connection::write_rest(Outgoing& message) {
     const std::size_t skipped = std::min(skip, bytes.size());
     skip -= skipped;
     if (skipped == bytes.size()) return;
-    // The system does not modify the bytes, which iovec cannot express.
+    // The system does not modify the bytes, but iovec has no const pointer.
     parts[call.msg_iovlen++] = {const_cast<std::byte*>(bytes.data()) + skipped,
                                 bytes.size() - skipped};
   };
@@ -304,8 +307,8 @@ bool Connection::flush() {
   return flush_locked();
 }
 
-// A write error ends no operation here: the reader, which sees it too, first reads the peer's last
-// messages (such as the reason of an abort), and then fails both directions.
+// A write error does not end operations here. The reader also detects it; it first reads the peer's
+// last messages (such as the reason of an abort), and then fails both directions.
 bool Connection::flush_locked() {
   bool wrote = false;
   while (!queue_.empty() && !is_broken_) {
@@ -317,7 +320,7 @@ bool Connection::flush_locked() {
       messages_.fetch_add(1);
       bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);
     }
-    if (!message.has_ended()) message.end();  // a cancelled one is written to its last byte
+    if (!message.has_ended()) message.end();  // a cancelled message is written to its last byte
     queue_.pop_front();
   }
   has_bytes_ = !queue_.empty() && !is_broken_;
@@ -341,9 +344,10 @@ namespace {
 // Reading frames, and finding the receiver of each message. A body whose header was read goes to
 // its *target*: the receiver's memory, or the connection's if there is no receiver yet. All other
 // bytes are *staged*; headers, heads and small bodies are parsed from there. One system call fills
-// both, so many small messages cost one call, and a large body is not copied.
+// both the target and the staging memory, so many small messages cost one call, and a large body is
+// not copied.
 
-// Limit per move(), so that other connections are served.
+// Limit of bytes per move(), so that other connections are served, too.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
 // Size of the buffer for bodies that no receiver wants.
 constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
@@ -433,7 +437,8 @@ void Connection::consume_staged(IoResult& result) {
   if (at > 0 && num_staged_ > 0) std::memmove(staged_.data(), staged_.data() + at, num_staged_);
 }
 
-/// Begins the message whose header and head are at `at`. Returns their length, or 0 if incomplete.
+/// Begins the message whose header and head are staged at `at`. Returns their length, or 0 if they
+/// are incomplete.
 std::size_t Connection::take_front(std::size_t at) {
   const auto bytes = std::span<const std::byte>(staged_).subspan(at, num_staged_ - at);
   if (bytes.size() < kFrameHeaderBytes) return 0;
@@ -508,7 +513,8 @@ void Connection::finish_message(IoResult& result) {
   }
 }
 
-/// Delivers the message to `receiver` from now on, as far as it fits.
+/// Delivers the message to `receiver` from now on; drops the body if its length differs from what
+/// the receiver expects.
 void Connection::attach(Message& message, const std::shared_ptr<Incoming>& receiver) {
   message.receiver = receiver;
   const std::size_t head = std::min<std::size_t>(message.header.head_bytes, receiver->head.size());

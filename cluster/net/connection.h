@@ -25,8 +25,8 @@
 
 namespace tutti::internal {
 
-/// Header of every message, followed by the head, the body and, over TCP, the CRC32C of both (4
-/// bytes). Numbers are little-endian on the wire.
+/// Header of every message. The head, the body and, over TCP, the CRC32C of both (4 bytes) follow
+/// it. Numbers are little-endian on the wire.
 struct FrameHeader {
   enum class Kind : std::uint8_t {
     kMessage = 1,
@@ -45,22 +45,22 @@ inline constexpr std::uint64_t kLongestBody = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kLongestAbortText = 1 << 16;
 /// Encodes a header with its own checksum, so that a corrupted length is detected.
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header);
-/// Throws kUnavailable if magic, checksum, kind or lengths are invalid. The connection cannot be
-/// used afterwards.
+/// Decodes a header. Throws kUnavailable if magic, checksum, kind or lengths are invalid; the
+/// connection cannot be used afterwards.
 FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
-/// A send or receive on which a Work waits. The connection's mutex guards everything but its end.
+/// A send or receive on which a Work waits. The connection's mutex guards everything except ended_.
 struct Operation {
   std::uint64_t tag = 0;
   std::size_t body_bytes = 0;
 
-  /// Called once. The caller's memory is not accessed afterwards.
+  /// Ends the operation. Called once; the caller's memory is not accessed afterwards.
   void end(std::optional<Error> reason = std::nullopt) {
     error_ = std::move(reason);
     ended_.store(true);  // seq_cst: see mesh.cc
   }
   bool has_ended() const { return ended_.load(); }
-  /// Requires: has_ended().
+  /// Returns the reason of a failure; nullopt after success. Requires: has_ended().
   const std::optional<Error>& error() const { return error_; }
 
  private:
@@ -77,7 +77,7 @@ struct Incoming final : Operation {
 struct Outgoing final : Operation {
   Outgoing(const FrameHeader& header, std::span<const std::byte> head,
            std::span<const std::byte> body);
-  /// Copies the rest of the body; the caller's memory is not needed afterwards.
+  /// Copies the unwritten bytes of the body; the caller's memory is not needed afterwards.
   void own_body();
 
   std::array<std::byte, kFrameHeaderBytes + kLongestHead> front{};
@@ -91,7 +91,7 @@ struct Outgoing final : Operation {
   bool is_counted = false;
 };
 
-/// Size of all messages of a rank that arrived before their receiver, in bytes.
+/// Total size, in bytes, of a rank's messages that arrived before their receivers were posted.
 struct KeptBytes {
   explicit KeptBytes(std::size_t limit) : limit(limit) {}
   const std::size_t limit;
@@ -107,13 +107,13 @@ struct ConnectedPeer {
   FileDescriptor memory = {};       // segment of a local peer
 };
 
-/// Bidirectional connection to one peer: TCP between hosts, a UNIX-domain socket within a host,
-/// where bytes cannot be corrupted and messages have no checksum. No function waits. A connection
-/// that breaks, falls silent or delivers an invalid message stays broken. Thread-safe.
+/// Bidirectional connection to one peer: TCP between hosts, a UNIX-domain socket within a host.
+/// Local messages have no checksum, because their bytes cannot be corrupted. No function waits. A
+/// connection that breaks, falls silent or delivers an invalid message stays broken. Thread-safe.
 class Connection {
  public:
-  /// `socket` is connected; `is_local` if its peer is a process of this host. `peer` names the
-  /// other side in errors: "tcp: rank 2 (10.0.0.3:4711)".
+  /// `socket` is connected. `is_local`: the peer is a process of this host. `peer` names the other
+  /// side in errors: "tcp: rank 2 (10.0.0.3:4711)".
   Connection(FileDescriptor socket, std::string peer, bool is_local, KeptBytes& kept);
   ~Connection() { close(); }
   Connection(const Connection&) = delete;
@@ -123,47 +123,51 @@ class Connection {
   /// Returns true if bytes may still be read.
   bool is_open() const { return is_open_.load(); }
 
-  /// Writes what the system accepts immediately. Returns true if the message was the only one and
-  /// has ended, so that no thread needs a notification.
+  /// Queues the message and writes what the system accepts immediately. Returns true if the queue
+  /// was empty and the whole message was written, so that no thread needs a notification.
   bool send(const std::shared_ptr<Outgoing>& message);
   /// Starts a receive; the message may have arrived already.
   void receive(const std::shared_ptr<Incoming>& receiver);
-  /// Cancels an operation; its memory is not accessed afterwards. The rest of a partly written
-  /// message is copied, because a frame must be completed.
+  /// Cancels an operation; its memory is not accessed afterwards. The unwritten part of a partly
+  /// written message is copied first, because a frame must be completed.
   void cancel(const std::shared_ptr<Outgoing>& message);
   void cancel(const std::shared_ptr<Incoming>& receiver);
 
   struct IoResult {
     bool moved = false;            // bytes were read or written
-    std::optional<Error> failure;  // the connection has ended; nothing more will be read
+    std::optional<Error> failure;  // the connection has ended; no more bytes will be read
     std::optional<Error> abort;    // the peer has aborted the group
   };
-  /// Writes what the system accepts and reads the available bytes, at most a few MiB: bodies
-  /// directly into their receiver's memory.
+  /// Writes what the system accepts and reads the available bytes, at most a few MiB. Reads bodies
+  /// directly into the memory of their receivers.
   IoResult move();
-  /// Writes; returns true if bytes were written.
+  /// Writes what the system accepts; returns true if bytes were written.
   bool flush();
   /// Returns true if flush() has bytes to write.
   bool has_bytes() const { return has_bytes_.load(); }
-  /// Returns the events that wake a sleeping thread: incoming bytes, and room for queued bytes.
+  /// Returns the events that must wake a sleeping thread: incoming bytes, and room for queued
+  /// bytes.
   pollfd watched() const;
 
   /// Detects a silent machine or link, after which move() fails. Called about once a second while a
-  /// thread waits, by one thread at a time. The limit is 7 s with unacknowledged bytes; keep-alive
-  /// detects an idle connection's loss in 5 s. A peer that does not read is not silent. Within a
-  /// host, detects that the process has exited although a child keeps the socket open.
+  /// thread waits, by one thread at a time. The limit is 7 s if bytes are unacknowledged; on an
+  /// idle connection, keep-alive detects a loss within 5 s. A peer that only does not read is not
+  /// silent. Within a host, detects that the process has exited even if its child keeps the socket
+  /// open.
   void check_silence(TimePoint now);
-  /// Returns true if the peer's system may lack written bytes, which closing would lose.
+  /// Returns true if the peer's system may not have received all written bytes, which closing would
+  /// lose.
   bool has_unsent() const;
 
-  /// Ends all operations, and later ones that find no message, with `reason`. kAborted replaces
-  /// other reasons and drops the messages.
+  /// Ends all operations with `reason`, and also later receives for which no message has arrived.
+  /// kAborted replaces other reasons and drops received messages.
   void fail(const Error& reason);
-  /// Same as fail() with kAborted, but also sends the reason to the peer; flush() completes that.
+  /// Same as fail() with kAborted, but also queues the reason for the peer; flush() completes
+  /// sending it.
   void abort(const Error& reason);
-  /// Closes; the peer reads end-of-file after the written bytes.
+  /// Closes the connection; the peer reads end-of-file after the written bytes.
   void close() noexcept;
-  /// Closes immediately; written bytes may be lost.
+  /// Closes the connection immediately; written bytes may be lost.
   void reset() noexcept;
 
   TransportStats stats() const { return {messages_.load(), bytes_.load()}; }
@@ -174,10 +178,10 @@ class Connection {
     FrameHeader header;
     std::array<std::byte, kLongestHead> head{};
     std::shared_ptr<Incoming> receiver;  // null: not posted yet
-    BufferRef kept;                      // the body, if there is no receiver
-    std::byte* target = nullptr;         // of the body; null: dropped
+    BufferRef kept;                      // the body of a message without a receiver
+    std::byte* target = nullptr;         // memory for the body; null: dropped
     std::size_t arrived = 0;             // bytes of the body
-    std::uint32_t crc = 0;               // of the head and the arrived bytes
+    std::uint32_t crc = 0;               // checksum of the head and the arrived bytes
     bool has_body() const { return arrived == header.body_bytes; }
   };
 
@@ -206,26 +210,26 @@ class Connection {
   const FileDescriptor socket_;
   const std::string peer_;
   const bool is_local_;
-  const FileDescriptor process_;  // of a local peer
+  const FileDescriptor process_;  // set for a local peer
   KeptBytes& kept_;
   std::atomic<bool> is_open_{true};
   std::atomic<bool> is_silent_{false};
   std::atomic<bool> has_bytes_{false};
   std::atomic<std::uint64_t> messages_{0};
   std::atomic<std::uint64_t> bytes_{0};
-  // State of the thread that checks for silence.
+  // State of check_silence().
   std::uint64_t acked_ = 0;
   TimePoint checked_at_, stuck_since_;
 
   Mutex mutex_;
   std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Incoming>> receivers_ TUTTI_GUARDED_BY(mutex_);
-  std::list<std::shared_ptr<Message>> messages_kept_ TUTTI_GUARDED_BY(mutex_);  // no receiver
+  std::list<std::shared_ptr<Message>> messages_kept_ TUTTI_GUARDED_BY(mutex_);  // no receiver yet
   std::shared_ptr<Message> reading_ TUTTI_GUARDED_BY(mutex_);
   std::array<std::byte, kStagedBytes> staged_ TUTTI_GUARDED_BY(mutex_);
   std::size_t num_staged_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<Outgoing>> queue_ TUTTI_GUARDED_BY(mutex_);
-  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;  // for writing
+  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;  // true after a write error
 };
 
 }  // namespace tutti::internal

@@ -68,7 +68,7 @@ Digest256 hmac_sha256(std::span<const std::byte> key,
     return reinterpret_cast<const unsigned char*>(data);
   };
   const MacContext context(::EVP_MAC_CTX_dup(kTemplate.get()), ::EVP_MAC_CTX_free);
-  // A null pointer would select the key of an earlier call.
+  // An empty key must not be a null pointer, which would select the key of an earlier call.
   const std::byte none{};
   bool is_good =
       context != nullptr && ::EVP_MAC_init(context.get(), bytes(key.empty() ? &none : key.data()),
@@ -92,7 +92,8 @@ Handshake::Handshake(Side side, RankHello own, JobSecret secret)
   if (side_ == Side::kClient) send(own_bytes_);
 }
 
-/// The server receives a hello, then a proof; the client a hello with a proof, then a verdict.
+/// The server receives a hello, then a proof; the client receives a hello with a proof, then a
+/// verdict.
 std::size_t Handshake::bytes_wanted() const {
   if (side_ == Side::kServer) return stage_ == 0 ? kRankHelloBytes : kProofBytes;
   return stage_ == 0 ? kRankHelloBytes + kProofBytes : 1;
@@ -109,7 +110,7 @@ std::size_t Handshake::take(std::span<const std::byte> bytes) {
     received_.insert(received_.end(), piece.begin(), piece.end());
     taken += n;
     if (stage_ == 0 && !may_become_hello(received_)) {
-      refuse("the process that answered is not of this version of tutti");
+      refuse("the process that answered is not a rank of this version of tutti");
       state_ = State::kStranger;
     } else if (received_.size() == bytes_wanted()) {
       take_message();
@@ -138,7 +139,7 @@ void Handshake::take_message() {
   } else if (given[0] == kAccepted) {
     state_ = State::kDone;
   } else {
-    refuse(concat("this is not the rank ", own_.rank, " that the store has"));
+    refuse(concat("this is not the rank ", own_.rank, " that is in the store"));
   }
 }
 
@@ -155,7 +156,7 @@ bool Handshake::consume_hello() {
   return false;
 }
 
-/// Compares in constant time, which does not reveal the position of the first difference.
+/// Compares the proof in constant time, which does not reveal the position of the first difference.
 void Handshake::accept_proof(std::string_view label, std::span<const std::byte> given) {
   const Digest256 expected = proof(label);
   is_proven_ = ::CRYPTO_memcmp(expected.data(), given.data(), kProofBytes) == 0;
@@ -165,12 +166,12 @@ void Handshake::accept_proof(std::string_view label, std::span<const std::byte> 
 }
 
 void Handshake::decide(bool accepted) {
-  TUTTI_CHECK(is_proven_ && state_ == State::kRunning, "a decision before the proof");
+  TUTTI_CHECK(is_proven_ && state_ == State::kRunning, "expected decide() after the proof");
   send({accepted ? &kAccepted : &kRefusal, 1});
   if (accepted) {
     state_ = State::kDone;
   } else {
-    refuse(concat("this is not the rank ", peer_->rank, " that the store has"));
+    refuse(concat("this is not the rank ", peer_->rank, " that is in the store"));
   }
 }
 
@@ -192,11 +193,11 @@ void Handshake::send(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> Handshake::bytes_to_send() { return std::exchange(to_send_, {}); }
 
-// Description of a process's build and job, and compatibility of two of them.
+// Description of a process's build and job, and compatibility of two such descriptions.
 
 namespace {
 
-/// Differs between machines with different memory layouts of numbers.
+/// Returns a number that differs between machines with different memory layouts of numbers.
 std::uint64_t layout_of_this_machine() {
   const std::array<std::byte, 8> order{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
   return std::bit_cast<std::uint64_t>(order) | std::uint64_t{sizeof(void*)} << 32 |
@@ -242,7 +243,7 @@ std::string incompatibility(const v1::Build& mine, std::string_view who, const v
   };
   if (mine.newest_protocol() < theirs.oldest_protocol() ||
       theirs.newest_protocol() < mine.oldest_protocol()) {
-    return concat("the versions do not fit: ",
+    return concat("the versions are incompatible: ",
                   both(concat(mine.version(), " with ", protocols(mine)),
                        concat(theirs.version(), " with ", protocols(theirs))),
                   "; install one version of tutti on all machines");
@@ -260,9 +261,9 @@ std::string incompatibility(const v1::Build& mine, std::string_view who, const v
         "; give each job its own addresses, or all its processes one TUTTI_JOB_ID");
   }
   if (mine.layout() != theirs.layout()) {
-    return concat("numbers lie differently in memory: ",
+    return concat("memory layouts of numbers differ: ",
                   both(concat("layout ", mine.layout()), theirs.layout()),
-                  "; run the job on machines of one kind");
+                  "; run the job on machines of the same kind");
   }
   if (!mine.numerics().empty() && !theirs.numerics().empty() &&
       mine.numerics() != theirs.numerics()) {
@@ -324,9 +325,9 @@ std::string misfit_of(const Announcement& mine, int rank, const Announcement& th
   const std::string who = concat("rank ", rank), whose = concat("rank ", other);
   const std::string reason = refusal_of(mine.build, who, theirs.build, whose);
   if (!reason.empty() || fits_in_size) return reason;
-  return concat("groups of different size met: ", who, " has ", mine.group_size, " ranks, ", whose,
+  return concat("group sizes differ: ", who, " has ", mine.group_size, " ranks, ", whose,
                 " has ", theirs.group_size,
-                "; give all ranks one size, and each group a key prefix of its own");
+                "; give all ranks the same size, and each group its own key prefix");
 }
 
 }  // namespace tutti::internal

@@ -1,11 +1,11 @@
 // Handshake in which two ranks prove that they belong to one job; it does no I/O.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The client sends its hello, the server its own and a proof, the client a proof, and the server a
-// verdict. A *hello* contains a magic number, rank, run and a new nonce. A *proof* is HMAC-SHA256
-// with the job's secret over both hellos and a label per direction, so neither replay nor
-// reflection succeeds. Everything else about a rank is in the store (Announcement), keyed by rank
-// and compared by run.
+// First the client sends its hello, then the server its own hello and a proof, then the client a
+// proof, and finally the server a verdict. A *hello* contains a magic number, rank, run and a new
+// nonce. A *proof* is HMAC-SHA256 with the job's secret over both hellos and a label per direction,
+// so neither replay nor reflection succeeds. All other properties of a rank are in the store
+// (Announcement), keyed by rank and matched by run.
 #pragma once
 
 #include <array>
@@ -35,36 +35,37 @@ struct RankHello {
   std::uint64_t run = 0;
   bool operator==(const RankHello&) const = default;
 };
-inline constexpr std::size_t kRankHelloBytes = 36;  // with magic number and nonce
+inline constexpr std::size_t kRankHelloBytes = 36;  // including magic number and nonce
 inline constexpr std::size_t kProofBytes = 32;
 
-/// One side of a handshake. The caller passes received bytes in and sends bytes_to_send(). Reads
-/// and keeps at most kLongestHandshake bytes. Not thread-safe.
+/// One side of a handshake. The caller passes received bytes to take() and sends bytes_to_send().
+/// Reads and keeps at most kLongestHandshake bytes. Not thread-safe.
 class Handshake {
  public:
   enum class Side { kClient, kServer };
   enum class State {
     kRunning,
     kDone,      // both sides are authenticated
-    kRefused,   // by either side: reason() explains it to the user
-    kStranger,  // not a rank of this version of tutti: drop the connection silently
+    kRefused,   // by either side; see reason()
+    kStranger,  // not a rank of this version: the caller closes silently
   };
 
   Handshake(Side side, RankHello own, JobSecret secret);
 
-  /// Number of bytes to read next; later bytes are not part of the handshake.
+  /// Returns the number of bytes to read next; later bytes are not part of the handshake.
   std::size_t num_awaited() const { return bytes_wanted() - received_.size(); }
-  /// Consumes bytes of the handshake and returns their number; the rest follows it.
+  /// Consumes bytes of the handshake and returns their number; the remaining bytes follow the
+  /// handshake.
   std::size_t take(std::span<const std::byte> bytes);
-  /// Bytes to send now, even after a refusal.
+  /// Returns the bytes to send now; there may be some even after a refusal.
   std::vector<std::byte> bytes_to_send();
 
   State state() const { return state_; }
-  /// The other side's hello, once it has arrived.
+  /// Returns the other side's hello; nullopt before it arrives.
   const std::optional<RankHello>& peer() const { return peer_; }
   const std::string& reason() const { return reason_; }
-  /// Returns true if the other side knows the secret. The server's state stays kRunning until
-  /// decide().
+  /// Returns true if the other side has proven that it knows the secret. The server's state stays
+  /// kRunning until decide().
   bool is_proven() const { return is_proven_; }
   /// Admits or refuses the peer. Called once, by the server.
   void decide(bool accepted);
@@ -93,19 +94,19 @@ class Handshake {
 
 inline constexpr std::size_t kLongestHandshake = kRankHelloBytes + kProofBytes + 1;
 
-// Requirements that two processes must meet to work together.
+// Requirements that two processes of one job must meet.
 
 /// Range of protocol versions that this build speaks.
 inline constexpr std::uint32_t kOldestProtocol = 3, kNewestProtocol = 3;
 
-/// Describes this process.
+/// Returns the description of this process.
 v1::Build make_build(const std::string& job_id, const JobSecret& secret);
 
-/// Returns why two processes are incompatible, naming both values ("chief 0", "rank 2") and the
+/// Returns why two processes ("chief 0", "rank 2") are incompatible, naming both values and the
 /// remedy; "" if they are compatible. Symmetric.
 std::string incompatibility(const v1::Build& mine, std::string_view who, const v1::Build& theirs,
                             std::string_view whose);
-/// Same as incompatibility(), but also compares the jobs' secrets.
+/// Same as incompatibility(), but also compares the secrets of both processes.
 std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Build& theirs,
                        std::string_view whose);
 
@@ -120,11 +121,11 @@ struct Announcement {
   int group_size = 0;
   v1::Build build = {};
 
-  /// Address by which others reach the rank, for messages.
+  /// Returns the address at which other ranks reach the rank, for messages.
   std::string address() const;
 };
 std::string to_text(const Announcement& announcement);
-/// Returns nullopt if the text is not an announcement or has no address.
+/// Parses an announcement. Returns nullopt if the text is not one, or if it has no address.
 std::optional<Announcement> parse_announcement(const std::string& text);
 
 /// Returns why two ranks of a group cannot work together; "" if they can.

@@ -1,4 +1,5 @@
-// Secrets in memory excluded from core dumps, and in files that only their owner can read.
+// Job secrets, which are kept in memory excluded from core dumps, and in files that only their
+// owner can read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/net/job_secret.h"
 
@@ -36,7 +37,7 @@ void check_file(const std::string& path, const internal::FileDescriptor& file) {
     fail(ErrorCode::kInvalidArgument, "job secret: '", path, "' is not a file");
   }
   if ((status.st_mode & 077) != 0) {
-    fail(ErrorCode::kInvalidArgument, "job secret: others may read '", path,
+    fail(ErrorCode::kInvalidArgument, "job secret: other users may read '", path,
          "'; expected mode 0600; run: chmod 600 ", path);
   }
 }
@@ -47,7 +48,7 @@ bool is_any_address(std::string_view host) {
 
 }  // namespace
 
-/// A separate page, excluded from core dumps.
+/// A separate memory page, excluded from core dumps.
 class JobSecret::Page {
  public:
   explicit Page(std::span<const std::byte> bytes) : size_(bytes.size()) {

@@ -1,11 +1,11 @@
-// Leading and following: coordination of the threads that move bytes.
+// Leaders and followers: coordination of the threads that move bytes.
 // SPDX-License-Identifier: Apache-2.0
 //
 // No thread may sleep through the end of its operation. A follower increments followers_ before it
 // checks whether its operation has ended; the thread that ends an operation does so before it reads
 // followers_. Both are sequentially consistent, so one of them sees the other. Likewise the leader
-// sets leader_sleeps_ before it reads wishes_ a last time, and the others increment wishes_ before
-// they read leader_sleeps_.
+// sets leader_sleeps_ before it reads wishes_ a last time, and other threads increment wishes_
+// before they read leader_sleeps_.
 #include "cluster/net/mesh.h"
 
 #include <sched.h>
@@ -26,7 +26,7 @@ using durations::kLastWords, durations::kLinger, durations::kSpin, durations::kY
 
 }  // namespace
 
-/// Held by the leading thread; released on exceptions, too.
+/// Scope in which a thread leads; ends on exceptions, too.
 class Mesh::Leadership {
  public:
   explicit Leadership(Mesh& mesh) : mesh_(mesh) {}
@@ -170,7 +170,7 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  // A thread that tests one operation per peer polls all of them in one system call.
+  // For a thread that tests one operation per peer: polls all peers in one system call.
   if (size() > 2 && Clock::system().now() >= look_again_) {
     poll_peers(TimePoint::min());
     look_again_ = deadline_after(Clock::system().now(), kSpin);
@@ -186,8 +186,8 @@ bool Mesh::may_spin() const {
   return spins_ && num_awake_threads() + 1 <= cores && !BlockedScope::current_thread_holds_token();
 }
 
-/// Returns true if a thread that may not spin should yield its core before it polls again: the rank
-/// that it waits for often runs there.
+/// Returns true if a thread that may not spin should yield its core before it polls again, because
+/// the rank that it waits for often needs this core.
 bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
 
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
@@ -212,19 +212,20 @@ void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   }
 }
 
-/// Reads from one peer without a poll() before.
+/// Reads from one peer without calling poll() first.
 bool Mesh::read_from_peer(int rank) {
   Connection& peer = this->peer(rank);
   if (!peer.is_open()) return false;
   const Connection::IoResult result = peer.move();
   if (result.abort) {
-    // Forwards the abort: a rank that sees this one's connection close must have read the reason.
+    // Forward the abort: a rank must have read the reason before it sees this rank's connection
+    // close.
     abort(*result.abort);
   } else if (result.failure) {
     int no_rank = kNone;
     if (!is_aborted_) lost_peer_.compare_exchange_strong(no_rank, rank);
     peer.fail(*result.failure);
-    // The peer may not have noticed: only this side can detect a damaged message.
+    // Reset, because the peer may not have noticed: only this side can detect a damaged message.
     peer.reset();
   }
   return result.moved || result.failure;
@@ -299,7 +300,7 @@ void Mesh::flush_aborts() noexcept {
       if (peer->flush()) moved = true;
       if (!peer->has_bytes()) continue;
       descriptors.push_back(peer->watched());
-      // Peers' bytes are not read any more, so they must not wake this thread.
+      // Bytes from peers are not read any more, so they must not wake this thread.
       descriptors.back().events = POLLOUT;
     }
     const TimePoint now = Clock::system().now();
@@ -310,7 +311,8 @@ void Mesh::flush_aborts() noexcept {
   }
 }
 
-/// Bytes that the peer's system does not have when a process exits may be lost.
+/// Waits until the systems of all peers have all bytes, which could otherwise be lost when this
+/// process exits.
 void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);

@@ -16,7 +16,7 @@
 namespace tutti::internal {
 
 struct MeshOptions {
-  /// Transport::name().
+  /// Value of Transport::name().
   std::string name = {};
   /// Limit, in bytes, of all messages that arrived before their recv().
   std::size_t bytes_kept = std::size_t{1} << 30;
@@ -25,12 +25,13 @@ struct MeshOptions {
 };
 
 /// Transport in which waiting threads move the bytes. One of them *leads*: it polls all sockets,
-/// first spinning, then asleep in the system. The others follow: they sleep until their operation
-/// has ended or there is no leader, and then one of them leads. Thread-safe.
+/// first spinning, then asleep in the system. The other threads follow: they sleep until their
+/// operation has ended or there is no leader, in which case one of them becomes the leader.
+/// Thread-safe.
 class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
  public:
-  /// `peers` by rank; this rank's entry is unused. If more ranks share this machine than it has
-  /// cores, no thread spins.
+  /// `peers` are by rank; this rank's entry is unused. If this machine has more ranks than cores,
+  /// no thread spins.
   Mesh(int rank, std::vector<ConnectedPeer> peers, MeshOptions options);
 
   int rank() const override { return rank_; }
@@ -40,13 +41,13 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
                              std::span<const std::byte> body) override;
   std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                              std::span<std::byte> body) override;
-  /// Sends the first reason to all peers, even if it came from a peer; later ones have no effect.
+  /// Sends the reason to all peers, even if it came from a peer. Only the first call has an effect.
   void abort(const Error& reason) noexcept override;
   std::optional<int> lost_peer() const override;
   TransportStats stats() const override;
   std::shared_ptr<HostMemory> host_memory() override { return options_.memory; }
-  /// Closes all connections; peers read end-of-file after the written bytes. Lingers until every
-  /// peer's system has all bytes or the peer has exited: at most 2 s, or 0.2 s after an abort.
+  /// Closes all connections; peers read end-of-file after the written bytes. Waits until every
+  /// peer's system has all bytes or the peer has exited, but at most 2 s, or 0.2 s after an abort.
   void close() noexcept;
 
  private:
@@ -58,16 +59,16 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
 
   Connection& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void check(int peer, std::size_t head_bytes, std::size_t body_bytes) const;
-  /// Returns false if the deadline passed first.
+  /// Waits for the end of the operation; returns false if the deadline passes first.
   bool wait(const Operation& operation, int peer, TimePoint deadline);
-  /// Polls once.
+  /// Moves bytes without waiting, unless another thread leads.
   void test(const Operation& operation, int peer);
   void lead(const Operation& operation, int peer, TimePoint deadline);
   bool poll_peers(TimePoint deadline);
   bool read_from_peer(int rank);
   bool may_spin() const;
   static bool may_yield();
-  /// Wakes waiting threads: an operation may have ended.
+  /// Wakes waiting threads, because an operation may have ended.
   void wake_waiters();
   void flush_aborts() noexcept;
   void wait_until_sent(Duration duration) noexcept;
@@ -76,10 +77,10 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   const MeshOptions options_;
   const bool spins_;
   KeptBytes kept_;
-  std::vector<std::unique_ptr<Connection>> peers_;  // by rank; its own is null
+  std::vector<std::unique_ptr<Connection>> peers_;  // by rank; null for this rank
   std::vector<std::uint8_t> is_looked_at_;          // by rank: polled since the last test()
   FileDescriptor wake_event_;
-  // Next poll of all peers by test(); used by the leader.
+  // Time of the next poll of all peers by test(); used by the leader.
   TimePoint look_again_ = TimePoint::min();
 
   Mutex mutex_;
@@ -92,8 +93,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   std::atomic<int> lost_peer_{kNone};
 };
 
-/// Returns a mesh that its users share; it is closed with the last reference. Works may live
-/// longer.
+/// Returns a mesh that closes when its last reference is destroyed. Works may outlive it.
 std::shared_ptr<Transport> shared_mesh(int rank, std::vector<ConnectedPeer> peers,
                                        MeshOptions options);
 

@@ -28,7 +28,8 @@
 namespace tutti::internal {
 namespace {
 
-/// A pod's name resolves once the pod is ready.
+/// Returns true if a later look-up may succeed: a pod's name, for example, resolves only after the
+/// pod is ready.
 bool may_be_known_later(int error) {
   if (error == EAI_AGAIN || error == EAI_MEMORY || error == EAI_SYSTEM) return true;
   return error == EAI_NONAME && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
@@ -38,7 +39,7 @@ struct FreeAddresses {
   void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
 };
 
-/// Calls getaddrinfo() with `flags`. Throws as start_connecting().
+/// Calls getaddrinfo() with `flags`. Throws the errors of start_connecting().
 std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -56,7 +57,7 @@ FileDescriptor open_socket(const addrinfo& address) {
       address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
 }
 
-/// If the socket is not open, errno has the reason.
+/// Returns a listening socket; if it is not open, errno has the reason.
 FileDescriptor try_to_listen(const addrinfo& address) {
   FileDescriptor socket = open_socket(address);
   if (!socket.is_open()) return socket;
@@ -71,7 +72,7 @@ FileDescriptor try_to_listen(const addrinfo& address) {
   return FileDescriptor();
 }
 
-/// Requires: the socket is bound.
+/// Returns the socket's port. Requires: the socket is bound.
 int port_of(const FileDescriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
@@ -100,7 +101,8 @@ FileDescriptor open_local_socket() {
   return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// Returns true for "10.0.0.300": digits and dots that are not an address are not a name either.
+/// Returns true for texts such as "10.0.0.300": digits and dots that form no address are not a host
+/// name, either.
 bool is_no_host(const std::string& host) {
   in_addr address{};
   return host.find_first_not_of("0123456789.") == host.npos &&
@@ -148,7 +150,7 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
   const bool is_port =
       error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
   const bool is_host = !endpoint.host.empty() && !is_no_host(endpoint.host) &&
-                       !endpoint.is_local() &&  // a malformed local name
+                       !endpoint.is_local() &&  // not a malformed local name
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
@@ -196,7 +198,7 @@ Listener listen_locally() {
   FileDescriptor socket = open_local_socket();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // Binding without a name makes the system choose a free one.
+  // Binding without a name makes the system choose a free name.
   if (!socket.is_open() ||
       ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
       ::listen(socket.get(), 1024) != 0) {

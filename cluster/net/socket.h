@@ -18,25 +18,27 @@
 
 namespace tutti::internal {
 
-/// "127.0.0.1:4711" or "[::1]:4711"; host names are resolved. "@0001f" is a local name without
-/// port, visible in one network namespace of this machine and released with its socket.
+/// Address such as "127.0.0.1:4711" or "[::1]:4711"; host names are resolved. "@0001f" is a local
+/// name without a port. It is visible in one network namespace of this machine, and released when
+/// its socket is closed.
 struct Endpoint {
   std::string host;
   int port = 0;
   bool is_local() const { return host.starts_with('@'); }
   std::string to_string() const;
 };
-/// Returns nullopt if the text is not an address.
+/// Parses an address; returns nullopt if the text is not one.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-/// All sockets here are non-blocking and send small messages immediately (TCP_NODELAY).
+/// A listening socket and its address. All sockets of this file are non-blocking and send small
+/// messages immediately (TCP_NODELAY).
 struct Listener {
   FileDescriptor socket;
   Endpoint endpoint;
 };
 /// Parses "host:port" whose port may be 0; returns nullopt for other texts.
 std::optional<Endpoint> parse_listen_address(const std::string& text);
-/// Listens at exactly this address and port (0: a free one). Throws kUnavailable with the address,
+/// Listens at exactly this address and port (0: a free port). Throws kUnavailable with the address,
 /// the system's reason and, if the port is taken, its owner (if visible).
 Listener listen_at(const Endpoint& endpoint);
 /// Throws kInvalidArgument "<where>: expected an address of this machine ..." if listening fails
@@ -44,49 +46,50 @@ Listener listen_at(const Endpoint& endpoint);
 void check_can_listen(const std::string& where, const Endpoint& endpoint);
 /// Listens at a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();
-/// Returns the next connection; not open if there is none.
+/// Accepts the next connection; the result is not open if there is none.
 FileDescriptor accept_from(const FileDescriptor& listener);
 /// Enables keep-alive, which detects within 5 s that the machine of an idle connection does not
 /// respond.
 void enable_keep_alive(const FileDescriptor& socket);
-/// Starts connecting; poll for POLLOUT, then call connect_result(). If the socket is not open, it
-/// failed and errno has the reason. Throws kNotFound if no look-up will find the host, and
-/// kUnavailable if a later one may.
+/// Starts connecting. The caller polls for POLLOUT, then calls connect_result(). If the returned
+/// socket is not open, connecting failed and errno has the reason. Throws kNotFound if the host
+/// does not exist, and kUnavailable if a later look-up may find it.
 FileDescriptor start_connecting(const Endpoint& endpoint);
-/// Returns 0 or the system's errno.
+/// Returns 0 if the socket is connected, else the system's errno.
 int connect_result(const FileDescriptor& socket);
 
 /// Returns true if the error of a read or write is temporary and the connection still works.
 bool is_only_later(int error);
 
 enum class ByteFlow { kOpen, kClosed };
-/// Reads the available bytes, at most `bytes`; sets `count` to their number.
+/// Reads the available bytes into `bytes`; sets `count` to their number.
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
 /// Writes as much as the system accepts.
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
                    std::size_t& count);
 /// Writes a few bytes to the empty buffer of a new connection; returns false if it is broken.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
-/// Sends one byte, with a copy of `attached` if that is open (to a process of this host).
+/// Sends one byte. If `attached` is open, sends a copy of this descriptor, too (to a process of
+/// this host).
 bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
-/// Reads that byte; sets `attached` to the descriptor that came with it.
+/// Reads the byte of send_byte(); sets `attached` to the descriptor that came with it.
 ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached);
 
-/// An attempt to connect.
+/// Result of an attempt to connect.
 struct OpenedConnection {
   FileDescriptor socket = {};          // not open if the attempt failed
-  std::string reason = {};             // of the failure
+  std::string reason = {};             // reason of the failure
   bool is_connection_refused = false;  // connection refused
-  bool is_hopeless = false;  // no such host, or the cause is this machine: waiting cannot help
+  bool is_hopeless = false;  // no such host, or caused by this machine
 };
-/// Same as start_connecting(), but without exceptions: poll for POLLOUT, then call
+/// Same as start_connecting(), but without exceptions. The caller polls for POLLOUT, then calls
 /// finish_opening().
 OpenedConnection begin_opening(const Endpoint& endpoint);
 /// Closes a socket that failed or is connected to itself (simultaneous open).
 void finish_opening(OpenedConnection& opened);
 OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
 
-/// Returns "10.0.0.9", the peer's address without its port, which differs each time.
+/// Returns the peer's address without the port, which differs between connections: "10.0.0.9".
 std::string address_of_peer(const FileDescriptor& socket);
 
 /// Process at the other end of a local connection.
@@ -98,9 +101,9 @@ PeerProcess peer_process(const FileDescriptor& socket);
 
 // Limits for unauthenticated peers.
 
-/// Token bucket per address: `most` connections at once, refilled at `per_second`. An authenticated
-/// peer returns its token, so that a large group on one machine is not slowed down. Keeps at most
-/// kMostAddresses addresses. Not thread-safe.
+/// Limit of connections per address, as a token bucket: `most` connections at once, refilled at
+/// `per_second`. An authenticated peer returns its token, so that a large group on one machine is
+/// not slowed down. Keeps at most kMostAddresses addresses. Not thread-safe.
 class AddressLimit {
  public:
   static constexpr std::size_t kMostAddresses = 1024;
@@ -115,7 +118,7 @@ class AddressLimit {
  private:
   struct Bucket {
     double left = 0;
-    TimePoint at{};  // time of `left`
+    TimePoint at{};  // time at which `left` was computed
   };
   void forget_idle(TimePoint now);
   double left_in(const Bucket& bucket, TimePoint now) const;
@@ -125,8 +128,8 @@ class AddressLimit {
   std::map<std::string, Bucket> buckets_;
 };
 
-/// Logs refused peers: the first one immediately, then one line per pause with the number of the
-/// others. Not thread-safe.
+/// Logs refused peers: the first one immediately, then one line per interval, with the number of
+/// unlogged ones. Not thread-safe.
 class RefusalLog {
  public:
   /// `who` is the server that refuses, such as "control".
@@ -143,8 +146,8 @@ class RefusalLog {
 
 namespace tutti {
 
-/// Cancels a wait for peers (ConnectOptions::interruption). The thread that learns of a lost peer
-/// raises it; waiting threads check about every 20 ms. Thread-safe.
+/// Cancels a wait for peers (ConnectOptions::interruption). The thread that detects a lost peer
+/// raises it; waiting threads check it about every 20 ms. Thread-safe.
 class Interruption {
  public:
   /// Makes every check(), now or later, throw `reason`. Only the first call has an effect.
@@ -152,7 +155,7 @@ class Interruption {
     MutexLock lock(mutex_);
     if (!reason_) reason_ = reason;
   }
-  /// Throws the reason, if one was raised.
+  /// Throws the raised reason, if any.
   void check() const {
     MutexLock lock(mutex_);
     if (reason_) throw Error(*reason_);

@@ -13,7 +13,7 @@
 namespace tutti::internal {
 namespace {
 
-/// The expected form of an invalid address, and a remedy.
+/// Problem with an address: the expected form and a remedy.
 struct AddressProblem {
   std::string expected, remedy;
 };
@@ -37,14 +37,14 @@ std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
   return std::nullopt;
 }
 
-/// Returns nullopt if the address is valid.
+/// Returns the problem with the address; nullopt if it is valid.
 std::optional<AddressProblem> find_address_problem(std::string_view text) {
   constexpr const char* kExpected = "an address host:port";
   if (text.empty()) return {{kExpected, "name a host and a port"}};
   if (text.find("://") != text.npos) {
     return {{kExpected, "leave out the protocol; rpc_layer names it"}};
   }
-  if (text.find(',') != text.npos) return {{kExpected, "write each address as a text of its own"}};
+  if (text.find(',') != text.npos) return {{kExpected, "write each address as a separate text"}};
   const auto parts = split_address(text);
   if (!parts) {
     return {
@@ -60,7 +60,8 @@ std::optional<AddressProblem> find_address_problem(std::string_view text) {
   return find_host_problem(*parts);
 }
 
-/// Requires host:port, unique in the cluster. `paths` maps earlier addresses to their paths.
+/// Throws unless the address is host:port and unique in the cluster. `paths` maps earlier addresses
+/// to their paths.
 void check_address(std::string_view address, const std::string& path,
                    std::map<std::string, std::string>& paths) {
   if (const auto problem = find_address_problem(address)) {
@@ -70,7 +71,7 @@ void check_address(std::string_view address, const std::string& path,
   if (is_new) return;
   fail_place(path, "an address that no other task has",
              concat(shown(Json(address)), ", which is also ", known->second),
-             "give each task a port of its own");
+             "give each task its own port");
 }
 
 std::string describe(const JobCounts& jobs) {

@@ -16,8 +16,8 @@ namespace tutti::internal {
 inline constexpr int kMostTasks = 65536;
 
 /// Returns `cluster` if every address is host:port and unique, and there is at most one chief and
-/// one evaluator. Throws kInvalidArgument, one line that begins with `path` and the position below
-/// it ("SM_HOSTS.worker[1]").
+/// one evaluator. Otherwise throws kInvalidArgument with one line that begins with `path` and the
+/// position below it ("SM_HOSTS.worker[1]").
 const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path);
 
 using JobCounts = std::vector<std::pair<std::string, int>>;
@@ -27,10 +27,10 @@ JobCounts parse_job_counts(std::string_view text, std::string_view source);
 
 struct FilledJobs {
   ClusterSpec cluster;
-  std::optional<Task> own;  // nullopt: the jobs need fewer tasks, and this one is left over
+  std::optional<Task> own;  // nullopt: the jobs do not need this task
 };
 
-/// Assigns the addresses to the jobs in order, each the number that it requests; without jobs all
+/// Assigns the addresses to the jobs in order, as many as each job requests; without jobs all tasks
 /// are workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming `who`
 /// if there are too few addresses.
 FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, int rank,

@@ -16,14 +16,14 @@ namespace {
 
 constexpr const char* kKubernetes = "Kubernetes";
 
-/// "train-worker-1": set "train", job "worker", index 1. "train-1": the name does not contain a
-/// job.
+/// Parts of a pod's name. "train-worker-1" has set "train", job "worker" and index 1. "train-1" has
+/// no job.
 struct PodName {
   std::string set;
   std::optional<std::string> job;
   int index = 0;
 
-  /// Returns the pod name of another task of the set.
+  /// Returns the name of the pod that runs another task of the set.
   std::string of(const Task& task) const {
     return job ? concat(set, "-", task.type, "-", task.index) : concat(set, "-", task.index);
   }
@@ -69,7 +69,8 @@ int port_from(const KubernetesResolverOptions& options, const Environment& envir
   return options.port;
 }
 
-// Without job names the task of a pod is unique only if there is one job.
+// Throws if pod names have no job but there are several jobs, because a pod's task would be
+// ambiguous.
 void check_jobs_have_names(const PodName& own, const internal::JobCounts& jobs) {
   if (own.job || jobs.size() == 1) return;
   internal::fail_place("HOSTNAME", "a pod's name with its job, such as train-worker-0",
@@ -104,7 +105,7 @@ KubernetesResolver::KubernetesResolver(const KubernetesResolverOptions& options,
     internal::fail_place("HOSTNAME",
                          tasks > 0
                              ? concat("a number from 0 to ", tasks - 1, " of ", job)
-                             : concat("a pod of another job than ", job, ", which has no tasks"),
+                             : concat("a pod of a job other than ", job, ", which has no tasks"),
                          concat(task.index), "raise the number of tasks");
   }
   apply({task.type, task.index, options.rpc_layer, {}});

@@ -1,4 +1,4 @@
-// Resolvers for the variables of MPI launchers and of SageMaker.
+// Resolvers that read the environment variables of MPI launchers and of SageMaker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/launcher_resolvers.h"
 
@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// Variables of one family of launchers.
+/// Names of the environment variables of one family of launchers.
 struct Launcher {
   const char* name;
   const char* rank;

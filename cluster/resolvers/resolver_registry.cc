@@ -52,7 +52,7 @@ Registry& registry() {
   return instance;
 }
 
-/// A name in the registry and the reason for choosing it.
+/// The name of a chosen resolver, with the reason for the choice.
 struct Choice {
   const char* name;
   std::string sign;
@@ -70,7 +70,7 @@ Choice choose(const Environment& environment) {
   } kSigns[] = {
       {"TF_CONFIG", "tf_config"},
       {"OMPI_COMM_WORLD_SIZE", "mpi"},
-      {"MPI_LOCALNRANKS", "mpi"},  // mpiexec of MPICH; srun sets PMI_RANK alone
+      {"MPI_LOCALNRANKS", "mpi"},  // mpiexec of MPICH; srun sets only PMI_RANK
       {"SLURM_STEP_TASKS_PER_NODE", "slurm"},
       {"PMI_RANK", "mpi"},
       {"PMIX_RANK", "mpi"},
@@ -85,7 +85,7 @@ Choice choose(const Environment& environment) {
   return {"local", "because no variable names a cluster"};
 }
 
-/// Warns if a launcher whose variables contain no addresses started several copies.
+/// Warns if several copies were started by a launcher whose variables contain no addresses.
 void warn_of_copies(const Environment& environment) {
   const auto copies =
       internal::launched_copies([&](const char* name) { return environment.find(name); });

@@ -10,12 +10,12 @@ namespace tutti {
 
 /// Expands "t02n[13,41-43],login1" to t02n13, t02n41, t02n42, t02n43, login1. Leading zeros are
 /// kept ("n[08-10]": n08, n09, n10); with several brackets the last one varies fastest. `source`
-/// names the text in errors. Throws kInvalidArgument with position, found and expected text;
-/// kResourceExhausted for more than 65536 nodes.
+/// names the text in errors. Throws kInvalidArgument with the position, the found and the expected
+/// text; kResourceExhausted for more than 65536 nodes.
 std::vector<std::string> expand_node_list(std::string_view list,
                                           std::string_view source = "SLURM_STEP_NODELIST");
 
-/// Expands "3(x2),2,1" to 3, 3, 2, 1. Throws as expand_node_list().
+/// Expands "3(x2),2,1" to 3, 3, 2, 1. Throws the errors of expand_node_list().
 std::vector<int> expand_tasks_per_node(std::string_view list,
                                        std::string_view source = "SLURM_STEP_TASKS_PER_NODE");
 

@@ -26,7 +26,7 @@ int require_int(const Environment& environment, std::string_view name, int small
   return *environment.find_int(name, smallest, internal::kMostTasks);
 }
 
-/// Returns the GPUs of this node, by the names that CUDA_VISIBLE_DEVICES uses.
+/// Returns the GPUs of this node, named as in CUDA_VISIBLE_DEVICES.
 std::vector<std::string> gpus_of_node(const SlurmResolverOptions& options,
                                       const Environment& environment) {
   const std::optional<std::string> visible = environment.find("CUDA_VISIBLE_DEVICES");
@@ -47,7 +47,7 @@ std::vector<std::string> gpus_of_node(const SlurmResolverOptions& options,
 
 }  // namespace
 
-/// Placement of the tasks.
+/// Placement of the tasks on nodes.
 struct SlurmResolver::Layout {
   struct Place {
     int node = 0;
@@ -128,7 +128,7 @@ void SlurmResolver::Layout::place_in_blocks() {
   }
 }
 
-// Places one task on each node that has room, round after round.
+// Places tasks in rounds, one on each node that still has room.
 void SlurmResolver::Layout::place_cyclically() {
   const int rounds = *std::ranges::max_element(tasks_per_node);
   for (int slot = 0; slot < rounds; ++slot) {
@@ -231,7 +231,7 @@ bool is_name_character(char c) {
   return internal::has_only_alphanumerics_and("-_.", std::string_view(&c, 1));
 }
 
-/// A text and the position up to which it was read.
+/// Reader of a text, with the position up to which it has read.
 class Reader {
  public:
   Reader(std::string_view text, std::string_view source) : text_(text), source_(source) {}
@@ -290,7 +290,7 @@ std::vector<std::string> read_group(Reader& reader) {
   do {
     const std::string_view first = reader.digits();
     const std::string_view last = reader.take('-') ? reader.digits() : first;
-    if (to_number(last) < to_number(first)) reader.fail("a range that ends after it began");
+    if (to_number(last) < to_number(first)) reader.fail("a range whose end is not below its start");
     const auto count = static_cast<std::size_t>(to_number(last) - to_number(first)) + 1;
     if (numbers.size() + count > kMaxNodes) reader.fail_size();
     for (int number = to_number(first); number <= to_number(last); ++number) {

@@ -1,4 +1,4 @@
-// Parsing of TF_CONFIG, which finds every mistake before any connection is made.
+// Parsing of TF_CONFIG. It finds mistakes before any connection is made.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
@@ -14,11 +14,11 @@ namespace {
 
 using internal::JsonPlace;
 
-constexpr std::size_t kMaxText = 16 << 20;  // several hundred thousand addresses
+constexpr std::size_t kMaxText = 16 << 20;  // room for several hundred thousand addresses
 constexpr int kLargestTaskIndex = 999'999;
 constexpr const char* kExpectedForm = "an object {\"cluster\": ..., \"task\": ...}";
 
-// Other programs add members of their own, so only probable misspellings are rejected.
+// Rejects only probable misspellings, because other programs add their own members.
 template <std::size_t kCount>
 void check_spelling(const JsonPlace& place, const std::array<std::string_view, kCount>& known) {
   for (const Json::Member& member : place.value().as_object()) {
@@ -44,7 +44,7 @@ ClusterSpec read_cluster(const JsonPlace& config) {
                                      place->path());
 }
 
-// tf accepts numbers as types, since job names may look like numbers.
+// Like tf, accepts numbers as types, because job names may look like numbers.
 std::string read_task_type(const JsonPlace& place) {
   constexpr const char* kExpected = "the name of a job";
   if (place.value().is_number()) return place.value().dump();
@@ -63,7 +63,7 @@ Task read_task(const JsonPlace& place) {
           index->index(kLargestTaskIndex, "the task's index, a whole number from 0")};
 }
 
-/// The task of this process, and the paths of its two parts for errors.
+/// The task of this process, with the paths of its type and index for errors.
 struct OwnTask {
   Task task;
   std::string type_path, index_path;
@@ -99,7 +99,7 @@ std::optional<std::string> read_text(const JsonPlace& config, std::string_view n
   return place ? std::optional(place->text(expected)) : std::nullopt;
 }
 
-// "" counts as absent.
+// Reads rpc_layer; "" counts as absent.
 std::string read_rpc_layer(const JsonPlace& config) {
   const std::string layer = read_text(config, "rpc_layer", "a protocol's name").value_or("");
   if (!internal::has_only_alphanumerics_and("+", layer)) {

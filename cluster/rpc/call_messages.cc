@@ -24,11 +24,12 @@ using Wire = google::protobuf::internal::WireFormatLite;
 // Fields that all messages of calls have (calls.proto).
 constexpr int kCall = 1, kHead = 2, kTensorBytes = 3, kError = 4, kTensors = 15;
 
-/// Shorter chunks are cheaper to copy than to reference.
+/// Size below which copying a chunk is cheaper than referencing it.
 constexpr std::size_t kWorthKeeping = 4096;
-/// Shorter chunks are gathered: each slice costs gRPC more than copying so many bytes.
+/// Chunks below this size are gathered, because a slice costs gRPC more than copying that many
+/// bytes.
 constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
-/// Payloads from this size on have left the caches when they are complete.
+/// Size from which the first bytes of a payload are no longer in the caches when it is complete.
 constexpr std::size_t kPastCaches = std::size_t{8} << 20;
 constexpr std::size_t kLongestText = 65536;
 
@@ -64,7 +65,7 @@ v1::CallError to_proto(const Error& error) {
   return proto;
 }
 
-/// The encoded fields before the bytes of the tensors.
+/// The encoded fields of a message before the bytes of the tensors.
 class Front {
  public:
   explicit Front(std::size_t head_bytes) { bytes_.reserve(head_bytes + 64); }
@@ -73,7 +74,7 @@ class Front {
     varint(Wire::MakeTag(field, Wire::WIRETYPE_VARINT));
     varint(value);
   }
-  /// The caller appends the bytes.
+  /// Writes the length of a field; the caller then appends its bytes.
   void length(int field, std::size_t count) {
     varint(Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED));
     varint(count);
@@ -103,13 +104,13 @@ thread_local DeferredRelease* current_owners = nullptr;
 
 DeferredRelease::DeferredRelease() : outer_(std::exchange(current_owners, this)) {}
 DeferredRelease::~DeferredRelease() {
-  current_owners = outer_;  // owners destroyed now may call back
+  current_owners = outer_;  // restored first, because owners may call back
 }
 void DeferredRelease::end(std::shared_ptr<const void> owner) {
   if (current_owners) current_owners->owners_.push_back(std::move(owner));
 }
 
-/// Returns the rest of the current chunk, at most `room` bytes, without a copy.
+/// Returns the unsent bytes of the current chunk, at most `room` bytes, without copying them.
 SharedBytes CallWriter::next_piece(Outgoing& out, std::size_t room) {
   const SharedBytes& piece = out.message.packet.payload[out.piece];
   const auto left = piece.bytes.subspan(out.offset);
@@ -119,7 +120,8 @@ SharedBytes CallWriter::next_piece(Outgoing& out, std::size_t room) {
   return {bytes, piece.owner};
 }
 
-/// Returns the length of a run of short chunks, at most `room`; 0 if there are fewer than two.
+/// Returns the total length of the next consecutive short chunks, at most `room`; 0 if there are
+/// fewer than two.
 std::size_t CallWriter::small_run(const Outgoing& out, std::size_t room) {
   const auto& pieces = out.message.packet.payload;
   std::size_t bytes = 0, piece = out.piece, offset = out.offset;
@@ -172,7 +174,7 @@ grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
   return {slices.data(), slices.size()};
 }
 
-/// A decoded message; the bytes of its tensors are not copied.
+/// The fields of a decoded message; the bytes of its tensors are not copied.
 struct CallReader::Fields {
   std::uint64_t call = 0, tensor_bytes = 0;
   std::vector<std::byte> head;
@@ -194,7 +196,7 @@ struct CallReader::Fields {
   }
 
  private:
-  /// Parses the fields before the bytes of the tensors, and returns the number of those bytes.
+  /// Parses the fields before the bytes of the tensors, and returns the number of these bytes.
   std::uint64_t read_front(CodedInputStream& in) {
     while (const std::uint32_t tag = in.ReadTag()) {
       std::uint32_t length = 0;
@@ -266,11 +268,11 @@ void CallReader::take(const grpc::ByteBuffer& message) {
   if (!call_) {
     begin(fields);
   } else if (fields.call != call_->call || !fields.head.empty() || fields.has_error) {
-    fail_message("another call before the last one is whole");
+    fail_message("another call before the previous one is complete");
   }
   const std::size_t bytes = length_of(fields.tensors);
-  if (bytes > payload_bytes_ - received_) fail_message("more of tensors than was announced");
-  if (bytes == 0 && received_ < payload_bytes_) fail_message("nothing of tensors");
+  if (bytes > payload_bytes_ - received_) fail_message("more bytes of tensors than it announced");
+  if (bytes == 0 && received_ < payload_bytes_) fail_message("no bytes of tensors");
   received_ += bytes;
   if (is_copied_) {
     copy(fields.tensors);
@@ -309,7 +311,8 @@ std::optional<CallMessage> CallReader::next() {
   return std::exchange(call_, std::nullopt);
 }
 
-// Callers and servers; builds are compared as when processes join a job.
+// Descriptions of callers and servers. Builds are compared in the same way as when processes join a
+// job.
 
 namespace {
 

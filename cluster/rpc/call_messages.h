@@ -1,5 +1,5 @@
-// Calls and answers as messages of a stream (calls.proto): heads are protobuf messages, payloads
-// the bytes of `tensors`.
+// Calls and answers as messages of a stream (calls.proto). Heads are protobuf messages; payloads
+// are the bytes of `tensors`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,20 +24,21 @@
 
 namespace tutti::internal {
 
-/// Size of the payload in one message, at most.
+/// Maximum size of the payload in one message.
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-/// Limit of a message: the longest head, a chunk, and their framing.
+/// Maximum size of a message: the longest head, a chunk, and their framing.
 inline constexpr int kLongestMessage = 8 << 20;
 
-/// A request, or an answer: a packet or an error.
+/// A request or an answer. An answer contains a packet or an error.
 struct CallMessage {
   std::uint64_t call = 0;  // 0, with nothing else: the client leaves
   Packet packet = {};
   std::optional<Error> error = {};
 };
 
-/// Delays the destruction of payload owners that gRPC releases on this thread until its own end.
-/// Owners run arbitrary code, which may call back: declare it before a lock.
+/// Scope that delays the destruction of payload owners that gRPC releases on this thread until the
+/// scope ends. Owners run arbitrary code, which may call back, so it must be declared before a
+/// lock.
 class DeferredRelease {
  public:
   DeferredRelease();
@@ -51,7 +52,7 @@ class DeferredRelease {
   DeferredRelease* const outer_;
 };
 
-/// Writes messages. Payloads are not copied, except small chunks.
+/// Writes messages. Copies only small chunks of payloads.
 class CallWriter {
  public:
   void push(CallMessage message) { calls_.push_back({std::move(message)}); }
@@ -61,7 +62,7 @@ class CallWriter {
   grpc::ByteBuffer next(std::vector<CallMessage>& sent) {
     return prepared_ ? *std::exchange(prepared_, std::nullopt) : make(sent);
   }
-  /// Makes the following message while the current one is being sent.
+  /// Makes the next message in advance, while the current one is being sent.
   void prepare(std::vector<CallMessage>& sent) {
     if (!calls_.empty()) prepared_ = make(sent);
   }
@@ -81,17 +82,18 @@ class CallWriter {
   std::optional<grpc::ByteBuffer> prepared_;
 };
 
-/// Reads messages. Copies payloads out of gRPC's memory, chunk by chunk while it is in the caches,
-/// to one buffer: gRPC's memory is scattered and newly allocated per message, and the payload's
-/// user would copy it later. Only an answer that arrived in one message is not copied.
+/// Reads messages. Copies payloads from gRPC's memory to one buffer, chunk by chunk while each is
+/// in the caches. Otherwise the payload's user would copy it later, because gRPC's memory is
+/// scattered and newly allocated per message. An answer that arrives in one message is not copied.
 class CallReader {
  public:
   enum class Side { kServer, kClient };
   CallReader(Side side, std::size_t longest_payload)
       : side_(side), longest_payload_(longest_payload) {}
-  /// Throws kDataLoss if the message is not one of calls.proto: drop the connection.
+  /// Reads a message. Throws kDataLoss if it is not a message of calls.proto; the caller must then
+  /// drop the connection.
   void take(const grpc::ByteBuffer& message);
-  /// Returns the call once it is complete.
+  /// Returns the next complete call; nullopt if there is none.
   std::optional<CallMessage> next();
   void limit_payload(std::size_t longest) { longest_payload_ = longest; }
 
@@ -117,18 +119,18 @@ inline constexpr const char* kServerKey = "tutti-server-bin";
 
 using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
 
-/// Returns "/tutti.v1.ParameterServer/Apply" and so on.
+/// Returns the method's path, such as "/tutti.v1.ParameterServer/Apply".
 const char* path_of(RpcMethod method);
 
 v1::Caller make_caller(const RpcClientOptions& options, std::uint64_t client);
-/// Returns nullopt if the client does not identify itself. Throws kDataLoss if the bytes are not a
-/// Caller.
+/// Returns the Caller in the metadata; nullopt if the client does not identify itself. Throws
+/// kDataLoss if the bytes are not a Caller.
 std::optional<v1::Caller> caller_in(const Metadata& metadata);
 /// Returns why the server refuses this caller; "" if it accepts it.
 std::string refusal_of(const v1::Caller& caller, const RpcServerOptions& options);
 
 v1::CalledServer make_called_server(const RpcServerOptions& options, std::uint64_t run);
-/// Returns nullopt if there is no valid CalledServer.
+/// Returns the CalledServer in the metadata; nullopt if there is no valid one.
 std::optional<v1::CalledServer> called_server_in(const Metadata& metadata);
 
 }  // namespace tutti::internal

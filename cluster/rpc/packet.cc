@@ -1,4 +1,4 @@
-// Ranges of chunked payloads, and payloads in buffers of the host's allocator.
+// Ranges within chunked payloads, and payloads in buffers of the host's allocator.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/packet.h"
 
@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// Deleter that keeps a buffer, and by which buffer_of() recognizes its bytes.
+/// Deleter that keeps a buffer alive. buffer_of() recognizes the buffer's bytes by it.
 struct BufferKeeper {
   BufferRef buffer;
   void operator()(const void*) const {}

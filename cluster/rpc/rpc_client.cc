@@ -1,4 +1,4 @@
-// Implements RpcClient with one stream: connecting, sending, answers and shutdown.
+// Implements RpcClient with one stream: connecting, sending, receiving answers, and shutdown.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_client.h"
 
@@ -28,8 +28,8 @@ TimePoint now() { return Clock::system().now(); }
 
 }  // namespace
 
-/// One stream and its calls; the constructor opens it. gRPC's threads read and write one message at
-/// a time. Thread-safe.
+/// A stream and its calls; the constructor opens the stream. gRPC's threads read and write one
+/// message at a time. Thread-safe.
 class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   /// `what`: see RpcReply.
@@ -48,15 +48,16 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   /// Half-closes the stream and briefly waits for its end.
   ~ClientStream() override;
 
-  /// Waits until the server accepts the stream. Returns false if it refused (wait_for_end() has the
-  /// reason) or the deadline passed.
+  /// Waits until the server accepts the stream. Returns false if the server refuses it
+  /// (wait_for_end() returns the reason) or the deadline passes.
   bool wait_for_welcome(TimePoint deadline) {
     MutexLock lock(mutex_);
     changed_.wait_until(mutex_, deadline,
                         [this]() TUTTI_REQUIRES(mutex_) { return is_welcome_ || !is_open_; });
     return is_welcome_;
   }
-  /// Requires, like the functions below: the server has accepted the stream.
+  /// Returns the server's description. Requires, like the functions below: the server has accepted
+  /// the stream.
   const v1::CalledServer& server() const { return server_; }
 
   std::shared_ptr<RpcReply> start_call(Packet request);
@@ -83,7 +84,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
     MutexLock lock(mutex_);
     return ended_;
   }
-  /// Makes later calls end with `error`. Returns the calls in flight, which the caller must end.
+  /// Makes later calls fail with `error`. Returns the calls in flight, which the caller must end.
   Calls end(const Error& error) TUTTI_REQUIRES(mutex_);
 
   const std::string path_;
@@ -99,10 +100,10 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   bool is_welcome_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_leaving_ TUTTI_GUARDED_BY(mutex_) = false;
   std::string damage_ TUTTI_GUARDED_BY(mutex_);  // error of an unreadable message
-  Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered
+  Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered calls
   std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error of later calls
-  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason
+  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason; nullopt while it works
 };
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {
@@ -266,10 +267,10 @@ void ClientStream::take_over(ClientStream& broken) {
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
 
-/// No answer is accepted once the destructor has returned.
+/// Accepts no answer after it has returned.
 ClientStream::~ClientStream() {
   const Error cancelled(ErrorCode::kCancelled,
-                        concat("rpc: ", *what_, ": the client was ended before the answer came"));
+                        concat("rpc: ", *what_, ": the client ended before the answer arrived"));
   Calls calls;
   bool leaves = false;
   {

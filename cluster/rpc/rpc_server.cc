@@ -32,16 +32,16 @@ class ServerCore;
 
 namespace {
 
-/// The receiving thread itself handles smaller calls.
+/// Largest payload, in bytes, of a call that the receiving thread itself handles.
 constexpr std::size_t kSmallPayload = 65536;
-/// Limit of a stream's queued calls, at which reading pauses.
+/// Number of queued calls of a stream at which reading pauses.
 constexpr std::size_t kMostQueued = 8;
 constexpr std::size_t kMostStreams = 4096;
 
 }  // namespace
 
 /// A client's stream of calls, which the handler receives one at a time in order. gRPC's threads
-/// call On...(), one at a time each for reads and for writes. Thread-safe.
+/// call On...(): one thread at a time for reads, and one for writes. Thread-safe.
 class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public std::enable_shared_from_this<ServerStream> {
  public:
@@ -52,13 +52,13 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
         longest_payload_(longest_payload),
         reader_(CallReader::Side::kServer, longest_payload) {}
 
-  /// Accepts the client and reads its messages. `earlier` are streams of the same client, whose
+  /// Accepts the client and reads its messages. `earlier`: older streams of the same client, whose
   /// calls are handled first.
   void serve(RpcHandler& handler, RpcPeer peer, std::vector<std::shared_ptr<ServerStream>> earlier);
-  /// Ends the stream: the server does not accept this client.
+  /// Ends the stream of a client that the server does not accept.
   void refuse(const Error& error) { end(to_status(context_, error)); }
   void cancel();
-  /// Waits for the thread, if any. Requires: the core has removed the stream.
+  /// Waits for the stream's thread, if there is one. Requires: the core has removed the stream.
   void join() { worker_.reset(); }
 
   void OnReadDone(bool ok) override;
@@ -124,7 +124,7 @@ class ServerCore {
   /// Removes a stream that has ended.
   void remove(const std::shared_ptr<ServerStream>& stream);
   void note_refusal(const std::string& reason);
-  /// Cancels all streams, current and later ones; shut gRPC's server down next.
+  /// Cancels all current and later streams. The caller then shuts gRPC's server down.
   void cancel_all();
   bool is_ending() const {
     MutexLock lock(mutex_);
@@ -143,7 +143,7 @@ class ServerCore {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  /// Streams with the numbers of their clients; 0: unknown.
+  /// Streams with the numbers of their clients; 0 if unknown.
   std::map<std::shared_ptr<ServerStream>, std::uint64_t> streams_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<ServerStream>> ended_ TUTTI_GUARDED_BY(mutex_);
   RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"rpc"};
@@ -185,7 +185,7 @@ class ServerStream::Call final : public RpcCall {
   void check_unanswered() const {
     if (!is_answered_) return;
     tutti::fail(ErrorCode::kFailedPrecondition, "RpcCall: the call of ", peer(),
-                " has its answer; expected one answer per call");
+                " already has an answer; expected one answer per call");
   }
 
   const std::shared_ptr<ServerStream> stream_;
@@ -256,8 +256,8 @@ void ServerStream::dispatch(const std::shared_ptr<Call>& call) {
   }
 }
 
-/// Waits for the client's earlier streams, because a call of a broken connection may be repeated on
-/// the next one, and the original must not be executed after its repetition.
+/// Waits for the client's earlier streams: a call of a broken connection may be repeated on the
+/// next one, and the original must not be executed after its repetition.
 void ServerStream::wait_for_earlier() {
   std::vector<std::shared_ptr<ServerStream>> earlier;
   {
@@ -269,7 +269,8 @@ void ServerStream::wait_for_earlier() {
   earlier_.clear();
 }
 
-/// Runs on a separate thread, because large calls and waiting would block gRPC's threads.
+/// Handles queued calls. Runs on a separate thread, because large calls and waiting would block
+/// gRPC's threads.
 void ServerStream::work() {
   wait_for_earlier();
   for (;;) {
@@ -288,7 +289,7 @@ void ServerStream::work() {
     }
     if (reads_on) StartRead(&incoming_);
     if (!core_.is_ending()) dispatch(call);
-    call.reset();  // answers a dropped call now
+    call.reset();  // if the handler dropped the call, this answers it
   }
   leave();
 }
@@ -315,7 +316,7 @@ void ServerStream::leave() {
   core_.remove(shared_from_this());
 }
 
-// Sending answers, and ending the stream, which must happen exactly once.
+// Sending answers, and ending the stream exactly once.
 
 void ServerStream::OnCancel() {
   bool ends = false;
@@ -323,7 +324,7 @@ void ServerStream::OnCancel() {
     MutexLock lock(mutex_);
     is_cancelled_ = true;
     ends = is_half_closed_ ||
-           std::exchange(is_paused_, false);  // otherwise the reading thread notices
+           std::exchange(is_paused_, false);  // otherwise the reading thread detects it
   }
   if (ends) end(grpc::Status::CANCELLED);
 }
@@ -376,7 +377,7 @@ void ServerStream::OnWriteDone(bool ok) {
   CallWriter unsent;
   const DeferredRelease later;
   MutexLock lock(mutex_);
-  if (!ok) std::swap(unsent, writer_);  // the reading side notices, too
+  if (!ok) std::swap(unsent, writer_);  // the reading side detects it, too
   write_next(sent);
 }
 
@@ -413,7 +414,7 @@ void ServerStream::OnDone() {
 namespace {
 
 /// Converts gRPC's "ipv4:127.0.0.1:4711" to "127.0.0.1:4711" and "ipv6:%5B::1%5D:4711" to
-/// "[::1]:4711"; returns "" within a machine.
+/// "[::1]:4711"; returns "" for a peer on this machine.
 std::string address_of(const std::string& peer) {
   if (!peer.starts_with("ipv4:") && !peer.starts_with("ipv6:")) return "";
   std::string address = peer.substr(5);
@@ -456,9 +457,9 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
     streams_.emplace(stream, 0);
   }
   try {
-    if (is_ending) fail(ErrorCode::kUnavailable, options_.self, ": the server ends");
+    if (is_ending) fail(ErrorCode::kUnavailable, options_.self, ": the server is shutting down");
     if (is_full) {
-      fail(ErrorCode::kUnavailable, options_.self, ": has ", kMostStreams, " clients");
+      fail(ErrorCode::kUnavailable, options_.self, ": already has ", kMostStreams, " clients");
     }
     if (!handlers_.contains(method)) {
       fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));
@@ -493,7 +494,8 @@ RpcPeer ServerCore::peer_of(const grpc::CallbackServerContext& context) const {
   return peer;
 }
 
-/// Cancels and returns the client's earlier streams, which are broken, since it opened this one.
+/// Cancels and returns the client's earlier streams. They are broken, because the client opened
+/// this one.
 std::vector<std::shared_ptr<ServerStream>> ServerCore::end_earlier(
     const std::shared_ptr<ServerStream>& stream, std::uint64_t client) {
   std::vector<std::shared_ptr<ServerStream>> earlier;
@@ -536,7 +538,7 @@ namespace tutti {
 namespace {
 
 using internal::ServerCore;
-/// Raw messages: CallReader parses the heads and does not copy the tensors.
+/// Raw messages, because CallReader parses the heads itself and does not copy the tensors.
 using Stream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class ParameterServerService final

@@ -16,21 +16,21 @@
 
 namespace tutti {
 
-/// The calling client: a task of the job, or "client 0" if it did not identify itself (a tool in
-/// another language, for example).
+/// The calling client: a task of the job, or "client 0" if it does not identify itself (for example
+/// a tool in another language).
 struct RpcPeer {
   MemberTask task = {};
   std::uint64_t incarnation = 0;  // restarts of the task before this process
   std::uint64_t client = 0;       // random; see RpcClientOptions::client
-  std::string address = {};       // for messages
-  /// Returns "worker 1 (192.0.2.7:4711)", or "worker 1" within a machine.
+  std::string address = {};       // for error messages
+  /// Returns "worker 1 (192.0.2.7:4711)", or "worker 1" if it is on this machine.
   std::string to_string() const {
     return address.empty() ? task.to_string() : concat(task, " (", address, ")");
   }
 };
 
-/// A request to be answered once, from any thread, at any time. Dropping it unanswered answers with
-/// kInternal. Answers to disconnected callers are dropped.
+/// A request, which must be answered once, from any thread and at any time. Dropping it without an
+/// answer answers it with kInternal. Answers to disconnected callers are dropped.
 class RpcCall {
  public:
   virtual ~RpcCall() = default;
@@ -41,18 +41,19 @@ class RpcCall {
   virtual void fail(const Error& error) = 0;
 };
 
-/// Handles the calls of a server.
+/// Handler of a server's calls.
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
   /// Handles a call. Calls of one client arrive in the order of RpcClient::start(), one at a time,
-  /// even across connections; different clients call concurrently. Return soon, since later calls
-  /// of the client wait (keep the call to answer later). Do not wait for other calls: this thread
-  /// may be the one that receives their answers. Exceptions are sent as answers.
+  /// even across connections; different clients call concurrently. It must return soon, because
+  /// later calls of the client wait; it may keep the call and answer it later. It must not wait for
+  /// other calls, because this thread may be the one that receives their answers. Exceptions are
+  /// sent as answers.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// Called after the last call of a client that closed its connection.
   virtual void client_left(const RpcPeer&) {}
-  /// Same as client_left(), but after the connection broke. Default: calls client_left().
+  /// Same as client_left(), but called after the connection broke. By default calls client_left().
   virtual void client_lost(const RpcPeer& peer) { client_left(peer); }
 };
 
@@ -60,7 +61,8 @@ class RpcHandler {
 using RpcHandlers = std::map<RpcMethod, RpcHandler*>;
 
 struct RpcServerOptions {
-  /// Address of this machine; port 0: a free one. Must be loopback without a secret or TLS.
+  /// Address of this machine; port 0 selects a free port. Without a secret or TLS it must be
+  /// loopback.
   std::string address = "127.0.0.1:0";
   MemberTask self = {"ps", 0, ""};
   std::uint64_t incarnation = 0;
@@ -71,11 +73,11 @@ struct RpcServerOptions {
   std::size_t longest_payload = std::size_t{4} << 30;
 };
 
-/// A running server with health checking and reflection. Methods without a handler answer
-/// UNIMPLEMENTED. No handler function runs after the destructor. Thread-safe.
+/// A running server with health checking and reflection. Calls of methods without a handler fail
+/// with UNIMPLEMENTED. No handler function runs after the destructor. Thread-safe.
 class RpcServer {
  public:
-  /// Throws as ControlServer::start().
+  /// Throws the errors of ControlServer::start().
   static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandlers handlers);
   ~RpcServer();
   /// Returns "grpc://127.0.0.1:4711".

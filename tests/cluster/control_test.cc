@@ -249,7 +249,7 @@ TEST_F(Control, DepartedProcessJoinsNextServerHostedByMember) {
   const std::string target = server_->target();
   EXPECT_ERROR((void)connect_control(target, tasks_of(2).back(), {.timeout = 1s}),
                kDeadlineExceeded,
-               "the server of the strategy before, which worker 0 has not left yet");
+               "the server of the previous strategy, which worker 0 has not left yet");
   host.reset();
   server_.reset();
   options.address = target.substr(std::string_view("grpc://").size());

@@ -168,7 +168,7 @@ TEST(Handshake, RefusesRankThatDiffersFromStore) {
   for (const Handshake& end : {ends.client, ends.server}) {
     EXPECT_EQ(end.state(), Handshake::State::kRefused);
     EXPECT_TRUE(end.is_proven());
-    EXPECT_EQ(end.reason(), "this is not the rank 2 that the store has");
+    EXPECT_EQ(end.reason(), "this is not the rank 2 that is in the store");
   }
 }
 
@@ -185,7 +185,7 @@ TEST(Announcement, MismatchNamesBothSides) {
   other.build.set_version("tutti 9.0.0");
   other.build.set_oldest_protocol(7);
   other.build.set_newest_protocol(9);
-  expect_reason(other, concat("the versions do not fit: rank 0 has ", same.build.version(),
+  expect_reason(other, concat("the versions are incompatible: rank 0 has ", same.build.version(),
                               " with protocol versions 3 to 3, rank 2 has tutti 9.0.0 with "
                               "protocol versions 7 to 9; install one version of tutti on all "
                               "machines"));
@@ -198,11 +198,11 @@ TEST(Announcement, MismatchNamesBothSides) {
   expect_reason(other, "two jobs met: rank 0 has the job id 'job-1', rank 2 has 'job-2'; give");
   other = same;
   other.build.set_layout(~same.build.layout());
-  expect_reason(other, "numbers lie differently in memory");
+  expect_reason(other, "memory layouts of numbers differ");
   other = {.group_size = 4, .build = same.build};
   expect_reason(other,
-                "groups of different size met: rank 0 has 3 ranks, rank 2 has 4; give all "
-                "ranks one size");
+                "group sizes differ: rank 0 has 3 ranks, rank 2 has 4; give all "
+                "ranks the same size");
   const JobSecret secret = JobSecret::generate();
   other = {.group_size = 3, .build = make_build("job-1", secret)};
   expect_reason(other,
@@ -224,7 +224,7 @@ TEST(Handshake, UnknownProtocolIsDetectedAtFirstByte) {
     Handshake client(Handshake::Side::kClient, kClient, {});
     client.take(bytes_of(words));
     EXPECT_EQ(client.state(), Handshake::State::kStranger) << words;
-    EXPECT_EQ(client.reason(), "the process that answered is not of this version of tutti");
+    EXPECT_EQ(client.reason(), "the process that answered is not a rank of this version of tutti");
   }
 }
 
@@ -250,7 +250,7 @@ TEST(JobSecret, RefusesPubliclyReadableAndTooShortFiles) {
   std::ofstream(path) << "short";
   ::chmod(path.c_str(), 0644);
   EXPECT_INVALID((void)JobSecret::from_file(path),
-                 "others may read '" + path + "'; expected mode 0600; run: chmod 600 " + path);
+                 "other users may read '" + path + "'; expected mode 0600; run: chmod 600 " + path);
   ::chmod(path.c_str(), 0600);
   EXPECT_INVALID((void)JobSecret::from_file(path), path,
                  "expected 32 to 4096 bytes, got 5; try: head -c");
@@ -379,10 +379,10 @@ TEST(Acceptor, RefusalNamesDifferingJobGroupOrNumerics) {
   };
   const std::vector<Case> cases{
       {"two jobs met", [](Announcement& other) { other.build.set_job_id("other job"); }},
-      {"groups of different size met", [](Announcement& other) { other.group_size = 3; }, true},
+      {"group sizes differ", [](Announcement& other) { other.group_size = 3; }, true},
       {"results would differ in bits",
        [](Announcement& other) { other.build.set_numerics("other numerics"); }, true},
-      {"this is not the rank 1 that the store has", [](Announcement& other) { ++other.run; }},
+      {"this is not the rank 1 that is in the store", [](Announcement& other) { ++other.run; }},
   };
   for (const Case& each : cases) {
     Serving rank(each.change);

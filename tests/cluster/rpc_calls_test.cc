@@ -480,10 +480,10 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
   more.set_call(1);
   more.set_tensors("123456");
   refuse({request.SerializeAsString(), more.SerializeAsString()}, Side::kServer,
-         "more of tensors than was announced");
+         "more bytes of tensors than it announced");
   more.set_tensors("");
   refuse({request.SerializeAsString(), more.SerializeAsString()}, Side::kServer,
-         "nothing of tensors");
+         "no bytes of tensors");
   more.set_call(2);
   more.set_tensors("12345");
   refuse({request.SerializeAsString(), more.SerializeAsString()}, Side::kServer, "another call");

@@ -376,8 +376,8 @@ TEST(TcpChaos, AdvertisedAddressOverridesListenAddress) {
   EXPECT_EQ(ranks[1].line, concat("rank 1 of 2: rank 0: tcp ", outside.endpoint()));
   EXPECT_GE(outside.num_passed(), 2000u);
   InProcessStore none;
-  EXPECT_INVALID(connect_by_tcp(0, 1, none, {.listen_at = "5000"}), "where to listen", "host:port",
-                 "'5000'");
+  EXPECT_INVALID(connect_by_tcp(0, 1, none, {.listen_at = "5000"}), "address to listen at",
+                 "host:port", "'5000'");
 }
 
 TEST(TcpChaos, SlowAndTricklingConnectionsAreTolerated) {

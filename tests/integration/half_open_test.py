@@ -22,7 +22,7 @@ STEPS = 600
 GOAL = 2.5  # for a control connection
 DATA_GOAL = 5.5
 DATA_IS_GONE = r"worker \d+: .*tcp: rank \d .* disconnected: "
-CONTROL_IS_BACK = r"control: worker 1 received nothing from the control server .* has another connection now"
+CONTROL_IS_BACK = r"control: worker 1 received nothing from the control server .* and opened another connection"
 NAMED = r"^\[worker-0\]: .*control: worker 1 \(.*\) is silent: no heartbeat for"
 
 

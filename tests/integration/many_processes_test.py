@@ -19,7 +19,7 @@ from processes import Job, end_with, load, parse, require  # noqa: E402
 
 STEPS = 3
 # Does not include "died", because the first process that finishes ends the others.
-VERDICTS = re.compile(r"tries again|is silent|did not (come|answer|reach)|gave up")
+VERDICTS = re.compile(r"(tries|trying) again|is silent|did not (come|answer|reach)|gave up")
 CONNECTED = re.compile(r"^\[worker-\d+\]: \S+ info: workers: rank (\d+) of \d+", re.MULTILINE)
 
 

@@ -72,7 +72,7 @@ class Launchers(unittest.TestCase):
                 self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 2: sum 3" for i in range(2)})
                 way = "shared memory" if limit > 1 << 20 else "tcp"
                 self.assertRegex(result.stderr, rf"rank 0 of 2: rank 1: {way} ")
-                self.assertEqual("uses TCP alone: shm: " in result.stderr, way == "tcp", result.stderr)
+                self.assertEqual("uses only TCP: shm: " in result.stderr, way == "tcp", result.stderr)
 
     def test_log_file_at_size_limit_ends_no_worker(self):
         config = {"cluster": {"worker": ["127.0.0.1:4000"]}, "task": {"type": "worker", "index": 0}}
