@@ -1,4 +1,4 @@
-// Augmentation with random numbers keyed by sample, mixup and CutMix.
+// Augmentation with random numbers that are keyed by sample; mixup and CutMix.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/augment.h"
 
@@ -81,7 +81,7 @@ Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptio
 
 namespace {
 
-// Stream numbers of a batch, far from those that augment_images() uses.
+// Stream numbers for a batch, far from those that augment_images() uses.
 constexpr std::uint64_t kPartnersStream = std::uint64_t{1} << 40;
 constexpr std::uint64_t kWeightStreams = std::uint64_t{2} << 40;  // + row
 constexpr std::uint64_t kBoxStreams = std::uint64_t{3} << 40;     // + row
@@ -104,7 +104,7 @@ std::vector<double> draw_weights(std::int64_t rows, double alpha, const SampleRa
   return weights;
 }
 
-/// Returns w * x + (1 - w) * (x of the partner), row by row.
+/// Returns w * x + (1 - w) * (x of the partner) for each row.
 Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vector<double>& weights,
                 std::string_view who, const std::string& name) {
   internal::require(
@@ -148,7 +148,7 @@ struct Box {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 };
 
-/// Returns a rectangle of about `share` of the pixels around a random one, clipped to the image.
+/// Returns a rectangle around a random pixel that covers about `share` of the image, clipped to it.
 Box draw_box(std::int64_t height, std::int64_t width, double share, const RandomStream& random) {
   const double side = std::sqrt(share);
   const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height)) / 2;
@@ -169,7 +169,8 @@ void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t
   }
 }
 
-/// Copies the boxes of the partners and sets the weights to the shares of own pixels.
+/// Copies a box from each row's partner; sets the weights to the share of pixels that remain the
+/// row's own.
 Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<double>& weights,
                 const SampleRandom& random) {
   const std::int64_t height = images.shape()[1], width = images.shape()[2];
@@ -236,12 +237,12 @@ namespace tutti::internal {
 // The beta distribution, from two gamma distributions.
 
 // Try t of gamma variable g uses block 2 (kTries g + t) for a normal number and the next block for
-// a uniform one; the blocks after those of both variables serve small shapes. Only the key
+// a uniform number. Small shapes use the blocks after those of both variables. Only the key
 // determines which blocks are used.
 
 namespace {
 
-/// A try fails with a probability of at most 1/20, for every shape.
+/// Maximum number of tries. A try fails with a probability of at most 1/20, for every shape.
 constexpr std::uint64_t kTries = 64;
 
 /// Returns a uniform number in (0, 1], from block `block` of the stream.
@@ -249,7 +250,7 @@ double uniform_of_block(const RandomStream& random, std::uint64_t block) {
   return 1.0 - random.uniform64(2 * block);
 }
 
-/// Returns a gamma variable of a shape of at least 1.
+/// Returns a gamma variable with a shape of at least 1.
 double large_gamma(const RandomStream& random, std::uint64_t variable, double shape) {
   const double d = shape - 1.0 / 3.0;
   const double c = 1.0 / std::sqrt(9.0 * d);
@@ -266,8 +267,8 @@ double large_gamma(const RandomStream& random, std::uint64_t variable, double sh
   return d;  // the median, about once in 20^64 calls
 }
 
-/// Returns the logarithm of a gamma variable, as small shapes give numbers too small for a double.
-/// G(shape) is G(shape + 1) * U^(1 / shape).
+/// Returns the logarithm of a gamma variable, because variables with a small shape may be too small
+/// for a double. G(shape) is G(shape + 1) * U^(1 / shape).
 double log_gamma_variable(const RandomStream& random, std::uint64_t variable, double shape) {
   if (shape >= 1.0) return std::log(large_gamma(random, variable, shape));
   const double u = uniform_of_block(random, 4 * kTries + variable);

@@ -17,12 +17,12 @@ namespace tutti {
 
 namespace {
 
-/// Returns the shard `part` of the shard `whole`.
+/// Returns the shard that is shard `part` of the shard `whole`.
 PassShard shard_of(const PassShard& whole, const PassShard& part) {
   return {whole.count * part.count, whole.index + part.index * whole.count};
 }
 
-/// Source of the elements that Iterator(below, shard) yields.
+/// Source whose iterators are Iterator(iterator over the source below, shard).
 template <class Iterator>
 class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, PassShard> {
  public:
@@ -59,7 +59,7 @@ class ShardIterator : public internal::ForwardingIterator {
 
  protected:
   std::int64_t count_;
-  std::int64_t foreign_;  // elements of other shards before our next one
+  std::int64_t foreign_;  // elements of other shards before this shard's next one
 };
 
 }  // namespace
@@ -75,10 +75,11 @@ Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
 
 namespace {
 
-/// Number of files of each first source of a pipeline; nullopt if unknown.
+/// Number of files of each source at the start of a pipeline; nullopt if unknown.
 using FileCounts = std::vector<std::optional<std::int64_t>>;
 
-// Returns true if all first sources read files.
+// Returns true if all sources at the start of the pipeline read files; appends their numbers of
+// files.
 bool find_files(const DatasetSource& source, FileCounts& counts) {
   if (const auto files = source.files()) {
     counts.push_back(files->count);
@@ -91,7 +92,7 @@ bool find_files(const DatasetSource& source, FileCounts& counts) {
 }
 
 /// Source over the files of one worker. Elements of different workers have different numbers,
-/// although no worker knows how many elements the files of the others hold.
+/// although no worker knows how many elements the files of other workers contain.
 class WorkerFilesSource : public internal::SourceWith<WorkerFilesSource, PassShard> {
  public:
   using SourceWith::SourceWith;
@@ -133,17 +134,17 @@ class DataShardIterator : public ShardIterator {
 
   void skip(std::int64_t count) override {
     if (count < 1) return;
-    if (seen_ > 0) {  // within the first round: rare, after an exception
+    if (seen_ > 0) {  // rare: an exception interrupted the first round
       ElementIterator::skip(count);
       return;
     }
-    // Skipped elements were yielded before, when the first round was checked.
+    // skip() resumes an earlier pass, in which the first round was already checked.
     ShardIterator::skip(count);
     seen_ = count_;
   }
 
  private:
-  // Reads one element at a time, so that an exception loses no other.
+  // Reads the first round, one element at a time, so that an exception loses only one element.
   void inspect_first_round() {
     const std::int64_t place = seen_++;
     std::optional<Element> element = below().next();
@@ -163,7 +164,8 @@ class DataShardIterator : public ShardIterator {
   std::optional<Element> first_;
 };
 
-// prefetch() at the end stays there, as in tf, and then holds only this worker's elements.
+// Inserts the shard before a prefetch() at the end, as tf does, so that it reads only this worker's
+// elements.
 SourcePtr with_data_shard(const SourcePtr& source, const PassShard& part) {
   if (!internal::only_reads_ahead(*source)) {
     return std::make_shared<ShardSource<DataShardIterator>>(source, part);
@@ -187,7 +189,7 @@ AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
   std::int64_t fewest = kInfinite;
   for (const auto& count : counts) {
     if (!count) {
-      return {AutoShardPolicy::kData, "it is not known before how many files the dataset reads"};
+      return {AutoShardPolicy::kData, "the number of files that the dataset reads is unknown"};
     }
     if (*count != kInfinite) fewest = fewest == kInfinite ? *count : std::min(fewest, *count);
   }
@@ -212,7 +214,7 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
         concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason);
     if (choice.policy == AutoShardPolicy::kData && num_workers > 1) {
       log_warning(concat(line, "; every worker reads everything and keeps one of ", num_workers,
-                         " elements; where that is meant, name AutoShardPolicy::kData"));
+                         " elements; where that is intended, use AutoShardPolicy::kData"));
     } else {
       log_info(line);
     }
@@ -221,10 +223,10 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
   if (policy == AutoShardPolicy::kFile && !internal::begins_at_files(dataset.source())) {
     fail(ErrorCode::kNotFound,
          "auto_shard: policy FILE: expected a dataset that begins at files, in all its parts, such "
-         "as tfrecord_dataset(), got another source, or an unknown one; use "
+         "as tfrecord_dataset(), got another or an unknown source; use "
          "AutoShardPolicy::kData, or kAuto");
   }
-  return {policy, "it was named"};
+  return {policy, "the caller chose it"};
 }
 
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy) {

@@ -66,8 +66,9 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
 }
 
 /// Returns one element whose component i stacks component i of all elements along a new first axis:
-/// n elements of shape [...] give [n, ...]. Requires: at least one element. Throws kInvalidArgument
-/// naming `who`, the component and both shapes (or dtypes, devices, name lists) if two differ.
+/// n elements of shape [...] give [n, ...]. Requires: at least one element. If two elements differ
+/// in a shape, dtype, device or in their names, throws kInvalidArgument naming `who`, the component
+/// and both values.
 Element stack_elements(std::span<const Element> elements, std::string_view who) {
   TUTTI_CHECK(!elements.empty(), "stack_elements: no elements");
   for (std::size_t i = 1; i < elements.size(); ++i) {
@@ -242,7 +243,7 @@ struct Packing {
   PackOptions options;
 };
 
-/// Returns the numbers of an element, which must be its only component.
+/// Returns the only component of an element, which must contain token numbers.
 Tensor numbers_in(const Element& element) {
   const bool is_index =
       element.size() == 1 && element[0].rank() == 1 &&
@@ -278,7 +279,7 @@ class PackIterator : public ElementIterator {
   }
 
  private:
-  /// Reads numbers until there are enough for another row; returns false at the end.
+  /// Reads numbers until there are enough for the next row; returns false at the end.
   bool fill() {
     const std::int64_t wanted = packing_.length + (packing_.options.next_as_labels ? 1 : 0);
     while (size() - begin_ < wanted) {
@@ -298,7 +299,8 @@ class PackIterator : public ElementIterator {
 
   std::int64_t size() const { return static_cast<std::int64_t>(numbers_.size()); }
 
-  /// Drops numbers before the next row, which may begin after all that were read (shift > length).
+  /// Drops numbers before the next row. If shift > length, this row may begin after all numbers
+  /// read so far.
   void drop_used() {
     const std::int64_t used = std::min(begin_, size());
     numbers_.erase(numbers_.begin(), numbers_.begin() + used);

@@ -23,7 +23,7 @@ using internal::CsvSchema;
 
 constexpr std::int64_t kAllRows = INT64_MAX;
 
-/// Components of elements: one per field, or features and label.
+/// Layout of an element's components: one per field, or features and label.
 struct Components {
   std::vector<std::string> names;
   std::vector<DType> dtypes;
@@ -51,7 +51,7 @@ Components components_of(const CsvSchema& schema) {
   return components;
 }
 
-/// Collects the bytes of rows and makes an element of them.
+/// Collects the bytes of rows and makes an element from them.
 class RowBuffer {
  public:
   explicit RowBuffer(const CsvSchema& schema)
@@ -60,14 +60,15 @@ class RowBuffer {
     names_ = Element(std::move(tensors), components_.names);
   }
 
-  /// Adds a record. If it throws, it has added an unknown part: clear() must follow.
+  /// Adds a record. If it throws, part of the record may have been added, and clear() must be
+  /// called.
   void add(const CsvRecord& record, const std::string& source) {
     for (std::size_t i = 0; i < schema_.fields.size(); ++i) {
       append_value(schema_, schema_.fields[i], record, source, bytes_[components_.component_of[i]]);
     }
   }
 
-  /// Returns an element of all added rows or, without `rows`, of the only one.
+  /// Returns an element with all added rows; without `rows`, an element of the only row.
   Element element(std::optional<std::int64_t> rows) const {
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
@@ -88,7 +89,7 @@ class RowBuffer {
   const CsvSchema& schema_;
   Components components_;
   std::vector<std::string> bytes_;  // bytes of each component
-  Element names_;                   // holds the names, which all elements share
+  Element names_;                   // contains the names, which all elements share
 };
 
 class CsvElements : public internal::FileElements {
@@ -203,7 +204,7 @@ void CsvReader::refuse(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, source(), ":", line, ": ", parts...);
 }
 
-// The record may never end, so its end is not searched for.
+// Throws for a record that is too long. Does not search for its end, because it may never end.
 void CsvReader::require_short(const CsvRecord& record) {
   if (too_long_ == 0) {
     if (record.text_.size() + record.ends_.size() < dialect_.max_line_bytes) return;
@@ -254,7 +255,7 @@ CsvReader::Stop CsvReader::read_plain(CsvRecord& record) {
     if (is_stop(byte)) return stop_at(byte);
     if (byte == '"' && dialect_.quotes) {
       refuse("field ", record.size() + 1,
-             ": expected a quote at the begin of a field only, got one within; write the "
+             ": expected a quote only at the start of a field, got one within; write the "
              "field as \"...\" with \"\" for the quote, or CsvOptions::quotes = false");
     }
     require_short(record);
@@ -273,14 +274,14 @@ CsvReader::Stop CsvReader::read_quoted(CsvRecord& record) {
     }
     if (byte == '"' && file_.peek() != '"') break;
     if (byte == '"') file_.get();
-    // A line end within a field is kept as it is; CR LF counts once.
+    // A line end within a field is kept as it is; CR LF counts as one line end.
     if (byte == '\n' || (byte == '\r' && file_.peek() != '\n')) ++line_;
     require_short(record);
     record.text_.push_back(static_cast<char>(byte));
   }
   if (!is_stop(file_.peek())) {
     refuse("field ", record.size() + 1,
-           ": expected a delimiter or the end of the line behind a quoted field, got byte ",
+           ": expected a delimiter or the end of the line after a quoted field, got byte ",
            file_.peek());
   }
   return stop_at(file_.get());
@@ -303,7 +304,7 @@ bool parse_bool(std::string_view text, bool& value) {
   return value || lower == "false" || lower == "0";
 }
 
-/// Returns true if the whole text is a number of type T; floats may underflow.
+/// Parses a number of type T; returns true if it is the whole text. Floats may underflow.
 template <class T>
 bool parse(std::string_view text, T& value) {
   text = trimmed(text);
@@ -343,7 +344,7 @@ void append_as(T value, DType stored, std::string& bytes) {
   });
 }
 
-// Shortens long fields for messages.
+// Returns a field in quotes for messages, shortened if it is long.
 std::string shown(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   if (text.size() <= kLongest) return concat("'", text, "'");
@@ -399,7 +400,7 @@ bool remove_sign(std::string_view& text) {
   return false;
 }
 
-/// Returns true for 1,234,567.5 and the like: groups of three digits, all after the same separator.
+/// Returns true for numbers such as 1,234,567.5: groups of three digits with the same separator.
 bool has_thousands(std::string_view text) {
   constexpr std::string_view kNoBreakSpace = "\xc2\xa0";
   for (const std::string_view separator :

@@ -23,7 +23,8 @@ template <class... Parts>
 CsvReader open_reader(const CsvOptions& options, const std::string& path) {
   InputFile file(path, options.limits);
   const std::string kind = kind_of_file(file.bytes_ahead());
-  // Files that are empty or white space have no records; the caller decides if that is an error.
+  // Files that are empty or only white space have no records; the caller decides if that is an
+  // error.
   if (!file.bytes_ahead().empty() && !kind.empty() && !kind.starts_with("white space")) {
     fail(ErrorCode::kDataLoss, path, ":1: expected a CSV file, got ", kind);
   }
@@ -39,7 +40,7 @@ std::vector<std::string> read_first(CsvReader& reader, const char* what) {
   return record.fields();
 }
 
-// Returns the delimiter as it is written in code.
+// Returns the delimiter as a character literal of C++.
 std::string shown_delimiter(char delimiter) {
   return delimiter == '\t' ? "'\\t'" : concat("'", delimiter, "'");
 }
@@ -236,7 +237,7 @@ void require_asked_categories(const CsvSchema& schema) {
     }
     if (field.mostly_numbers) {
       log_warning(concat("read_csv: ", what,
-                         "; it becomes a category; where that is meant, set "
+                         "; it becomes a category; if that is intended, set "
                          "CsvColumn::categorical"));
     }
   }
@@ -246,7 +247,7 @@ void complete_schema(CsvSchema& schema) {
   const bool packed = schema.options.pack_features;
   const bool labelled = !schema.options.label_column.empty();
   if (packed && schema.fields.size() == (labelled ? 1 : 0)) {
-    fail_options("expected a feature to pack, got the label alone");
+    fail_options("expected a feature to pack, got only the label");
   }
   for (CsvField& field : schema.fields) {
     const CsvColumn& column = field.column;
@@ -257,8 +258,8 @@ void complete_schema(CsvSchema& schema) {
     if (field.is_category() && column.vocabulary.empty()) {
       const std::string text = field.text.empty() ? "" : concat(", such as ", field.text);
       fail_options("column '", column.name, "' holds texts", text, remark_on_numbers(field),
-                   "; expected numbers, or CsvColumn::vocabulary; call read_csv(), which finds it, "
-                   "or to leave the column out by select_columns");
+                   "; expected numbers, or CsvColumn::vocabulary; call read_csv(), which adds it, "
+                   "or leave the column out with select_columns");
     }
     require_different(column.vocabulary, concat("the vocabulary of '", column.name, "'"));
     require_default(field);
@@ -275,15 +276,15 @@ void complete_schema(CsvSchema& schema) {
 
 namespace {
 
-/// Narrowest kind that all fields of a column fit.
+/// Narrowest type into which all fields of a column fit.
 struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
-  std::int64_t num_numbers = 0;  // numbers, including foreign forms
+  std::int64_t num_numbers = 0;  // numbers, including those in foreign formats
   std::int64_t num_texts = 0;
-  std::string first_text = {};  // first text that is not a number, and its line
-  std::string text_form = {};   // form of the first text that looks like a number
+  std::string first_text = {};  // first field that is not a number, with its line
+  std::string text_form = {};   // format of the first text that looks like a number
 
   void add(std::string_view text, std::int64_t line) {
     has_value = true;

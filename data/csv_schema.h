@@ -1,4 +1,4 @@
-// Records of CSV files, and the schema that turns them into elements.
+// Records of CSV files, and the schema that converts them to elements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@ class CsvRecord {
     return std::string_view(text_).substr(begin, ends_[index] - begin);
   }
   std::vector<std::string> fields() const;
-  /// Line of the file on which the record begins, from 1.
+  /// Returns the line of the file on which the record begins, counted from 1.
   std::int64_t line() const { return line_; }
 
  private:
@@ -52,7 +52,7 @@ class CsvReader {
   bool next(CsvRecord& record);
 
  private:
-  /// Mark that ends a field.
+  /// Separator that ends a field.
   enum class Stop { kDelimiter, kLine, kEnd };
   void skip_empty_lines();
   Stop read_field(CsvRecord& record);
@@ -70,10 +70,10 @@ class CsvReader {
   CsvDialect dialect_;
   int delimiter_;
   std::int64_t line_ = 1;
-  std::int64_t too_long_ = 0;  // line of a record that was too long; 0: none
+  std::int64_t too_long_ = 0;  // line of the record that was too long; 0: none
 };
 
-/// Column that is read. Immutable once its type is known.
+/// Column that is read. Immutable after its type is known.
 struct CsvField {
   CsvColumn column;
   std::size_t index = 0;           // index of the field in a record
@@ -88,7 +88,7 @@ struct CsvField {
   bool is_known() const { return is_category() || column.dtype.has_value(); }
 };
 
-/// All that is needed to turn records into elements.
+/// Everything that is needed to convert records to elements.
 struct CsvSchema {
   CsvOptions options;
   std::vector<std::string> paths;
@@ -97,7 +97,8 @@ struct CsvSchema {
   std::vector<CsvField> fields;  // in the order of the components, the label last
 };
 
-/// Opens `path` and reads its header. Throws kInvalidArgument if it differs from the schema's.
+/// Opens `path` and reads its header. Throws kInvalidArgument if it differs from the header of the
+/// schema.
 CsvReader open_csv(const CsvSchema& schema, const std::string& path);
 /// Reads the next record; returns false at the end. Throws kDataLoss for a wrong number of fields.
 bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record);
@@ -106,26 +107,26 @@ bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record);
 CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options);
 /// Infers missing types from up to `max_rows` records of each of the first `num_files` files.
 void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows);
-/// Warns about columns that became categories although most of their fields are numbers. Throws
+/// Warns about columns that become categories although most of their fields are numbers. Throws
 /// kInvalidArgument for inferred categories that would be packed into features.
 void require_asked_categories(const CsvSchema& schema);
 /// Collects missing vocabularies from all records.
 void find_vocabularies(CsvSchema& schema);
 /// Completes the schema, so that every type is known. Throws kInvalidArgument for a category
-/// without vocabulary and for defaults that do not fit.
+/// without a vocabulary and for defaults of the wrong type.
 void complete_schema(CsvSchema& schema);
 
 /// Returns true if the field marks a missing value.
 bool is_missing(const CsvOptions& options, std::string_view text);
-/// Returns true if `text`, with spaces around it, is a number of type `dtype`.
+/// Returns true if `text`, apart from spaces around it, is a number of type `dtype`.
 bool is_number(std::string_view text, DType dtype);
-/// Returns the form of a number that cannot be parsed: "a decimal comma", "thousands separators",
-/// "a currency or percent sign"; "" for other texts.
+/// Returns why a text that looks like a number cannot be parsed: "a decimal comma", "thousands
+/// separators", "a currency or percent sign"; "" for other texts.
 std::string_view foreign_number_form(std::string_view text);
 /// Returns the likely delimiter of a record that was read as the single field `text`, or nullopt.
 std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text);
-/// Appends the value's bytes, of type field.stored. Throws kInvalidArgument naming source, line and
-/// column.
+/// Appends the bytes of the field's value, in the type field.stored. Throws kInvalidArgument naming
+/// source, line and column.
 void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecord& record,
                   const std::string& source, std::string& bytes);
 

@@ -1,4 +1,5 @@
-// Functions of elements: run on several threads with ordered results, and keyed random numbers.
+// Functions of elements: execution on several threads with ordered results, and keyed random
+// numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,24 +12,26 @@
 
 namespace tutti::internal {
 
-/// Function of an element and of its number: how many elements of the whole pass, over all its
-/// shards, precede it, yielded or skipped.
+/// Function of an element and of its number. The number counts the elements, yielded or skipped,
+/// that precede it in the whole pass, over all shards.
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;
 
-/// Rows that a function returns. kKept: the number that it receives; the batch size stays known.
+/// Number of rows that a function returns. kKept: the same number that it receives, so the batch
+/// size remains known.
 enum class Rows { kKept, kUnknown };
 
-/// Returns `dataset` mapped by the function that `make` returns for the epoch. A single parallel
-/// call runs on the thread of next(). Throws kInvalidArgument naming `who` for less than one.
+/// Returns `dataset` mapped by the function that `make` returns for the epoch. If
+/// num_parallel_calls is 1, the function runs on the thread that calls next(). Throws
+/// kInvalidArgument naming `who` if it is below 1.
 Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                      const char* who, Rows rows = Rows::kUnknown);
 
-/// Returns true if `source` was made by Dataset::prefetch(), which only reads its elements earlier.
+/// Returns true if `source` was made by Dataset::prefetch(), which only reads elements in advance.
 bool only_reads_ahead(const DatasetSource& source);
 
-/// Random contexts of one pass. A value type.
+/// Random contexts of the elements of one pass. A value type.
 class PassRandom {
  public:
   PassRandom(const RandomContext& before, std::uint64_t stride)
@@ -47,19 +50,20 @@ class PassRandom {
   std::uint64_t stride_;
 };
 
-/// Keys of the random numbers that a function of a dataset draws without a key of its own
-/// (next_random_key(), layers in training mode): the global seed, the number of the dataset in this
-/// program, the epoch and the number of the element in the pass. Neither the calling thread nor
-/// earlier draws matter. Made together with the dataset. A value type.
+/// Keys of random numbers that a dataset's function draws without an explicit key
+/// (next_random_key(), layers in training mode). They consist of the global seed, the number of the
+/// dataset in this program, the epoch and the number of the element in the pass. They do not depend
+/// on the calling thread or on earlier draws. Made together with the dataset. A value type.
 class FunctionRandom {
  public:
   FunctionRandom() {
     const RandomContext& here = current_random_context();
-    // A call site of its own, so that making a dataset changes no other number of the program.
+    // A separate call site, so that making a dataset does not change other random numbers of the
+    // program.
     constexpr std::uint64_t kCallSite = ~std::uint64_t{1};
     seed_ =
         bits({here.seed, kAugmentPurpose, here.step, here.replica, next_call_ordinal(kCallSite)});
-    // Each dataset that interleave() makes starts the numbers of its elements at a different point.
+    // Each dataset that interleave() makes numbers its elements from a different start.
     if (here.replica == kInDataset) first_ = bits({here.step, kAugmentPurpose});
   }
 

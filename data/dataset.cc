@@ -25,7 +25,7 @@ void ElementIterator::skip(std::int64_t count) {
 
 SourcePtr DatasetSource::with_inputs(std::vector<SourcePtr>) const {
   fail(ErrorCode::kUnimplemented,
-       "DatasetSource::with_inputs: this source has no inputs that could be exchanged; expected a "
+       "DatasetSource::with_inputs: the inputs of this source cannot be replaced; expected a "
        "source that overrides inputs() and with_inputs() together");
 }
 
@@ -46,7 +46,7 @@ Dataset::Iterator Dataset::begin() const { return Iterator(iterate()); }
 
 namespace {
 
-// A difference of int64 numbers needs 64 unsigned bits.
+// Computes with unsigned numbers, because the difference of two int64 numbers may overflow.
 std::int64_t range_length(std::int64_t begin, std::int64_t end, std::int64_t step) {
   const auto low = static_cast<std::uint64_t>(step > 0 ? begin : end);
   const auto high = static_cast<std::uint64_t>(step > 0 ? end : begin);
@@ -57,7 +57,7 @@ std::int64_t range_length(std::int64_t begin, std::int64_t end, std::int64_t ste
   return static_cast<std::int64_t>(std::min<std::uint64_t>(length, INT64_MAX));
 }
 
-/// Source of elements computed from their numbers.
+/// Source of elements that are computed from their numbers.
 class IndexedSource : public DatasetSource {
  public:
   using At = std::function<Element(std::int64_t index)>;
@@ -143,7 +143,7 @@ Dataset Dataset::from_generator(std::function<Generator(std::uint64_t epoch)> ma
 
 namespace {
 
-/// Returns `element` with make(tensor) in place of each tensor.
+/// Returns `element` with each tensor replaced by make(tensor).
 template <class Make>
 Element with_each_tensor(const Element& element, Make make) {
   std::vector<Tensor> tensors;
@@ -343,7 +343,7 @@ namespace {
 
 class RepeatIterator : public ElementIterator {
  public:
-  /// Passes 0, 1, ... of `below` are its epochs first_epoch, first_epoch + 1, ...
+  /// Iterates over passes of `below`; pass i is its epoch first_epoch + i.
   RepeatIterator(std::shared_ptr<const DatasetSource> below, std::int64_t count,
                  std::uint64_t first_epoch)
       : below_(std::move(below)), count_(count), first_epoch_(first_epoch) {}
@@ -390,7 +390,7 @@ class RepeatIterator : public ElementIterator {
     const bool was_empty = taken_ == 0;
     pass_.reset();
     ++pass_number_;
-    // Endless repetition of an empty dataset would never return.
+    // End here: endless repetition of an empty dataset would never return.
     if (was_empty && count_ == kInfinite) count_ = 0;
   }
 
@@ -407,7 +407,7 @@ class RepeatSource : public internal::SourceWith<RepeatSource, std::int64_t> {
   using SourceWith::SourceWith;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    // Passes of an endless dataset must not share inner epochs: they start 2^32 apart.
+    // Passes of an endless dataset must not share inner epochs, so they start 2^32 apart.
     const std::int64_t count = argument();
     const std::uint64_t first =
         count == kInfinite ? epoch << 32 : epoch * static_cast<std::uint64_t>(count);
@@ -501,7 +501,7 @@ namespace {
 
 using Elements = std::vector<Element>;
 
-/// State shared by a cached dataset and its iterators.
+/// State that a cached dataset and its iterators share.
 class CacheStore {
  public:
   std::shared_ptr<const Elements> find() const {
@@ -509,7 +509,7 @@ class CacheStore {
     return elements_;
   }
 
-  /// Stores the elements of the first complete pass; later ones are ignored.
+  /// Stores the elements of the first complete pass; ignores those of later passes.
   void offer(Elements elements) {
     MutexLock lock(mutex_);
     if (!elements_) elements_ = std::make_shared<const Elements>(std::move(elements));
@@ -520,8 +520,8 @@ class CacheStore {
   std::shared_ptr<const Elements> elements_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Yields elements and keeps them. skip() is the default one, which calls next(), since later
-/// passes need the skipped elements.
+/// Iterator that yields elements and keeps them. It uses the default skip(), which calls next(),
+/// because later passes need the skipped elements.
 class FillingIterator : public ElementIterator {
  public:
   FillingIterator(std::unique_ptr<ElementIterator> below, std::shared_ptr<CacheStore> store)
@@ -540,7 +540,7 @@ class FillingIterator : public ElementIterator {
   }
 
  private:
-  // A pass in which an element was lost is incomplete.
+  // Returns the next element below. An exception loses an element, which makes the pass incomplete.
   std::optional<Element> next_below() {
     try {
       return below_->next();
@@ -571,7 +571,7 @@ class CacheSource : public internal::ForwardingSource {
     }
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
-  /// Returns a source with a store of its own, as its elements differ.
+  /// Returns a source with a new store, because its elements differ.
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<CacheSource>(std::move(below));
   }
@@ -599,8 +599,8 @@ std::shared_ptr<const Names> make_default_names(std::size_t count) {
   return std::make_shared<const Names>(std::move(names));
 }
 
-// Elements are made by the million and nearly all have default names, so the usual lists are made
-// once and shared.
+// Programs make millions of elements, and nearly all have default names, so the usual lists of
+// names are made once and shared.
 std::shared_ptr<const Names> default_names(std::size_t count) {
   static const std::array kUsual = {make_default_names(0), make_default_names(1),
                                     make_default_names(2), make_default_names(3)};

@@ -1,4 +1,4 @@
-// Base classes of decorators, which forward all that they do not override.
+// Base classes of decorators, which forward all functions that they do not override.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Source over another one. Cardinality, shard and batch properties are those of the source below.
+/// Source over another source, from which it takes cardinality, shard and batch properties.
 class ForwardingSource : public DatasetSource {
  public:
   explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}
@@ -39,7 +39,7 @@ class ForwardingSource : public DatasetSource {
   SourcePtr below_;
 };
 
-/// Source over another one, with an argument.
+/// Source over another source, with an argument.
 template <class Self, class Argument>
 class SourceWith : public ForwardingSource {
  public:
@@ -57,8 +57,8 @@ class SourceWith : public ForwardingSource {
   const Argument argument_;
 };
 
-/// Decorator whose iterators are made as Iterator(iterator over the source below, argument),
-/// optionally followed by the epoch, or by the epoch and the shard of the pass below.
+/// Decorator that makes its iterators as Iterator(iterator over the source below, argument).
+/// Optional further arguments are the epoch, or the epoch and the shard of the pass below.
 template <class Self, class Iterator, class Argument>
 class Decorator : public SourceWith<Self, Argument> {
  public:
@@ -78,7 +78,7 @@ class Decorator : public SourceWith<Self, Argument> {
   }
 };
 
-/// Iterator over another one; skip() skips the same number of elements of the source.
+/// Iterator over another iterator; skip() skips the same number of its elements.
 class ForwardingIterator : public ElementIterator {
  public:
   explicit ForwardingIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}

@@ -20,7 +20,7 @@
 
 #ifdef TUTTI_WITH_JPEG
 #include <jpeglib.h>
-// After jpeglib.h, which it needs.
+// Included after jpeglib.h, which it needs.
 #include <jerror.h>
 #endif
 
@@ -37,7 +37,7 @@ std::int64_t channels_of(ColorMode mode) {
   return mode == ColorMode::kRgb ? 3 : 4;
 }
 
-// Weights of ITU-R BT.601, in 16-bit fixed point.
+// Returns the luminance with the weights of ITU-R BT.601, in 16-bit fixed point.
 std::uint8_t gray_of(const std::uint8_t* rgb) {
   return static_cast<std::uint8_t>((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 32768u) >>
                                    16);
@@ -73,10 +73,10 @@ const char* name_of_format(std::string_view bytes) {
   return nullptr;
 }
 
-// Unused in builds without libpng and libjpeg.
+// The following functions are unused in builds without libpng and libjpeg.
 
-/// Throws kResourceExhausted naming `source` beyond options.max_pixels. Call it before memory for
-/// pixels or rows is allocated, by libraries too.
+/// Throws kResourceExhausted naming `source` if the image exceeds options.max_pixels. Must be
+/// called before tutti or a library allocates memory for pixels or rows.
 [[maybe_unused]] void require_pixels(std::int64_t height, std::int64_t width,
                                      const std::string& source, const DecodeImageOptions& options) {
   TUTTI_CHECK(height > 0 && width > 0, source, ": an image of ", height, " x ", width);
@@ -101,8 +101,8 @@ const char* name_of_format(std::string_view bytes) {
   return converted.freeze();
 }
 
-/// Throws kInvalidArgument naming `who` unless `image` is uint8 [height, width, channels] and not
-/// empty.
+/// Throws kInvalidArgument naming `who` unless `image` is a non-empty uint8 [height, width,
+/// channels].
 [[maybe_unused]] void require_image(const Tensor& image, const char* who) {
   if (image.dtype() == DType::kUInt8 && image.rank() == 3 && image.num_elements() > 0) return;
   fail(ErrorCode::kInvalidArgument, who,
@@ -136,7 +136,7 @@ struct Window {
   std::int64_t size = 0;
 };
 
-/// Origin of a new pixel along one axis: (1 - weight) * lower + weight * upper.
+/// Source of a new pixel along one axis: (1 - weight) * lower + weight * upper.
 struct Source {
   std::int64_t lower = 0, upper = 0;
   float weight = 0.0f;
@@ -187,7 +187,7 @@ void resize_rows(const T* pixels, const Shape& shape, const std::vector<Source>&
   }
 }
 
-// Returns the middle of `length`, of size `wanted` or less.
+// Returns the middle range of `length`, of size `wanted` or less.
 Window middle(std::int64_t length, std::int64_t wanted) {
   const std::int64_t size = std::clamp<std::int64_t>(wanted, 1, length);
   return {(length - size) / 2, size};
@@ -222,8 +222,8 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
   return resized.freeze();
 }
 
-// libpng reports errors by longjmp(). So each member function of PngReader that calls setjmp() has
-// no variables with destructors, and only these call libpng's functions that can fail.
+// libpng reports errors with longjmp(). Therefore libpng functions that can fail are called only in
+// member functions of PngReader that call setjmp() and have no variables with destructors.
 
 #ifdef TUTTI_WITH_PNG
 namespace {
@@ -270,7 +270,7 @@ class PngReader {
     return true;
   }
 
-  // libpng allocates memory for rows here: their length must have been checked.
+  // libpng allocates memory for rows here, so the caller must have checked their length.
   bool start_rows() {
     if (setjmp(jump_)) return false;
     png_set_strip_16(png_);
@@ -287,7 +287,7 @@ class PngReader {
     return true;
   }
 
-  // Throws if the file is too short for the image: deflate compresses at most 1032 to 1.
+  // Throws if the file is too short for the image: deflate compresses by a factor of at most 1032.
   void require_plausible(std::size_t unpacked) const {
     constexpr std::size_t kLargestRatio = 1032;
     constexpr std::size_t kBitsPerByte = 8;  // a pixel takes at least one bit of the file
@@ -377,14 +377,15 @@ std::string encode_png(const Tensor&) {
 
 #endif
 
-// libjpeg reports errors by a function that must not return and so calls longjmp(). Each member
-// function that calls setjmp() has no variables with destructors, and only these call libjpeg's
-// functions that can fail.
+// libjpeg reports errors with a function that must not return and therefore calls longjmp().
+// libjpeg functions that can fail are called only in member functions that call setjmp() and have
+// no variables with destructors.
 
 #ifdef TUTTI_WITH_JPEG
 namespace {
 
-/// libjpeg's error state, with its own table of functions first, so that one pointer is both.
+/// Error state for libjpeg. Its first member is libjpeg's table of functions, so that a pointer to
+/// the table is also a pointer to this state.
 struct Errors {
   jpeg_error_mgr table;
   std::jmp_buf jump;
@@ -402,13 +403,14 @@ struct Errors {
     (*info->err->format_message)(info, errors->message);
     std::longjmp(errors->jump, 1);
   }
-  // For a truncated file libjpeg would only warn and fill the rest with grey.
+  // Makes a truncated file an error: libjpeg would only warn and fill the remaining pixels with
+  // grey.
   static void on_message(j_common_ptr info, int level) {
     if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF) on_error(info);
   }
 };
 
-/// Aborts files that are refined in too many scans.
+/// Progress monitor that aborts files with too many scans.
 struct ScanLimit {
   static constexpr int kMostScans = 500;
   jpeg_progress_mgr table;
@@ -474,7 +476,7 @@ class Reader {
     if (stored == JCS_CMYK || stored == JCS_YCCK) {
       info_.out_color_space = JCS_CMYK;
     } else if (stored == JCS_GRAYSCALE || (wants_gray && stored == JCS_YCbCr)) {
-      info_.out_color_space = JCS_GRAYSCALE;  // as stored, without conversion
+      info_.out_color_space = JCS_GRAYSCALE;  // reads values as stored, without conversion
     } else {
       info_.out_color_space = JCS_RGB;
     }
@@ -556,7 +558,7 @@ class Writer {
 
   Errors errors_;
   jpeg_compress_struct info_{};
-  unsigned char* buffer_ = nullptr;  // allocated by libjpeg, with malloc()
+  unsigned char* buffer_ = nullptr;  // libjpeg allocates it with malloc()
   unsigned long size_ = 0;
 };
 

@@ -116,7 +116,7 @@ std::vector<ImageFile> find_images(const std::string& directory,
   return images;
 }
 
-// Keeps one subset, by Keras's rule: the last int(share * count) images are for validation.
+// Keeps only one subset. As in Keras, the last int(share * count) images are for validation.
 void cut(std::vector<ImageFile>& images, const ImageFolderOptions& options) {
   if (options.subset == Subset::kAll) return;
   const auto count = static_cast<double>(images.size());
@@ -149,7 +149,7 @@ void require_options(const ImageFolderOptions& options) {
                     "expected a validation_split from 0 to below 1, got ", split);
   internal::require(
       (split > 0.0) == (options.subset != Subset::kAll), kWho,
-      "expected validation_split together with subset kTraining or kValidation, got one alone");
+      "expected both validation_split and subset kTraining or kValidation, got only one");
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected a seed with validation_split, got none: without, the last classes alone would "
@@ -207,7 +207,7 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
   }
   const MapOptions how{options.num_parallel_calls};
   options.decode.color_mode = options.color_mode;
-  // All passes and threads share the list and the options.
+  // State that all passes and threads share.
   struct Shared {
     std::vector<ImageFile> images;
     std::size_t num_classes;

@@ -1,4 +1,4 @@
-// Images cropped, padded, flipped and erased; their colours; random steps.
+// Operations on images: cropping, padding, flipping, erasing, colours, and random steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "core/names.h"
 #include "tutti/data/image_ops.h"
 
-// Whole pixels are moved as bytes, so that the loops do not depend on the type.
+// Operations that move whole pixels as bytes, so that the loops do not depend on the pixel type.
 
 namespace tutti::image {
 namespace {
@@ -17,8 +17,8 @@ struct ImageExtents {
   std::int64_t height = 0, width = 0, channels = 0;
 };
 
-/// Throws kInvalidArgument naming `who` unless `image` is uint8 or float32 [height, width,
-/// channels].
+/// Returns the extents. Throws kInvalidArgument naming `who` unless `image` is uint8 or float32
+/// [height, width, channels].
 ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {
     fail(ErrorCode::kInvalidArgument, who,
@@ -56,13 +56,13 @@ MutableTensor make_image(const Tensor& like, std::int64_t height, std::int64_t w
   return MutableTensor({height, width, like.shape()[2]}, like.dtype(), like.device());
 }
 
-/// Returns index `i`, less than `size` outside of 0 .. size - 1, reflected into that range.
+/// Reflects index `i` into the range 0 .. size - 1, from which it is less than `size` away.
 std::int64_t mirrored(std::int64_t i, std::int64_t size) {
   if (i < 0) i = -i;
   return i < size ? i : 2 * (size - 1) - i;
 }
 
-/// Copies pixels [first, last) of a row, which are all outside or all inside the image's row.
+/// Copies pixels [first, last) of a row, which are either all outside or all inside the image.
 struct RowCopy {
   const std::byte* from;
   std::byte* to;
@@ -85,7 +85,8 @@ struct RowCopy {
   }
 };
 
-/// Copies a window of the image, with pixels outside the image by `mode`. For crops and paddings.
+/// Returns a window of the image; `mode` determines pixels outside the image. Used for crops and
+/// paddings.
 Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
               std::int64_t height, std::int64_t width, PaddingMode mode) {
   MutableTensor result = make_image(image, height, width);
@@ -111,7 +112,7 @@ Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, s
   return result.freeze();
 }
 
-/// Reverses the pixels of a row; with a known size, one or two instructions move a pixel.
+/// Reverses the pixels of a row. If their size is a constant, one or two instructions move a pixel.
 template <std::int64_t kPixel>
 void reverse_row(const std::byte* from, std::byte* to, std::int64_t width, std::int64_t pixel) {
   const std::int64_t step = kPixel > 0 ? kPixel : pixel;
@@ -161,7 +162,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
   constexpr std::string_view kWho = "image::crop_or_pad_to_bounding_box";
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // so that no sum below overflows
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // keeps the sums below from overflowing
   internal::require(std::max({std::abs(top), std::abs(left), height, width}) <= kMost, kWho,
                     ": expected offsets and sizes in pixels, got ", height, " x ", width, " at (",
                     top, ", ", left, ")");
@@ -190,7 +191,7 @@ Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::in
   constexpr std::string_view kWho = "image::resize_with_crop_or_pad";
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
-  // Integer division truncates towards zero: an odd pixel is cut off, or added, at the end.
+  // Integer division truncates towards zero, so an odd pixel is removed or added at the end.
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);
 }
@@ -244,7 +245,7 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
 
 namespace {
 
-/// Returns a value as float32, white being 1.
+/// Returns a channel's value as float32; 1 is the maximum.
 inline float load(float value) { return value; }
 inline float load(std::uint8_t value) { return static_cast<float>(value) * (1.0f / 255.0f); }
 
@@ -254,7 +255,7 @@ template <>
 inline float store<float>(float value) {
   return value;
 }
-/// Same as tf's saturate_cast after a scale of 255.5; NaN becomes 0.
+/// Same as tf's saturate_cast after scaling by 255.5; NaN becomes 0.
 template <>
 inline std::uint8_t store<std::uint8_t>(float value) {
   const float scaled = value * 255.5f;
@@ -266,8 +267,8 @@ MutableTensor make_like(const Tensor& image, DType dtype) {
   return MutableTensor(image.shape(), dtype, image.device());
 }
 
-/// Returns column sums: element i is the sum over the rows of value i of a row. The loop has no
-/// chain of dependent additions, so that it can be vectorized.
+/// Returns the sums of columns: element i is the sum of value i of all rows. The loop has no chain
+/// of dependent additions, so it can be vectorized.
 template <class T, class Function>
 std::vector<double> column_sums(std::span<const T> values, std::int64_t height, Function fn) {
   const std::size_t columns = height == 0 ? 0 : values.size() / static_cast<std::size_t>(height);
@@ -284,7 +285,7 @@ double total(const std::vector<double>& values) {
   return sum;
 }
 
-/// Returns, for each i, the mean of the channel that value i of a row belongs to.
+/// Returns, for each value of a row, the mean of its channel.
 template <class T>
 std::vector<float> channel_means(std::span<const T> values, const ImageExtents& size) {
   const auto sums = column_sums(values, size.height, [](T value) { return double{load(value)}; });
@@ -310,7 +311,7 @@ void require_finite(double value, std::string_view who) {
   internal::require(std::isfinite(value), who, ": expected a finite number, got ", value);
 }
 
-/// Applies `fn` to the red, green and blue of every pixel; keeps the image's type.
+/// Returns the image with `fn` applied to red, green and blue of every pixel, in the same type.
 template <class Function>
 Tensor map_colours(const Tensor& image, Function fn) {
   MutableTensor result = make_like(image, image.dtype());
@@ -386,8 +387,8 @@ Tensor adjust_saturation(const Tensor& image, double factor) {
   colour_image_size(image, kWho);
   internal::require(factor >= 0.0 && std::isfinite(factor), kWho, ": expected a factor >= 0, got ",
                     factor);
-  // With value v and saturation s = (v - min) / v, a channel is v - (v - x) * new s / s; the new s
-  // is at most 1.
+  // Value v is the maximum of the channels, and saturation s is (v - min) / v. A channel x becomes
+  // v - (v - x) * new s / s, where the new s is at most 1.
   return map_colours(image, [times = static_cast<float>(factor)](float(&pixel)[3]) {
     const float value = std::max({pixel[0], pixel[1], pixel[2]});
     const float range = value - std::min({pixel[0], pixel[1], pixel[2]});
@@ -416,7 +417,7 @@ Tensor adjust_hue(const Tensor& image, double delta) {
     }
     hue += turn;
     hue -= 6.0f * std::floor(hue / 6.0f);
-    // The distance of the hue from each pure colour determines the amount of that colour.
+    // The hue's distance from red, green and blue determines the amount of each.
     const float amounts[3] = {std::abs(hue - 3.0f) - 1.0f, 2.0f - std::abs(hue - 2.0f),
                               2.0f - std::abs(hue - 4.0f)};
     for (int i = 0; i < 3; ++i) {
@@ -451,7 +452,7 @@ Tensor per_image_standardization(const Tensor& image) {
   return result.freeze();
 }
 
-// A step uses 64-bit numbers 0, 1, ... of its stream, in this order.
+// Random steps. Each uses the 64-bit numbers 0, 1, ... of its stream, in this order.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Image sets: MNIST's files in the IDX format, and the binary version of CIFAR-10.
+// Image data sets: MNIST's files in the IDX format, and the binary version of CIFAR-10.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
@@ -57,7 +57,8 @@ std::vector<std::string> file_names(Split split) {
   return files;
 }
 
-/// Returns the first of the two folders that has one of the files; empty if neither has.
+/// Returns the first of two folders (`directory` and its subfolder) that contains one of the files;
+/// empty if neither does.
 fs::path find_folder(const fs::path& directory, const std::vector<std::string>& files) {
   for (const fs::path& folder : {directory, directory / kFolder}) {
     const auto has = [&](const std::string& file) { return fs::exists(folder / file); };
@@ -66,7 +67,8 @@ fs::path find_folder(const fs::path& directory, const std::vector<std::string>& 
   return {};
 }
 
-/// Returns the archive itself, or the one in the folder; empty if there is none.
+/// Returns `directory` if it is the archive, else the archive in this folder; empty if there is
+/// none.
 fs::path find_archive(const fs::path& directory) {
   if (fs::is_regular_file(directory)) return directory;
   return fs::is_regular_file(directory / kArchive) ? directory / kArchive : fs::path();
@@ -101,7 +103,7 @@ std::vector<ImageData> read_archive(const fs::path& archive,
   for (const std::string& file : files) {
     if (!found.contains(file)) {
       fail(ErrorCode::kNotFound, "read_cifar10: failed to find file: ", file, "; expected it in '",
-           archive.string(), "', which holds none of that name; is it the binary version?");
+           archive.string(), "', which does not contain it; is it the binary version?");
     }
     parts.push_back(found.at(file));
   }
@@ -124,7 +126,7 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
   for (std::size_t row = 0; row < rows; ++row) {
     const auto* record = reinterpret_cast<const unsigned char*>(bytes.data()) + row * kRecordBytes;
     if (record[0] >= kNumClasses) {
-      fail_at(source, row * kRecordBytes, "no CIFAR-10 record; expected a label below ",
+      fail_at(source, row * kRecordBytes, "not a CIFAR-10 record; expected a label below ",
               int{kNumClasses}, ", got ", int{record[0]}, internal::kind_note(bytes));
     }
     labels.span<std::uint8_t>()[row] = record[0];

@@ -38,7 +38,7 @@ void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint
   }
   fail(ErrorCode::kResourceExhausted, source, ": ", packed, " compressed bytes become ", unpacked,
        " or more; expected less than ", limits.max_expansion,
-       " times that number; if the file is valid, raise InputLimits::max_expansion");
+       " times as many; if the file is valid, raise InputLimits::max_expansion");
 }
 
 namespace {
@@ -112,11 +112,11 @@ std::uint64_t InputFile::skip(std::uint64_t count) {
     offset_ += step;
     done += step;
   }
-  while (done < count && get() >= 0) ++done;  // pipes, and files that grow
+  while (done < count && get() >= 0) ++done;  // for pipes and files that grow
   return done;
 }
 
-// Compression, by zlib.
+// Decompression and compression with zlib.
 
 bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; }
 
@@ -133,7 +133,7 @@ int window_bits(DeflateFormat format) {
   return format == DeflateFormat::kGzip ? kLargest + 16 : kLargest;
 }
 
-/// Unpacks all members, one after the other.
+/// Decompressor that unpacks all members in sequence.
 class Inflater {
  public:
   Inflater(std::string_view bytes, DeflateFormat format, const std::string& source,
@@ -144,7 +144,7 @@ class Inflater {
         stated_bytes_(stated_bytes),
         begins_wrong_(format != DeflateFormat::kRaw && !is_gzip(bytes)) {
     const int status = inflateInit2(&stream_, window_bits(format));
-    if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
+    if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: cannot start zlib: status ", status);
   }
   ~Inflater() { inflateEnd(&stream_); }
   Inflater& operator=(Inflater&&) = delete;
@@ -196,7 +196,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
-  const bool begins_wrong_;  // may be a file of another kind
+  const bool begins_wrong_;  // the file may be of another kind
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};
@@ -218,7 +218,7 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
   constexpr int kMemoryLevel = 8;
   int status = deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window_bits(format),
                             kMemoryLevel, Z_DEFAULT_STRATEGY);
-  if (status != Z_OK) fail(ErrorCode::kInternal, "deflate: zlib does not start: status ", status);
+  if (status != Z_OK) fail(ErrorCode::kInternal, "deflate: cannot start zlib: status ", status);
   constexpr std::size_t kChunk = std::size_t{1} << 20;
   std::string packed;
   std::string buffer(kChunk, '\0');
@@ -249,7 +249,7 @@ std::string read_plain_or_gzip(const char* who, const std::string& path,
   return is_gzip(bytes) ? gunzip(bytes, path, limits) : std::move(bytes);
 }
 
-// Files read one after the other.
+// Datasets over files that are read in sequence.
 
 namespace {
 
@@ -339,12 +339,12 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
 
 namespace tutti {
 
-// Files that match a pattern, by the system's glob().
+// Files that match a pattern, found with the system's glob().
 
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options) {
   ::glob_t found{};
   const std::unique_ptr<::glob_t, void (*)(::glob_t*)> owner(&found, &::globfree);
-  // A folder of the pattern that is a file, or is missing, matches nothing.
+  // Continue if a folder of the pattern is missing or is not a folder: it matches nothing.
   const auto stop_at = [](const char*, int reason) {
     return reason == ENOENT || reason == ENOTDIR ? 0 : 1;
   };

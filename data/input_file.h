@@ -18,9 +18,9 @@
 
 namespace tutti::internal {
 
-// Compression, by zlib.
+// Decompression with zlib.
 
-/// Returns true if the bytes begin like a .gz file.
+/// Returns true if the bytes begin with the magic number of a .gz file.
 bool is_gzip(std::string_view bytes);
 
 /// Returns the content of a .gz file (all its members). `source` names it in errors. Throws
@@ -29,11 +29,11 @@ bool is_gzip(std::string_view bytes);
 std::string gunzip(std::string_view bytes, const std::string& source,
                    const InputLimits& limits = {});
 
-/// Framing of compressed data.
+/// Frame around compressed data.
 enum class DeflateFormat { kGzip, kZlib, kRaw };
 
-/// Unpacks `bytes` to at most `stated_bytes`. Throws as gunzip() does, and kDataLoss for a larger
-/// content.
+/// Unpacks `bytes` to at most `stated_bytes`. Throws the errors of gunzip(), and kDataLoss for
+/// larger content.
 std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
                           const InputLimits& limits = {}, std::size_t stated_bytes = SIZE_MAX);
 
@@ -42,8 +42,8 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format);
 /// Returns the CRC-32 (ISO 3309), as in zip files.
 std::uint32_t crc32(std::string_view bytes);
 
-/// Returns the result of `action`. Puts `who`, the function that the user called, in front of
-/// errors about a file that does not exist or cannot be read.
+/// Returns the result of `action`. Errors about a missing or unreadable file get the prefix `who`,
+/// the function that the user called.
 template <class Action>
 auto naming(const char* who, const Action& action) {
   try {
@@ -61,19 +61,20 @@ std::string read_file_for(const char* who, const std::string& path);
 std::string read_plain_or_gzip(const char* who, const std::string& path,
                                const InputLimits& limits = {});
 
-/// File that is read from its beginning to its end. A .gz file is unpacked as a whole when it is
-/// opened; offsets are those of its content. Not thread-safe.
+/// File that is read from beginning to end. A .gz file is completely unpacked when it is opened;
+/// offsets refer to its content. Not thread-safe.
 class InputFile {
  public:
-  /// Throws kNotFound or kUnavailable naming the path and the system's reason, and as gunzip()
-  /// does.
+  /// Throws kNotFound or kUnavailable with the path and the system's reason, and the errors of
+  /// gunzip().
   explicit InputFile(const std::string& path, const InputLimits& limits = {});
   /// Returns a file with this content, which `source` names in errors.
   static InputFile of_bytes(std::string bytes, std::string source);
 
   const std::string& source() const { return source_; }
   std::uint64_t offset() const { return offset_; }
-  /// Returns the bytes that were read ahead; at the beginning the first ones, "" for an empty file.
+  /// Returns the bytes that were read ahead. Before the first read these are the first bytes, ""
+  /// for an empty file.
   std::string_view bytes_ahead() const { return std::string_view(buffer_).substr(place_); }
   /// Returns the size of the whole file in bytes; nullopt for pipes and devices.
   std::optional<std::uint64_t> size() const { return size_; }
@@ -89,10 +90,10 @@ class InputFile {
     if (place_ == buffer_.size() && !refill()) return -1;
     return static_cast<unsigned char>(buffer_[place_]);
   }
-  /// Appends up to `count` bytes and returns how many, fewer only at the end. Memory grows with the
-  /// data, not with `count`.
+  /// Appends up to `count` bytes and returns their number, which is smaller only at the end. Memory
+  /// use depends on the data, not on `count`.
   std::uint64_t read(std::string& to, std::uint64_t count);
-  /// Skips up to `count` bytes, by seeking if possible; returns how many.
+  /// Skips up to `count` bytes, by seeking if possible; returns their number.
   std::uint64_t skip(std::uint64_t count);
 
  private:
@@ -118,7 +119,7 @@ class FileElements {
   virtual ~FileElements() = default;
   /// Returns the next element, or nullopt at the end.
   virtual std::optional<Element> next() = 0;
-  /// Skips up to `count` elements; returns how many there were.
+  /// Skips up to `count` elements; returns the number of skipped elements.
   virtual std::int64_t skip(std::int64_t count) = 0;
 };
 
@@ -127,14 +128,14 @@ Tensor tensor_of_bytes(std::string_view bytes);
 
 using OpenFile = std::function<std::unique_ptr<FileElements>(const std::string& path)>;
 
-/// Returns the elements of the files, one file after the other. `open` is called when a file is
-/// reached, once per pass. Throws kInvalidArgument naming `who` for no path; next() throws if a
-/// file cannot be opened.
+/// Returns the elements of the files in sequence. Each pass calls `open` when it reaches a file.
+/// Throws kInvalidArgument naming `who` if there are no paths; next() throws if a file cannot be
+/// opened.
 Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who);
 
 // Byte order, and records of TFRecord files.
 
-/// Reverses the bytes of each element of `size` bytes, to convert big-endian numbers.
+/// Reverses the bytes of each element, which has `size` bytes. Converts big-endian numbers.
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
 
 // TFRecord files. A record is its length (8 bytes), the masked checksum of these bytes, the data

@@ -24,10 +24,11 @@ using internal::NumberedFunction;
 using internal::PassRandom;
 using internal::Rows;
 
-// Waiting for data threads, with a limit and with warnings.
+// Waiting for data threads, with a time limit and with warnings.
 
 /// Waits until ready(). Logs a warning naming `who` every minute. Throws kDeadlineExceeded after
-/// half an hour: the function that should yield an element hangs. Requires: `mutex` held.
+/// half an hour, because the function that should yield an element then seems to hang. Requires:
+/// `mutex` held.
 void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
                     const std::function<bool()>& ready) TUTTI_REQUIRES(mutex) {
   constexpr int kMinutes = 30;
@@ -39,17 +40,18 @@ void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
        " minutes, got none; find the function of this dataset that hangs");
 }
 
-/// Waits until ready(), without a limit: a data thread is idle until its consumer returns or stops
-/// it.
+/// Waits until ready(), without a time limit: a data thread is idle until its consumer reads again
+/// or stops it.
 void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready)
     TUTTI_REQUIRES(mutex) {
   while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
   }
 }
 
-// The window holds the elements that were read but not yielded, in order. next() fills the window
-// from below, then waits until its first element is done. Threads claim elements in order.
-// `claimed_` counts those claimed since the start, `handed_out_` those that left the window.
+// The window contains the elements that were read but not yet yielded, in order. next() fills the
+// window from below, then waits until its first element is done. Threads claim elements in order.
+// `claimed_` counts the elements claimed since the start, `handed_out_` the elements that left the
+// window.
 
 struct Work {
   std::optional<Element> element;  // the input, later the result
@@ -58,9 +60,9 @@ struct Work {
   bool done = false;
 };
 
-/// Reads `below` on the thread that calls next(), applies `fn` on `num_threads` threads (started by
-/// the first next()) and yields the results in order. Exceptions of `fn` and `below` come out of
-/// next() in their element's place.
+/// Iterator that reads `below` on the thread that calls next(), applies `fn` on `num_threads`
+/// threads (started by the first next()) and yields the results in order. The next() of an element
+/// rethrows the exceptions of `fn` and `below` for it.
 class ParallelMapIterator : public ElementIterator {
  public:
   ParallelMapIterator(std::unique_ptr<ElementIterator> below, NumberedFunction fn, int num_threads)
@@ -100,7 +102,7 @@ class ParallelMapIterator : public ElementIterator {
     }
   }
 
-  // Twice the threads: one element waits for each that is being processed.
+  // Twice the number of threads, so that one element waits for each one that is being processed.
   std::size_t capacity() const { return 2 * static_cast<std::size_t>(num_threads_); }
 
   std::size_t window_size() {
@@ -126,7 +128,7 @@ class ParallelMapIterator : public ElementIterator {
       MutexLock lock(mutex_);
       window_.push_back(std::move(work));
       changed_.notify_all();
-      // Elements after an error are read only on demand.
+      // After an error, elements are read only on demand.
       if (failed) return;
     }
   }
@@ -142,15 +144,15 @@ class ParallelMapIterator : public ElementIterator {
     return work;
   }
 
-  // Returns true if the window has an unclaimed element. Elements that could not be read leave the
-  // window unclaimed, hence the maximum.
+  // Returns true if the window has an unclaimed element. The maximum is needed because elements
+  // that could not be read leave the window unclaimed.
   bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
     claimed_ = std::max(claimed_, handed_out_);
     return claimed_ < handed_out_ + window_.size();
   }
 
-  // Returns the next unclaimed element, or nullptr to end the thread. A deque does not move its
-  // elements.
+  // Returns the next unclaimed element, or nullptr to end the thread. The pointer stays valid,
+  // because a deque does not move its elements.
   Work* claim() {
     MutexLock lock(mutex_);
     for (;;) {
@@ -202,7 +204,7 @@ class MapIterator : public internal::ForwardingIterator {
       : ForwardingIterator(std::move(below)), fn_(std::move(fn)) {}
 
   std::optional<Element> next() override {
-    // An element that cannot be read has a number, too, as with several parallel calls.
+    // An element that cannot be read also gets a number, as it does with several parallel calls.
     const std::uint64_t number = next_number_++;
     std::optional<Element> element = below().next();
     if (!element) return std::nullopt;
@@ -245,7 +247,8 @@ class MapSource : public internal::SourceWith<MapSource, Mapping> {
   }
 
  private:
-  /// Returns the function of an epoch, which keys each element by its number in this iterator.
+  /// Returns the function for an epoch. It keys each element by the element's number in this
+  /// iterator.
   NumberedFunction function_of(std::uint64_t epoch) const {
     return [fn = argument().make(epoch),
             random = argument().random.of_pass(epoch, below().pass_shard())](const Element& element,
@@ -318,7 +321,7 @@ class ChoosingIterator : public ElementIterator {
   std::uint64_t next_number_ = 0;
 };
 
-/// Elements chosen by a predicate; their number is unknown.
+/// Source of the elements that a predicate chooses; their number is unknown.
 class ChosenSource : public internal::Decorator<ChosenSource, ChoosingIterator, Choosing> {
  public:
   using Decorator::Decorator;
@@ -384,7 +387,8 @@ Dataset Dataset::enumerate(std::int64_t start) const {
 
 namespace {
 
-/// Item of the queue: an element, an exception in its place, or (neither) the end.
+/// Item of the queue: an element, or an exception in its place; if it has neither, it marks the
+/// end.
 struct Reading {
   std::optional<Element> element;
   std::exception_ptr error;
@@ -424,7 +428,7 @@ class PrefetchIterator : public ElementIterator {
 
   void skip(std::int64_t count) override {
     if (thread_ || ended_) return ElementIterator::skip(count);
-    below_->skip(count);  // nothing read yet
+    below_->skip(count);  // no element read yet
     next_number_ += static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0));
   }
 

@@ -1,4 +1,4 @@
-// numpy's files: one array (.npy), and a zip file of several (.npz).
+// numpy's files: a .npy file with one array, and a .npz file, a zip file of several arrays.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 
@@ -26,7 +26,8 @@ using internal::fail_at;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// numpy's type and the tensor's. Integers without a tensor type become the next wider one.
+/// A type of numpy and the tensor type that represents it. Integer types that tensors lack become
+/// the next wider type.
 struct TypeName {
   DType dtype;
   std::string_view name;  // without byte order
@@ -50,7 +51,7 @@ struct Header {
   std::size_t end = 0;  // offset of the elements
 };
 
-/// Parser of the dictionary, from left to right.
+/// Parser of the header's dictionary; reads it from left to right.
 class HeaderParser {
  public:
   HeaderParser(std::string_view bytes, std::size_t begin, std::size_t end,
@@ -112,7 +113,7 @@ class HeaderParser {
     const std::size_t start = place_;
     const std::size_t end = bytes_.find(quote, start);
     if (end == std::string_view::npos)
-      fail_at(source_, start, "expected a quoted text, got no end of it");
+      fail_at(source_, start, "expected a quoted text, got no closing quote");
     place_ = end + 1;
     return bytes_.substr(start, end - start);
   }
@@ -162,7 +163,7 @@ class HeaderParser {
       const auto [end, error] = std::from_chars(first, bytes_.data() + bytes_.size(), dim);
       if (error != std::errc() || dim < 0) fail_at(source_, place_, "expected a dimension >= 0");
       place_ += static_cast<std::size_t>(end - first);
-      accept('L');  // a long of Python 2
+      accept('L');  // suffix of Python 2's long
       dims.push_back(dim);
       if (!accept(',')) {
         expect(')');
@@ -219,7 +220,7 @@ std::size_t data_bytes(const Header& header, const std::string& source) {
   return size;
 }
 
-// Element number i in C order is stored at the sum of its indices times Fortran's strides.
+// Copies elements to C order. Each is stored at the sum of its indices times Fortran's strides.
 void copy_from_fortran_order(const char* from, const Shape& shape, std::size_t size,
                              std::byte* to) {
   std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()), 0);
@@ -237,7 +238,7 @@ void copy_from_fortran_order(const char* from, const Shape& shape, std::size_t s
   }
 }
 
-// Copies the elements of the file, to C order and this machine's byte order.
+// Copies the file's elements, converting them to C order and this machine's byte order.
 void copy_elements(const char* from, const Header& header, std::size_t bytes, std::byte* to) {
   if (header.fortran_order && header.shape.rank() > 1) {
     copy_from_fortran_order(from, header.shape, header.type.bytes, to);
@@ -396,7 +397,7 @@ Entry read_entry(std::string_view bytes, std::size_t& offset, const std::string&
   return entry;
 }
 
-// Reads the local header, too, and checks that the file holds the data.
+// Sets the entry's data_offset from its local header. Throws unless the file contains all its data.
 void find_data(std::string_view bytes, Entry& entry, const std::string& source) {
   const std::size_t offset = entry.local_offset;
   if ((entry.flags & 1) != 0 || entry.packed_bytes == UINT32_MAX || entry.bytes == UINT32_MAX ||
@@ -420,7 +421,7 @@ std::string member_name(const Entry& entry, const std::string& source) {
   return concat(source, ": member '", entry.name, "'");
 }
 
-// Members that share their bytes let a small file unpack to any size.
+// Throws if members overlap: by sharing bytes, a small file could unpack to any size.
 void require_no_overlap(const std::vector<Entry>& entries, const std::string& source) {
   std::vector<const Entry*> by_place;
   for (const Entry& entry : entries) by_place.push_back(&entry);
@@ -429,7 +430,7 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
     const Entry& before = *by_place[i - 1];
     if (by_place[i]->local_offset >= before.end()) continue;
     fail_at(member_name(*by_place[i], source), by_place[i]->local_offset,
-            "members overlap; expected it behind the end of '", before.name, "' at ", before.end());
+            "members overlap; expected it after the end of '", before.name, "' at ", before.end());
   }
 }
 
@@ -439,7 +440,7 @@ std::optional<std::string> array_name(const Entry& entry) {
   return entry.name.substr(0, entry.name.size() - kSuffix.size());
 }
 
-/// Returns the entries of `names`, in that order, or all arrays if it is empty.
+/// Returns the entries of `names` in their order, or those of all arrays if `names` is empty.
 std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
                                   const std::vector<std::string>& names, const std::string& source,
                                   std::vector<std::string>& left_out) {
@@ -467,7 +468,7 @@ std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
   return wanted;
 }
 
-// Returns the members to read, all checked before the first one is unpacked.
+// Returns the members to read; checks all of them before any is unpacked.
 std::vector<Entry> read_entries(std::string_view bytes, const std::string& source,
                                 const NpzOptions& options, std::vector<std::string>& left_out) {
   const std::size_t end = find_end_record(bytes, source);

@@ -26,7 +26,7 @@ constexpr std::size_t kHeaderBytes = kLengthBytes + kSumBytes;
 
 std::string read_unpacked(const std::string& path, const TFRecordOptions& options) {
   std::string bytes = internal::read_file_for("tfrecord_dataset", path);
-  // An empty file has no records, in any compression.
+  // An empty file has no records, whatever the compression is.
   if (options.compression == Compression::kNone || bytes.empty()) return bytes;
   const bool is_gzip = options.compression == Compression::kGzip;
   return internal::inflate_bytes(
@@ -48,7 +48,7 @@ class TFRecords : public internal::FileElements {
 
  private:
   const std::string bytes_;
-  TFRecordParser parser_;  // views bytes_
+  TFRecordParser parser_;  // refers to bytes_
 };
 
 }  // namespace
@@ -197,7 +197,7 @@ class FixedLengthRecords : public internal::FileElements {
   [[noreturn]] void fail_truncated(std::uint64_t offset, std::uint64_t expected,
                                    std::uint64_t got) const {
     fail_at(file_.source(), offset, "the file does not hold whole records of ", layout_.record,
-            " bytes behind ", layout_.header, " bytes of header and before ", layout_.footer,
+            " bytes between ", layout_.header, " bytes of header and ", layout_.footer,
             " bytes of footer; expected ", expected, " bytes, got ", got,
             file_.offset() == 0 ? internal::kind_note(file_.bytes_ahead()) : "");
   }
@@ -231,7 +231,7 @@ Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t
       kWho);
 }
 
-// tf.train.Example: its protobuf bytes, by the messages of tensorflow/core/example.
+// tf.train.Example: its protobuf encoding, as defined by the messages of tensorflow/core/example.
 
 // message Example { Features features = 1; }
 // message Features { map<string, Feature> feature = 1; }    // an entry: key = 1, value = 2
@@ -250,8 +250,8 @@ struct WireTag {
   WireType type = WireType::kVarint;
 };
 
-/// Reader of one protobuf message, which it views. Throws kDataLoss naming `source` and the offset
-/// in the outermost message.
+/// Reader of one protobuf message, whose bytes it does not copy. Throws kDataLoss naming `source`
+/// and the offset in the outermost message.
 class WireReader {
  public:
   WireReader(std::string_view bytes, const std::string& source, std::size_t first_offset = 0)
@@ -288,7 +288,7 @@ class WireReader {
     place_ += 4;
     return internal::get_little_endian<std::uint32_t>(bytes_, place_ - 4);
   }
-  /// Reads a length and that many bytes.
+  /// Reads a length, then as many bytes.
   std::string_view bytes() {
     const std::uint64_t length = varint();
     require(length, "a field");
@@ -343,7 +343,7 @@ void read_value(WireReader& list, WireType type, std::vector<std::string>& value
     list.skip({1, type});
 }
 
-/// Reads single or packed numbers, as any protobuf reader must.
+/// Reads numbers, which may be single or packed: every protobuf reader must accept both.
 template <class Number>
 void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
   constexpr bool kIsFloat = std::is_same_v<Number, float>;
@@ -363,7 +363,7 @@ void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
   }
 }
 
-// A second list of the same kind continues the first, as protobuf merges messages.
+// A second list of the same kind continues the first one, because protobuf merges messages.
 template <class Values>
 void read_list(WireReader list, Feature& feature) {
   if (!std::holds_alternative<Values>(feature)) feature = Values{};
@@ -408,7 +408,7 @@ void read_entry(WireReader entry, Example& example) {
   example.insert_or_assign(std::move(name), std::move(feature));
 }
 
-/// Calls `read` with every message in field 1.
+/// Calls `read` for every message in field 1.
 template <class Read>
 void for_each_first_field(WireReader message, Read read) {
   while (!message.at_end()) {

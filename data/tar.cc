@@ -149,7 +149,7 @@ Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const 
           MapOptions{options.num_parallel_calls});
 }
 
-// Writing.
+// Writing of tar files.
 
 namespace {
 
@@ -247,7 +247,7 @@ void TarWriter::write(const TarSample& sample) {
 
 void TarWriter::close() {
   if (closed_) return;
-  // Whole records of 20 blocks, with at least two blocks of zeros, as tar writes them.
+  // A tar file consists of whole records of 20 blocks and ends with at least two blocks of zeros.
   constexpr std::size_t kRecord = 20 * kTarBlock;
   bytes_.append(2 * kTarBlock, '\0');
   bytes_.append((kRecord - bytes_.size() % kRecord) % kRecord, '\0');
@@ -256,10 +256,10 @@ void TarWriter::close() {
   bytes_.clear();
 }
 
-// A tar file holds, per file, a header of one block and its content, padded to whole blocks, and
-// ends with blocks of zeros (two, but one is enough to recognise the end). If a long name or a
-// large size does not fit in a header, records that look like files precede it. Concatenated
-// archives continue after the zeros.
+// Reading of tar files. A tar file contains for each file a header of one block, then the content,
+// padded to whole blocks. It ends with blocks of zeros (two, but one is enough to recognise the
+// end). If a long name or a large size does not fit in a header, records that look like files
+// precede it. Concatenated archives continue after the zeros.
 
 namespace internal {
 namespace {
@@ -299,7 +299,8 @@ std::uint64_t TarReader::octal_at(std::string_view block, std::size_t offset,
   return number;
 }
 
-// GNU tar writes numbers too large for octal digits as bytes, with the first one's top bit set.
+// Returns the number in a header field. GNU tar writes numbers that are too large for octal digits
+// in binary, with the top bit of the first byte set.
 std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
                                    std::size_t length) const {
   const auto first = static_cast<unsigned char>(block[offset]);
@@ -314,7 +315,7 @@ std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
   return number;
 }
 
-// Returns "" if the header's checksum is right, else both values.
+// Returns "" if the header's checksum is right, else the expected and the actual value.
 std::string TarReader::wrong_checksum(std::string_view block) const {
   constexpr std::size_t kPlace = 148, kLength = 8;
   const std::uint64_t expected = octal_at(block, kPlace, kLength);
@@ -329,7 +330,7 @@ std::string TarReader::wrong_checksum(std::string_view block) const {
   return concat("expected ", sum, ", got ", expected);
 }
 
-// Returns true if another archive begins after the zeros; `block` is then its first header.
+// Returns true if another archive begins after the zeros; sets `block` to its first header.
 bool TarReader::find_next_archive(std::string& block) {
   do {
     header_ = file_.offset();
@@ -339,7 +340,7 @@ bool TarReader::find_next_archive(std::string& block) {
   return block.substr(257, 5) == "ustar" && wrong_checksum(block).empty();
 }
 
-// Throws naming the file's kind if its first block shows that it is not a tar file.
+// If the first block shows that the file is not a tar file, throws an error that names its kind.
 void TarReader::require_tar(std::string_view block) const {
   if (header_ != 0) return;
   const std::string kind = kind_of_file(block);
@@ -398,7 +399,7 @@ std::string TarReader::read() {
   return read_content(content_, "a file");
 }
 
-// Parses records "<length> <key>=<value>\n", whose length counts all of it.
+// Parses records "<length> <key>=<value>\n"; the length is that of the whole record.
 void TarReader::parse_pax(std::string_view records, Extra& extra) {
   while (!records.empty() && records.front() != '\0') {
     std::size_t length = 0;
@@ -430,7 +431,7 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
   }
 }
 
-// Reads records about the next file if the header announces them; returns false otherwise.
+// Reads records about the next file if this header begins such records; otherwise returns false.
 bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   constexpr std::string_view kRecords = "xgLK";
   if (kRecords.find(type) == std::string_view::npos) return false;
@@ -468,14 +469,14 @@ std::optional<TarEntry> TarReader::next() {
     TarEntry entry{extra.name.value_or(name_of(block)), header_, extra.size.value_or(stated)};
     extra = {};
     const bool is_file = type == '0' || type == '\0' || type == '7';
-    // Links and devices have no content, whatever size they state.
+    // Links and devices have no content, whatever their size field says.
     const bool has_none = type >= '1' && type <= '6';
     set_content(has_none ? 0 : entry.size);
-    // Old programs wrote folders as files with a "/" at the end.
+    // Old programs wrote folders as files whose names end in "/".
     if (is_file && !entry.name.ends_with('/')) return entry;
   }
   if (extra.name || extra.size) {
-    fail_at(source(), header_, "expected a file behind its name, got the end of the tar file");
+    fail_at(source(), header_, "expected a file after its name, got the end of the tar file");
   }
   return std::nullopt;
 }

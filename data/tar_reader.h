@@ -23,8 +23,8 @@ struct TarEntry {
 };
 
 /// Reader of the regular files of tar files in POSIX's formats (ustar, pax), GNU's (long names) and
-/// older ones, also concatenated. Not thread-safe. Throws as tar_dataset() does; after an error
-/// nothing more can be read.
+/// older ones, also concatenated. Not thread-safe. Throws the errors of tar_dataset(); after an
+/// error nothing more can be read.
 class TarReader {
  public:
   explicit TarReader(InputFile file, InputLimits limits = {})
@@ -33,11 +33,12 @@ class TarReader {
   const std::string& source() const { return file_.source(); }
   /// Returns the next file, or nullopt at the end.
   std::optional<TarEntry> next();
-  /// Returns the content of the last file from next(); call it once. next() skips unread content.
+  /// Returns the content of the file that next() returned last; may be called once. next() skips
+  /// unread content.
   std::string read();
 
  private:
-  /// Name and size in records that precede a header.
+  /// Name and size from records that precede a header.
   struct Extra {
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;
@@ -61,7 +62,8 @@ class TarReader {
   bool ended_ = false;
 };
 
-/// Returns a sample's key and a file's extension, or nullopt for a file that belongs to no sample.
+/// Returns the key of a file's sample and the file's extension, or nullopt for a file that belongs
+/// to no sample.
 std::optional<std::pair<std::string, std::string>> split_tar_name(std::string_view name);
 
 /// Groups the files of a reader into samples.
@@ -71,7 +73,8 @@ class TarSampleReader {
 
   /// Returns the next sample, or nullopt at the end.
   std::optional<TarSample> next();
-  /// Skips up to `count` samples without reading their files; returns how many there were.
+  /// Skips up to `count` samples without reading their files; returns the number of skipped
+  /// samples.
   std::int64_t skip(std::int64_t count);
 
  private:

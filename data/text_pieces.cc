@@ -1,4 +1,5 @@
-// Splitting of texts into the pieces within which byte-pair tokenizers merge: words, numbers, gaps.
+// Splitting of texts into pieces (words, numbers, gaps), within which byte-pair tokenizers merge
+// tokens.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/text_pieces.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::string_view kGpt2Expression =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// Llama 3's and Qwen 2's, before and after the part for numbers.
+// Regular expression of Llama 3 and Qwen 2, before and after the part for numbers.
 constexpr std::string_view kBeforeNumbers =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)";
 constexpr std::string_view kBehindNumbers =
@@ -26,7 +27,8 @@ bool ends_line(const Character& character) {
   return character.code == U'\r' || character.code == U'\n';
 }
 
-/// Returns the end of the characters from `at` that `accepts` accepts, at most `most` of them.
+/// Returns the end of the characters that `accepts` accepts, beginning at `at`; at most `most` of
+/// them.
 template <class Accepts>
 std::size_t run_end(std::string_view text, std::size_t at, const Accepts& accepts,
                     std::size_t most = SIZE_MAX) {
@@ -43,7 +45,7 @@ std::size_t run_end(std::string_view text, std::size_t at, CharacterKind kind) {
 }
 
 /// Returns the length in bytes of 's, 't, 're, 've, 'm, 'll or 'd at the beginning, or 0. Llama 3
-/// accepts any case, in which the long s is an s.
+/// ignores case, so the long s (U+017F) counts as an s.
 std::size_t contraction_length(std::string_view text, bool any_case) {
   if (text[0] != '\'' || text.size() < 2) return 0;
   constexpr std::string_view kLongS = "\xC5\xBF";
@@ -54,8 +56,8 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
   return letters == "re" || letters == "ve" || letters == "ll" ? 3 : 0;
 }
 
-/// Returns the length in bytes of a piece of spaces: all at the end of a text, otherwise, of
-/// several, all but the last, which belongs to the next piece.
+/// Returns the length in bytes of a piece of spaces. At the end of the text it includes all spaces.
+/// Elsewhere it excludes the last of several spaces, which belongs to the next piece.
 std::size_t gap_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   if (end == text.size()) return end;
@@ -138,7 +140,7 @@ std::size_t piece_length(std::string_view text, TextPattern pattern) {
   return text.size();
 }
 
-// Unicode properties and normal forms of UTF-8 texts, by utf8proc.
+// Unicode properties and normal forms of UTF-8 texts, from utf8proc.
 
 namespace {
 
@@ -154,19 +156,20 @@ bool is_number(utf8proc_category_t category) {
   return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
 }
 
-/// Returns true for White_Space above ASCII: the separators and NEL, which is a control character.
+/// Returns true for non-ASCII characters with White_Space: the separators and the control character
+/// NEL.
 bool is_space(char32_t code, utf8proc_category_t category) {
   return code == 0x85 || (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
 }
 
 /// Returns true for symbols with the property Other_Alphabetic: circled and squared letters. (All
-/// other characters with it are marks.)
+/// other characters with this property are marks.)
 bool is_enclosed_letter(char32_t code) {
   return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
          (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
 }
 
-/// Appends the normal form of `text`, which must be UTF-8.
+/// Appends the normal form of `text`, which must be valid UTF-8.
 void append_normalized(std::string_view text, NormalForm form, std::string& result) {
   int options = UTF8PROC_STABLE;
   options |=

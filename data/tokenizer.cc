@@ -22,7 +22,7 @@
 
 namespace tutti::internal {
 
-/// Hash of maps of strings that are searched for views.
+/// Hash for maps of strings in which string_views are looked up.
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -30,8 +30,8 @@ struct StringHash {
   }
 };
 
-/// Characters for bytes, as in the files: printable bytes are those of Latin 1, the others the
-/// characters from U+0100 on.
+/// Mapping of bytes to characters, as used in the files: printable bytes of Latin 1 map to
+/// themselves, all other bytes to characters from U+0100.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -50,7 +50,8 @@ class ByteAlphabet {
   /// Returns the character for a byte, in UTF-8.
   const std::string& character(unsigned char byte) const { return characters_[byte]; }
 
-  /// Returns the bytes of a token; one with other characters is returned as it is.
+  /// Returns the bytes of a token. A token with characters outside the alphabet is returned
+  /// unchanged.
   std::string bytes_of(const std::string& token) const {
     std::string bytes;
     for (std::size_t at = 0; at < token.size();) {
@@ -77,10 +78,10 @@ struct BytePairRules {
   struct AddedToken {
     std::string content;
     std::int64_t number = 0;
-    bool normalized = false;   // found in the normalized text, not in the original
+    bool normalized = false;   // searched for in the normalized text
     bool lstrip = false;       // absorbs the spaces before it
     bool rstrip = false;       // absorbs the spaces after it
-    bool single_word = false;  // not found within a word
+    bool single_word = false;  // does not match within a word
   };
   /// Pre-tokenizer, which splits each piece of the previous one.
   struct Cut {
@@ -88,17 +89,17 @@ struct BytePairRules {
     TextPattern pattern = TextPattern::kNone;
   };
 
-  /// Bytes of tokens by number; empty: no token.
+  /// Bytes of each token, by number; empty if there is no token with this number.
   std::vector<std::string> tokens;
   std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>> numbers;
   std::array<std::int64_t, 256> of_bytes = {};
   /// Merges by merge_key().
   std::unordered_map<std::uint64_t, Merge> merges;
   std::vector<AddedToken> added;         // the longest first
-  std::string first_of_added;            // their first bytes, each once
+  std::string first_of_added;            // their distinct first bytes
   std::vector<NormalForm> normal_forms;  // applied in this order
   std::vector<Cut> cuts;                 // applied in this order
-  /// True if a piece that is a token of the vocabulary is not merged.
+  /// True if a piece that is itself a token of the vocabulary is not built by merging.
   bool ignores_merges = false;
   /// Numbers of added tokens that the vocabulary does not have.
   std::unordered_set<std::int64_t> outside_vocabulary;
@@ -110,8 +111,8 @@ struct BytePairRules {
 
 namespace {
 
-/// Tokens of a piece, whose neighbours are merged: the pair of the lowest rank first, of several
-/// the leftmost. A linked list in an array, since merges leave gaps.
+/// Tokens of a piece, in which neighbours are merged: first the pair with the lowest rank, and
+/// among equal pairs the leftmost. A linked list in an array, because merges leave gaps.
 class MergingPiece {
  public:
   MergingPiece(const BytePairRules& rules, std::string_view piece) : rules_(rules) {
@@ -160,7 +161,7 @@ class MergingPiece {
 
   void merge(const Pair& pair) {
     Part& left = parts_[pair.left];
-    // One of the two may have been merged with another neighbour in the meantime.
+    // One token of the pair may have been merged with another neighbour meanwhile.
     const auto* const found = left.is_gone ? nullptr : merge_at(pair.left);
     if (!found || found->token != pair.token) return;
     Part& right = parts_[left.next];
@@ -190,7 +191,7 @@ void append_tokens(const BytePairRules& rules, std::string_view piece,
   MergingPiece(rules, piece).append_to(tokens);
 }
 
-/// Encodes one text. Tokens of a repeated piece are copied.
+/// Encoder of one text. Copies the tokens of a repeated piece.
 class TextEncoder {
  public:
   explicit TextEncoder(const BytePairRules& rules) : rules_(rules) {}
@@ -214,8 +215,8 @@ class TextEncoder {
            (end < text.size() && is_word(character_at(text, end)));
   }
 
-  /// Appends a text and the added tokens in it. Added tokens of the original text take precedence;
-  /// those of the normalized text are searched for between them.
+  /// Appends a text and the added tokens in it. Added tokens in the original text take precedence;
+  /// the text between them is then searched for those of the normalized text.
   void append_around_added(std::string_view text, bool normalized) {
     std::size_t begin = 0;
     const auto append_before = [&](std::size_t end) {
@@ -256,7 +257,7 @@ class TextEncoder {
     append_around_added(changed, true);
   }
 
-  /// Appends a text, split into pieces by the cuts from number `cut` on.
+  /// Appends a text, split into pieces by the cuts with numbers >= `cut`.
   void append_pieces(std::string_view text, std::size_t cut) {
     if (cut == rules_.cuts.size()) return append_piece(text);
     const auto& [adds_prefix_space, pattern] = rules_.cuts[cut];
@@ -286,7 +287,7 @@ class TextEncoder {
 
   const BytePairRules& rules_;
   std::vector<std::int64_t> tokens_;
-  /// Range of the tokens of a piece, in tokens_.
+  /// Range in tokens_ of the tokens of each piece.
   std::unordered_map<std::string, std::pair<std::size_t, std::size_t>, StringHash, std::equal_to<>>
       places_;
 };
@@ -331,7 +332,7 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
 
 namespace {
 
-/// Words of a text as tokens, whose most frequent pairs are merged repeatedly.
+/// Trainer: represents words of a text as tokens and repeatedly merges the most frequent pair.
 class PairLearner {
  public:
   using Pair = std::pair<std::int64_t, std::int64_t>;
@@ -361,12 +362,12 @@ class PairLearner {
       const std::int64_t count = pairs_[best.pair].count;
       if (count < 2) continue;
       if (count == best.count) return best.pair;
-      candidates_.push({count, best.pair});  // it has become rarer since
+      candidates_.push({count, best.pair});  // the pair has become rarer
     }
     return std::nullopt;
   }
 
-  /// Replaces every occurrence of `pair` by `token`.
+  /// Replaces every occurrence of `pair` with `token`.
   void merge(const Pair& pair, std::int64_t token) {
     const std::set<std::size_t> words = std::exchange(pairs_[pair].words, {});
     std::set<Pair> made;
@@ -394,7 +395,7 @@ class PairLearner {
   };
   struct Places {
     std::int64_t count = 0;
-    std::set<std::size_t> words;  // words that contain it, or did
+    std::set<std::size_t> words;  // words that contain, or contained, the pair
   };
   struct Candidate {
     std::int64_t count = 0;
@@ -404,7 +405,7 @@ class PairLearner {
     }
   };
 
-  /// Adds the pairs of a word to the counts, or (-1) subtracts them.
+  /// Adds the pairs of a word to the counts (sign 1) or subtracts them (sign -1).
   void count_pairs_of(std::size_t number, std::int64_t sign) {
     const Word& word = words_[number];
     for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
@@ -419,7 +420,7 @@ class PairLearner {
   std::priority_queue<Candidate> candidates_;
 };
 
-/// Contents of the file, as characters and in the order of the tokens' numbers.
+/// Vocabulary and merges as written to a file: tokens as characters, in the order of their numbers.
 struct WrittenVocabulary {
   std::vector<std::string> tokens;
   Json::Array merges;
@@ -430,7 +431,7 @@ std::array<std::int64_t, 256> add_bytes(const internal::ByteAlphabet& alphabet,
                                         WrittenVocabulary& vocabulary) {
   std::array<unsigned char, 256> bytes;
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i);
-  // UTF-8 strings sort as their code points do.
+  // UTF-8 strings sort in the same order as their code points.
   std::ranges::sort(bytes, {}, [&](unsigned char byte) { return alphabet.character(byte); });
   std::array<std::int64_t, 256> numbers{};
   for (const unsigned char byte : bytes) {
@@ -491,7 +492,7 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
     const std::string left = vocabulary.tokens[static_cast<std::size_t>(pair->first)];
     const std::string right = vocabulary.tokens[static_cast<std::size_t>(pair->second)];
     vocabulary.merges.push_back(Json::Array{left, right});
-    // Two pairs may make the same token: "a" "bc" and "ab" "c".
+    // Two pairs may result in the same token: "a" "bc" and "ab" "c".
     const auto [made, is_new] =
         numbers.emplace(left + right, static_cast<std::int64_t>(vocabulary.tokens.size()));
     if (is_new) vocabulary.tokens.push_back(made->first);
@@ -508,10 +509,10 @@ using internal::ByteAlphabet;
 using internal::BytePairRules;
 using internal::TextPattern;
 
-/// Limit of token numbers. Larger ones are refused before memory is allocated.
+/// Limit of token numbers. Larger numbers are refused before memory is allocated.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
-/// Builds rules from the parts of files, in the files' own form.
+/// Builder of rules from the parts of files, in the form in which files contain them.
 class RulesReader {
  public:
   explicit RulesReader(const std::string& source) : source_(source) {}
@@ -531,7 +532,7 @@ class RulesReader {
     }
   }
 
-  /// Adds a merge. Call it after add_vocabulary(), in the order in which merges were learnt.
+  /// Adds a merge. Must be called after add_vocabulary(), in the order in which merges were learnt.
   void add_merge(const std::string& left, const std::string& right) {
     const BytePairRules::Merge merge{static_cast<std::int64_t>(num_merges_++),
                                      number_of(left + right)};
@@ -548,7 +549,8 @@ class RulesReader {
     add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)));
   }
 
-  /// Adds a token that is found in texts before they are split. Requires: normal forms are known.
+  /// Adds a token that is searched for in texts before they are split. Requires: the normal forms
+  /// are already set.
   void add_token(BytePairRules::AddedToken token) {
     if (token.content.empty()) return;
     const auto place = static_cast<std::size_t>(token.number);
@@ -603,14 +605,14 @@ class RulesReader {
 
   std::string source_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, std::int64_t> numbers_;  // by the tokens' form in the file
+  std::unordered_map<std::string, std::int64_t> numbers_;  // by the token as written in the file
   std::size_t num_merges_ = 0;
   std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
 };
 
-// tokenizer.json.
+// Parsing of tokenizer.json.
 
-/// Returns true if a member exists and is not null, false, 0 or an empty text.
+/// Returns true if the member exists and is not null, false, 0 or empty.
 bool is_given(const Json& json, std::string_view name) {
   const Json* const member = json.find(name);
   return member && !member->is_null() && *member != Json(false) && *member != Json("") &&
@@ -626,11 +628,11 @@ const Json& expect_type(const RulesReader& reader, const Json& file, const char*
                         std::string_view type) {
   static const Json kNone = Json::object().set("type", "null");
   const Json& json = is_given(file, part) ? file.at(part) : kNone;
-  // Old files of this model have no type.
+  // Old files of BPE models have no type.
   const bool is_old = type == "BPE" && !json.find("type");
   if (!is_old && json.at("type").as_string() != type) {
     reader.unimplemented(part, ": expected ", type, ", got ", json.at("type").as_string(),
-                         "; byte-level byte pairs alone are read");
+                         "; only byte-level byte-pair tokenizers are supported");
   }
   return json;
 }
@@ -654,7 +656,7 @@ void read_model(RulesReader& reader, const Json& file) {
   reader.rules().ignores_merges = flag(model, "ignore_merges", false);
 }
 
-/// Returns the members of a Sequence, or the only part; empty if there is no part.
+/// Returns the members of a Sequence, or a list of the single part; empty if there is no part.
 std::vector<Json> parts_of(const Json& file, std::string_view part, std::string_view members) {
   if (!is_given(file, part)) return {};
   const Json& json = file.at(part);
@@ -677,7 +679,8 @@ void read_normalizer(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Returns the cut of a pre-tokenizer. Throws kUnimplemented naming one of another kind.
+/// Returns the cut of a pre-tokenizer. Throws kUnimplemented naming a pre-tokenizer of another
+/// kind.
 BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
   const std::string& type = step.at("type").as_string();
   if (type == "ByteLevel") {
@@ -689,7 +692,7 @@ BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
                                                           : TextPattern::kDigitRuns};
   }
   if (type == "Split" && step.at("pattern").find("Regex")) {
-    // The patterns match every character of a text, so that nothing is between the matches.
+    // The patterns match every character of a text, so there is no text between matches.
     const bool inverted = flag(step, "invert", false);
     if (step.at("behavior") == Json(inverted ? "Removed" : "Isolated"))
       return {false, internal::text_pattern_of(step.at("pattern").at("Regex").as_string())};
@@ -719,7 +722,7 @@ void read_added_tokens(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Calls `read` and puts `source` in front of errors that do not name it.
+/// Calls `read`; errors that do not name `source` get it as a prefix.
 template <class Read>
 BytePairTokenizer read_named(const std::string& source, const Read& read) {
   RulesReader reader(source);

@@ -52,10 +52,10 @@ class ZipIterator : public ElementIterator {
   }
 
  private:
-  std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty once one has ended
+  std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty after one has ended
 };
 
-/// Source over several parts. Batch properties are those on which all parts agree.
+/// Source over several sources, its parts. It has a batch property only if all parts agree on it.
 class MultiInputSource : public DatasetSource {
  public:
   explicit MultiInputSource(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
@@ -82,7 +82,7 @@ class MultiInputSource : public DatasetSource {
     });
   }
 
-  /// Returns the shard of the first part that is one of several.
+  /// Returns the shard of the first part whose pass has several shards.
   PassShard pass_shard() const override {
     for (const Dataset& part : parts_) {
       if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;
@@ -182,7 +182,7 @@ class ConcatenateIterator : public ElementIterator {
  private:
   std::unique_ptr<ElementIterator> first_;  // null once it has ended
   std::unique_ptr<ElementIterator> second_;
-  std::optional<Element> pattern_;  // the first element of first_
+  std::optional<Element> pattern_;  // first element of first_, to compare with second
 };
 
 class ConcatenateSource : public MultiInputSource {
@@ -215,8 +215,9 @@ Dataset Dataset::concatenate(const Dataset& next) const {
   return Dataset(std::make_shared<ConcatenateSource>(*this, next));
 }
 
-// Dataset::interleave(), in tf's order: it cycles through slots and takes up to block_length
-// elements from each. It leaves a slot when its dataset ends, and refills it on the next visit.
+// Dataset::interleave(), in tf's order. It cycles through slots and takes up to block_length
+// elements from each slot. When a slot's dataset ends, it continues with the next slot, and refills
+// the empty slot when it returns to it.
 
 namespace {
 
@@ -304,7 +305,8 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// If the datasets read files, each element below represents the files of its dataset.
+  /// Returns the files below. If the datasets read files, each element below represents the files
+  /// of its dataset.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;
@@ -329,7 +331,7 @@ Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
       std::make_shared<InterleaveSource>(source_, Interleaving{std::move(make), options}));
 }
 
-// With one slot every dataset is read to its end before the next one begins.
+// An interleave() with one slot reads every dataset to its end before the next one begins.
 Dataset Dataset::flat_map(std::function<Dataset(const Element&)> make) const {
   internal::require_function(make, "Dataset::flat_map");
   return interleave(std::move(make), InterleaveOptions{.cycle_length = 1});

@@ -88,11 +88,11 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
             (std::vector<std::string>{
                 "auto_shard: AUTO is FILE: 10 files for 5 workers",
                 "warning: auto_shard: AUTO is DATA: 10 files are fewer than 11 workers; every "
-                "worker reads everything and keeps one of 11 elements; where that is meant, "
-                "name AutoShardPolicy::kData",
+                "worker reads everything and keeps one of 11 elements; where that is intended, "
+                "use AutoShardPolicy::kData",
                 "warning: auto_shard: AUTO is DATA: the dataset does not begin at files; "
                 "every worker reads everything and keeps one of 2 elements; where that is "
-                "meant, name AutoShardPolicy::kData"}));
+                "meant, use AutoShardPolicy::kData"}));
 }
 
 TEST(AutoShard, EveryBranchIsShardedByFiles) {
