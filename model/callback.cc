@@ -1,4 +1,4 @@
-// Logs and History, queries of callbacks to the model, and monitored values.
+// Logs and History, functions with which callbacks query the model, and monitored values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callback.h"
 
@@ -103,7 +103,7 @@ History History::from_json(const Json& json) {
   return history;
 }
 
-// Queries of callbacks to the model.
+// Functions with which callbacks query the model.
 
 bool Callback::is_chief() const { return !model_ || model_->strategy().is_chief(); }
 
@@ -127,8 +127,8 @@ bool Monitor::larger_is_better(const Model& model) const {
   std::vector<std::string> known;
   for (const std::string& name : model.metrics_names())
     if (model.metric_direction(name) != MetricDirection::kUnknown) known.push_back(name);
-  fail(ErrorCode::kInvalidArgument, who_, ": whether larger values of '", name_,
-       "' are better is not known; expected one of ", join(known),
+  fail(ErrorCode::kInvalidArgument, who_, ": it is unknown whether larger values of '", name_,
+       "' are better; expected one of ", join(known),
        " (or the same with val_ in front); use .mode = MonitorMode::kMax or MonitorMode::kMin");
 }
 
@@ -141,7 +141,7 @@ bool Monitor::is_better(const Model& model, double value, double best, double mi
 std::optional<double> Monitor::value(const Logs& logs) const {
   if (logs.has(name_)) return logs.at(name_);
   const auto names = names_of(logs, [](const auto& entry) { return entry.first; });
-  log_warning_once(concat(who_, ": there is no value '", name_, "' to watch; there are ",
+  log_warning_once(concat(who_, ": there is no value '", name_, "' to monitor; the values are ",
                           join(names), "; is validation_data missing?"));
   return std::nullopt;
 }

@@ -57,7 +57,8 @@ void EarlyStopping::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   model().stop_training();
 }
 
-/// Runs after the optimizer has finished: with `.ema` it writes averages into the weights.
+/// Restores the weights after the optimizer has finished, because an optimizer with `.ema` then
+/// writes averages into them.
 void EarlyStopping::on_train_end(const Logs&) {
   if (!options_.restore_best_weights || best_weights_.empty()) return;
   std::map<std::string, Tensor> best;
@@ -97,7 +98,7 @@ void EarlyStopping::restore_state(const Json& state) {
   best_names_ = value_of<std::vector<std::string>>(state.at("best_names"));
 }
 
-// Ends training when the loss is not finite.
+// Ends training when the loss is NaN or infinite.
 
 void TerminateOnNaN::on_train_begin() { reason_.clear(); }
 
@@ -105,7 +106,7 @@ void TerminateOnNaN::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   if (!logs.has("loss") || std::isfinite(logs.at("loss"))) return;
   const std::int64_t step = model().optimizer().iterations().value().item_int() - 1;
   const std::vector<int> replicas = model().replicas_without_finite_loss();
-  // Finite shares can still add up to infinity.
+  // If the loss of every replica is finite, their sum has become infinite.
   const std::string whose = replicas.empty()
                                 ? "the sum over replicas overflowed"
                                 : concat("the loss of replica ", join(replicas), " is not finite");

@@ -1,9 +1,10 @@
 // Loss tracking, metrics and the step of one replica.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A replica's *share* of the loss is the sum over its rows divided by the rows of the global batch,
-// plus regularisation divided by the number of replicas: shares add up to the loss of the global
-// batch, and their gradients to its gradient, also when replicas have different numbers of rows.
+// A replica's *share* of the loss is the sum over its rows divided by the number of rows of the
+// global batch, plus the regularisation losses divided by the number of replicas. Shares add up to
+// the loss of the global batch, and their gradients to its gradient, even if replicas have
+// different numbers of rows.
 #include "core/names.h"
 #include "model/fit_loop.h"
 
@@ -44,8 +45,8 @@ std::vector<std::int64_t> classes_of(const Tensor& labels) {
   return classes;
 }
 
-/// Returns `weights` (may be undefined) times the weight of each label's class, 1 for a class that
-/// is not listed.
+/// Returns `weights` (may be undefined) times the weight of each label's class. A class that is not
+/// listed has weight 1.
 Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
                           const ClassWeights& class_weights) {
   std::vector<float> values;
@@ -127,14 +128,14 @@ std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions&
 
 namespace {
 
-/// Returns "class_weight of 'kind'", as the warnings below name it.
+/// Returns "class_weight of 'kind'", which the warnings below contain.
 std::string name_of_class_weight(const Model& model, std::size_t output) {
   const std::vector<Model::Output> outputs = model.outputs();
   return outputs.size() == 1 ? "class_weight"
                              : concat("output_class_weights of '", outputs[output].name, "'");
 }
 
-/// Returns the number of classes of an output; 1 if its labels may have any number.
+/// Returns the number of classes of an output; 1 if its labels may be any class numbers.
 std::int64_t num_classes_of(const Model& model, std::size_t output) {
   const Shape& shape = model.output_shapes()[output];
   return shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
@@ -153,7 +154,7 @@ void warn_of_classes(const Model& model, std::span<const ClassWeights> class_wei
       if (is_class_of(number, num_classes)) continue;
       log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
                               ": expected classes in 0 .. ", num_classes - 1, ", got ", number,
-                              ", which no label has; its weight changes nothing"));
+                              ", which no label has; its weight has no effect"));
     }
   }
 }
@@ -168,14 +169,14 @@ void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> cl
       if (present.contains(number) || !is_class_of(number, num_classes_of(model, output))) continue;
       log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
                               ": expected classes of the labels (", brief_list(present), "), got ",
-                              number, ", which no label has; its weight changes nothing"));
+                              number, ", which no label has; its weight has no effect"));
     }
   }
 }
 
 namespace {
 
-/// Throws with Keras's message and advice.
+/// Throws Keras's message, followed by advice.
 [[noreturn]] void fail_inputs(const Model& model, std::string_view who, std::size_t received,
                               std::string_view what) {
   const bool is_drawn = dynamic_cast<const Sequential*>(&model) != nullptr ||
@@ -183,7 +184,7 @@ namespace {
   fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' expects ",
        model.input_shapes().size(), " input(s), but it received ", received, what,
        is_drawn ? "; try a Functional for a model of several inputs"
-                : "; a class of your own declares its inputs and outputs in its constructor: "
+                : "; a custom class declares its inputs and outputs in its constructor: "
                   "set_built({shapes of inputs}, {shapes of outputs})");
 }
 
@@ -230,7 +231,7 @@ void warn_of_changes_since_compile(const Model& model, const CompiledModel& comp
     if (name.empty()) return;
     log_warning_once(concat("Model::fit: '", name, "' ", what,
                             ", because layers were frozen, unfrozen or added after compile(); call "
-                            "compile() after it, from which on it counts"));
+                            "compile() again for the change to take effect"));
   };
   warn(left_out, "is trainable but is not trained");
   warn(frozen, "is frozen but is trained");
@@ -288,7 +289,7 @@ void ReplicaStep::look_for_probabilities(std::span<const Tensor> predictions) co
     log_warning_once(concat(
         "Model::fit: the predictions of '", model_.outputs()[i].name,
         "' are probabilities (every row adds up to 1), but its loss ", loss.name(),
-        " takes logits, so that training is bad; use .from_logits = false in the options of the "
+        " takes logits, so training will be poor; use .from_logits = false in the options of the "
         "loss, or the model without its last softmax"));
   }
   has_looked_at_predictions_.store(true, std::memory_order_relaxed);
@@ -337,7 +338,7 @@ Tensor ReplicaStep::train(const Batch& batch) {
     if (class_weights_[i].empty()) continue;
     parts.weights[i] = with_class_weights(parts.labels[i], parts.weights[i], class_weights_[i]);
   }
-  const MaskScope masks;  // the loss reads masks of the predictions
+  const MaskScope masks;  // lets the loss read masks of predictions
   GradientTape tape;
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions =

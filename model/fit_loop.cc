@@ -124,8 +124,8 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks) {
 namespace {
 
 /// Returns true if values are fetched for the progress line now. Fetching waits for the step on
-/// GPUs, so it happens only when values are shown. With several workers it is collective, so the
-/// step number decides, not the clock.
+/// GPUs, so values are fetched only when they are shown. With several workers fetching is
+/// collective, so the decision depends on the step number and not on the clock.
 bool shows(const Strategy& strategy, Verbosity verbose, const std::optional<Progress>& progress,
            std::int64_t number) {
   constexpr std::int64_t kStepsOfWorkers = 25;
@@ -191,7 +191,7 @@ void BatchFeed::warn_of_end() {
 
 void BatchFeed::warn_of_length() const {
   log_warning_once(concat(steps_.who, ": ", step_,
-                          " batches of one pass so far, and the dataset does not know its length; "
+                          " batches of one pass read so far, and the dataset has no known length; "
                           "expected a pass that ends; if it never does, use .",
                           steps_.option, ", or take() of the dataset; logged once"));
 }
@@ -237,8 +237,8 @@ void warn_of_epochs(const FitOptions& options) {
   log_warning(
       concat("Model::fit: expected initial_epoch below epochs, got ", options.initial_epoch,
              " and ", options.epochs,
-             "; nothing is trained; epochs is the number of the last epoch plus one, not how "
-             "many follow; use .epochs = ",
+             "; nothing is trained; epochs is the number of the last epoch plus one, not the "
+             "number of epochs to train; use .epochs = ",
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
 
@@ -326,15 +326,15 @@ History FitLoop::run() {
   if (state_->is_stopped_by_signal) {
     report_stop();
   } else if (const int late = signals ? StopSignals::requested() : 0) {
-    // All epochs are done, so the signal is for the rest of the program.
+    // All epochs are done, so later signals concern the rest of the program.
     signals.reset();
     std::raise(late);
   }
   return at_.history;
 }
 
-/// If failed workers are restarted, the others wait for them, return to the last batch, and
-/// continue.
+/// Trains until the end. If failed workers are restarted, the other workers wait for them, return
+/// to the last batch, and continue.
 void FitLoop::train() {
   const auto restore = [this] {
     for (const AnyCallback& callback : options_.callbacks) callback->on_can_restore();
@@ -402,11 +402,13 @@ void FitLoop::notify_state_complete() {
     state_->is_stopped_by_signal = true;
     state_->call.is_interrupted = true;
   }
-  // The end of an epoch has the same state as its last batch, which was committed.
+  // Commit only within an epoch: at its end the state is that of its last batch, which is already
+  // committed.
   if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
 }
 
-/// One worker may receive a signal; all workers stop at the same point.
+/// Returns true if fit stops here. Only one worker may receive a signal, but all workers stop at
+/// the same point.
 bool FitLoop::stops_because_of_signal() {
   const bool is_end = at_.is_ended || at_.point.epoch >= options_.epochs;
   if (!options_.stop_on_signals || is_end) return false;
@@ -428,7 +430,7 @@ std::string FitLoop::point_text() const {
                 options_.epochs);
 }
 
-/// Called on all workers, because fetching the values is a collective operation.
+/// Prints where training stopped. Called on all workers, because fetching the values is collective.
 void FitLoop::report_stop() {
   const bool within_epoch = at_.point.batches > 0;
   const Logs logs = within_epoch ? fetched_logs() : Logs();
@@ -442,7 +444,7 @@ void FitLoop::report_stop() {
   if (!backup) {
     text += "; nothing was saved; use .callbacks = {BackupAndRestore(folder)}";
   } else if (backup->last_error()) {
-    text += concat("; the state could not be saved in ", backup->backup_dir());
+    text += concat("; saving the state failed in ", backup->backup_dir());
   } else {
     text += concat(", saved in ", backup->backup_dir(), "; to continue, start the program again");
   }
@@ -479,7 +481,8 @@ void FitLoop::run_epoch() {
   if (!state_->call.is_interrupted) require_same_stop();
 }
 
-/// A worker that stops alone would leave the others waiting for it.
+/// Throws unless all workers stop together: otherwise the remaining workers would wait
+/// indefinitely.
 void FitLoop::require_same_stop() const {
   WorkerTeam* const team = team_of(model_.strategy());
   if (!team) return;
@@ -493,7 +496,7 @@ void FitLoop::require_same_stop() const {
        "Model::fit: stop_training(): expected the call on all workers, which train the same steps, "
        "got it in epoch ",
        at_.point.epoch, " on worker ", join(stopping), ", not on worker ", join(continuing),
-       "; try a condition on what all workers share, such as logs");
+       "; try a condition on values that are equal on all workers, such as logs");
 }
 
 void FitLoop::notify_batch_end(std::int64_t rows) {
@@ -506,7 +509,8 @@ void FitLoop::notify_batch_end(std::int64_t rows) {
     callback->on_train_batch_end(number - 1, logs);
 }
 
-/// Detects losses on GPUs that are not finite: run() does not check these, which would block.
+/// Returns the values of the metrics. Also detects non-finite losses on GPUs, which run() does not
+/// check, because that would block.
 Logs FitLoop::fetched_logs() {
   Logs logs = compiled_.logs();
   const Strategy& strategy = model_.strategy();
@@ -526,14 +530,14 @@ void FitLoop::require_same_model() const {
   if (model_.model_state_ == state_) return;
   fail(
       ErrorCode::kFailedPrecondition,
-      "Model::fit: a callback assigned another model to the one that is trained; expected the same "
+      "Model::fit: a callback assigned another model to the model in training; expected the same "
       "model until fit() returns; call stop_training() in the callback, and the assignment after "
       "fit()");
 }
 
 void FitLoop::run_step(const PerReplica<Batch>& batch) {
   require_same_model();
-  // The loss is returned so that run() reports values that are not finite.
+  // The function returns the loss, so that run() reports values that are not finite.
   (void)model_.strategy().run([this](const Batch& part) { return step_.train(part); }, batch);
   if (compiled_.has_constraints) model_.apply_constraints();
 }

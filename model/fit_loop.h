@@ -26,10 +26,10 @@ namespace tutti::internal {
 class LossTracker final : public Metric {
  public:
   explicit LossTracker(const std::string& name = "loss");
-  /// `loss`: this replica's share of the batch's loss; `rows`: its rows.
+  /// `loss`: this replica's share of the batch's loss; `rows`: number of rows of this replica.
   void update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows);
   Tensor result() const override;
-  /// Returns the total that each replica of this process added. Call it outside replicas.
+  /// Returns the total of each replica of this process. Must be called outside replicas.
   std::vector<double> totals_of_replicas() const;
 
  private:
@@ -43,7 +43,7 @@ std::vector<int> not_finite(std::span<const double> values, int first);
 /// Metric of one output of the model.
 struct OutputMetric {
   std::shared_ptr<PredictionMetric> metric;
-  std::string shown_name;  // in logs; prefixed with the output's name if there are several
+  std::string shown_name;  // in logs; has the output's name as a prefix if there are several
   std::size_t output = 0;
   bool weighted = false;
 };
@@ -56,47 +56,49 @@ struct OutputLoss {
 };
 
 struct CompiledModel {
-  CompileOptions options;                // as given
+  CompileOptions options;                // as passed to compile()
   std::unique_ptr<Optimizer> optimizer;  // null if nothing can be trained
   std::vector<OutputLoss> losses;        // one per output, or empty
-  std::vector<OutputMetric> metrics;     // plain ones, then weighted ones
+  std::vector<OutputMetric> metrics;     // unweighted metrics, then weighted ones
   std::vector<std::shared_ptr<Metric>> layer_metrics;
   LossTracker loss_tracker;
   std::int64_t steps_per_execution = 1;
   bool has_constraints = false;
 
-  /// Returns loss, losses of outputs, metrics and layers' metrics, each once, with log names.
+  /// Returns the loss, losses of outputs, metrics and metrics of layers, without duplicates, with
+  /// their names in logs.
   std::vector<std::pair<std::string, Metric*>> all_metrics();
   Logs logs();
   void reset_metrics();
 };
 
-/// Throws kInvalidArgument in the name of `who` unless a call with tensors gives one per input of
-/// the model, and labels for each output. Labels may be missing: layers may add all losses.
+/// Throws kInvalidArgument naming `who` unless a call with tensors passes one for each input of the
+/// model and labels for each output. There may be no labels, because layers may add all losses.
 void require_counts(const Model& model, std::string_view who, std::size_t inputs,
                     std::size_t labels);
-/// Same as require_counts(), but for a batch of `components`: inputs, labels, then weights (one, or
-/// one per output). `needs_labels`: the model has a loss or metrics of labels.
+/// Same as require_counts(), but for a batch of `components`: inputs, labels, then weights (one for
+/// all outputs, or one per output). `needs_labels`: the model has a loss or metrics that use
+/// labels.
 void require_components(const Model& model, std::string_view who, std::size_t components,
                         bool needs_labels);
 
-/// Warns once if layers were frozen, unfrozen or added since compile(). As in Keras, this takes
-/// effect with the next compile().
+/// Warns once if layers were frozen, unfrozen or added after compile(). As in Keras, such a change
+/// takes effect with the next compile().
 void warn_of_changes_since_compile(const Model& model, const CompiledModel& compiled);
 
 /// Weights of examples by their class.
 using ClassWeights = std::map<std::int64_t, double>;
 
 /// Returns the class weights of each output; empty if the options have none. Throws
-/// kInvalidArgument if their number is not that of the model's outputs.
+/// kInvalidArgument if their number is not the number of the model's outputs.
 std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options);
-/// Warns of weighted classes that exceed the number of classes of their output.
+/// Warns about weighted classes whose numbers exceed the number of classes of their output.
 void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights);
-/// Warns of weighted classes that none of these labels (one tensor per output) has.
+/// Warns about weighted classes that do not occur in these labels (one tensor per output).
 void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> class_weights,
                             std::span<const Tensor> labels);
 
-/// The steps of fit and evaluate on one replica.
+/// Training and evaluation steps of fit and evaluate on one replica.
 class ReplicaStep {
  public:
   /// `class_weights` multiply the weights of examples in train(); one per output, or empty.
@@ -109,7 +111,7 @@ class ReplicaStep {
   void test(const Batch& batch);
 
  private:
-  /// A batch split into inputs of the model, and labels and weights of the outputs.
+  /// Parts of a batch: inputs of the model, and labels and weights of the outputs.
   struct Parts {
     std::vector<Tensor> inputs;
     std::vector<Tensor> labels;   // one per output
@@ -117,7 +119,8 @@ class ReplicaStep {
   };
   Parts parts_of(const Batch& batch, std::string_view who) const;
   std::vector<Tensor> call_model(const Parts& parts, CallContext context) const;
-  /// Warns once of probabilities for a loss of logits; compile() cannot see the end of a call().
+  /// Warns once if the predictions are probabilities but the loss takes logits. compile() cannot
+  /// detect this, because it does not know the result of a custom call().
   void look_for_probabilities(std::span<const Tensor> predictions) const;
   /// Returns this replica's share of the loss; fills in the shares of the outputs.
   Tensor total_loss(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
@@ -136,15 +139,15 @@ class ReplicaStep {
 /// Progress of a call of fit.
 struct FitProgress {
   FitPoint point;
-  bool is_ended = false;  // true if it ended before its last epoch
+  bool is_ended = false;  // true if fit ended before its last epoch
   History history;
-  Logs logs;  // of the last finished epoch
+  Logs logs;  // logs of the last finished epoch
 
   Json to_json() const;
   static FitProgress from_json(const Json& json);
 };
 
-/// Provides the sums of metrics, each replica's own.
+/// Provides the sums of metrics, separately for each replica.
 TensorProvider tensors_of_metrics(CompiledModel& compiled);
 
 StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks);
@@ -152,11 +155,11 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks);
 
 // Epochs and steps.
 
-/// Number of batches that a call takes of its data, and names for its messages.
+/// Number of batches that a call takes from its data, and names for its messages.
 struct FeedSteps {
   const char* who;                                    // "Model::fit"
   const char* option;                                 // "steps_per_epoch"
-  std::optional<std::int64_t> number = std::nullopt;  // nullopt: all of a pass
+  std::optional<std::int64_t> number = std::nullopt;  // nullopt: a whole pass
   /// True if an epoch may span passes: the next epoch continues in the current pass, and a new pass
   /// begins within an epoch. Otherwise an epoch begins and ends with a pass.
   bool across_passes = false;
@@ -165,8 +168,8 @@ struct FeedSteps {
 /// Yields global batches, epoch by epoch.
 class BatchFeed {
  public:
-  /// Throws kInvalidArgument for a number that is not positive, and for infinite data without a
-  /// number.
+  /// Throws kInvalidArgument for a number of steps that is not positive, and for infinite data
+  /// without a number of steps.
   BatchFeed(DistributedDataset data, FeedSteps steps);
   /// Must be called before the first batch of each epoch.
   void begin_epoch();
@@ -177,14 +180,14 @@ class BatchFeed {
   std::optional<std::int64_t> num_steps() const;
   DistributedDataset& data() { return data_; }
 
-  /// Position of the data; `batches` is the number of batches already returned in the epoch.
-  /// restore() continues there, without begin_epoch() unless batches is 0.
+  /// Returns the position in the data. restore() continues at a position; `batches` is the number
+  /// of batches already returned in the epoch. Unless it is 0, begin_epoch() must not be called.
   Json position() const;
   void restore(const Json& position, std::int64_t batches);
 
  private:
   void start_pass();
-  /// Makes the next begin() of the data start the next pass, also after a restart.
+  /// Makes the next begin() of the data start the next pass, even after a restart.
   void leave_pass();
   void warn_of_end();
   void warn_of_length() const;
@@ -193,26 +196,26 @@ class BatchFeed {
   DistributedDataset data_;
   FeedSteps steps_;
   std::optional<DistributedDataset::Iterator> iterator_;
-  bool advance_ = false;  // true if the iterator is at a batch that was returned
+  bool advance_ = false;  // the batch at the iterator was returned
   std::int64_t step_ = 0;
-  bool is_restored_ = false;  // the first pass may begin where the data ends
+  bool is_restored_ = false;  // the first pass may have no more batches
   bool has_ended_ = false;    // restored after the end of the epoch's pass
-  bool warned_ = false;       // warned that a pass ended within an epoch
+  bool warned_ = false;       // has warned that a pass ended within an epoch
 };
 
-/// One call of fit. Its state fully determines the rest of training, so it can be set to any point
-/// and continue from there: after a restart, and after a worker failure.
+/// One call of fit. Its state fully determines the remaining training, so training can continue
+/// from any saved state after a restart or a worker failure.
 class FitLoop {
  public:
-  /// `validation`: data that is evaluated after epochs.
+  /// `validation`: data for evaluation after epochs.
   FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data, const FitOptions& options,
           std::optional<DistributedDataset> validation);
   History run();
   bool has_validation() const { return validation_.has_value(); }
-  /// Returns its whole state. Must not be used after run().
+  /// Returns a checkpoint of the whole state. Must not be used after run().
   Checkpoint checkpoint();
-  /// Calls `body` so that metrics of a fit on this thread keep their sums. Has an effect only in a
-  /// callback of a fit under `strategy`, where all workers must call it.
+  /// Calls `body`; the metrics of a fit that runs on this thread keep their sums. Has an effect
+  /// only in a callback of a fit under `strategy`, where all workers must call it.
   static void keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body);
 
  private:
@@ -251,10 +254,10 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
 
 namespace tutti {
 
-// State that the copies of a model share, besides their layers.
+// State that the copies of a model share, in addition to their layers.
 
 struct Model::State {
-  /// Innermost call of fit or evaluate, for its callbacks.
+  /// Innermost running call of fit or evaluate, for its callbacks.
   struct Call {
     const char* method = nullptr;      // null if none runs
     internal::FitLoop* fit = nullptr;  // null in an evaluate() outside fit()
@@ -262,11 +265,11 @@ struct Model::State {
     bool is_interrupted = false;       // ends fit at once
   };
 
-  Strategy* strategy = nullptr;  // outlives the model's use
+  Strategy* strategy = nullptr;  // must outlive the model's use
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
-  bool is_stopped_by_signal = false;  // of the last fit
-  std::int64_t stop_checks = 0;       // by all calls of fit with stop_on_signals
+  bool is_stopped_by_signal = false;  // result of the last fit
+  std::int64_t stop_checks = 0;       // number in all calls with stop_on_signals
   Call call;
 };
 

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Arranges the calls that lead to the outputs in the order in which they were made.
+/// Builder that arranges the calls that lead to the outputs in the order in which they were made.
 class Functional::Builder {
  public:
   Builder(Graph& graph, std::span<const SymbolicTensor> inputs) : graph_(graph) {
@@ -33,14 +33,14 @@ class Functional::Builder {
   void collect(const internal::GraphNode& node) {
     if (first_value_.contains(&node) || !nodes_.insert({node.number, &node}).second) return;
     if (!node.layer) {
-      fail(ErrorCode::kInvalidArgument, "Functional: an output needs an input",
+      fail(ErrorCode::kInvalidArgument, "Functional: an output depends on an input",
            node.input_name.empty() ? "" : concat(" '", node.input_name, "'"), " of shape ",
            node.shapes[0], " that is not among the inputs; expected all of them");
     }
     for (const SymbolicTensor& input : node.inputs) collect(input.node());
   }
 
-  /// Calls take(layer, shapes) for each call, which builds the layer and so determines its name.
+  /// Calls take(layer, shapes) for each call. This builds the layer, which determines its name.
   template <class Take>
   void add_steps(const Take& take) {
     for (const auto& [number, node] : nodes_) {

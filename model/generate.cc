@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Sampling one token.
+// Sampling of one token.
 
 namespace {
 
@@ -45,13 +45,13 @@ std::vector<std::size_t> candidates(std::span<const double> logits,
   return classes;
 }
 
-/// Draws a class. `draw` is in [0, 1).
+/// Returns the class that the random number `draw`, in [0, 1), selects.
 std::int64_t sampled_class(std::span<const double> logits, double draw,
                            const SamplingOptions& options) {
   std::vector<std::size_t> classes = candidates(logits, options);
   std::vector<double> up_to;  // cumulative weights
   for (const std::size_t each : classes) {
-    // A single class has weight 1, since the temperature may be 0.
+    // A single class has weight 1: a division by the temperature, which may be 0, is avoided.
     const double below = classes.size() == 1 ? 0.0 : logits[each] - logits[classes[0]];
     const double weight = below == 0.0 ? 1.0 : std::exp(below / options.temperature);
     up_to.push_back(weight + (up_to.empty() ? 0.0 : up_to.back()));
@@ -75,17 +75,18 @@ Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions&
   for (std::size_t row = 0; row * classes < values.size(); ++row) {
     const auto of_row = std::span(values).subspan(row * classes, classes);
     if (std::ranges::any_of(of_row, [](double value) { return std::isnan(value); }))
-      fail(ErrorCode::kInvalidArgument, "sample: the logits of row ", row, " are NaN");
+      fail(ErrorCode::kInvalidArgument, "sample: expected finite logits, got NaN in row ", row);
     result.push_back(sampled_class(of_row, stream.uniform64(row), options));
   }
   return Tensor::from(Shape{logits.shape()[0]}, result);
 }
 
-// Generating sequences.
+// Generation of sequences.
 
 namespace {
 
-/// Sequences of equal length, and the model's logits for their next tokens.
+/// Sequences of equal length that are being generated, with the model's logits for their next
+/// tokens.
 class Generation {
  public:
   Generation(const Layer& model, const Tensor& prompt, const GenerateOptions& options)
@@ -129,7 +130,8 @@ class Generation {
  private:
   std::int64_t window() const { return options_.window.value_or(steps()); }
 
-  /// Returns at most `count` last tokens, on the device of the model's weights.
+  /// Returns the last tokens of each sequence, at most `count`, on the device of the model's
+  /// weights.
   Tensor last(std::int64_t count) const {
     const std::int64_t from = std::max<std::int64_t>(steps() - count, 0);
     return slice(tokens_, {0, from}, {-1, -1}).to(device_);
@@ -152,7 +154,7 @@ class Generation {
   Tensor tokens_;
   Device device_;
   KeyValueCache cache_;
-  std::int64_t cached_ = 0;  // the cache has the tokens up to here
+  std::int64_t cached_ = 0;  // number of tokens in the cache
   std::int64_t num_new_ = 0;
 };
 

@@ -58,7 +58,8 @@ std::string event_path(const std::string& directory) {
                 ".", host, ".", getpid());
 }
 
-/// TensorFlow's limits: 0, +-1e-12 times powers of 1.1 up to 1e20, and the largest double.
+/// Returns TensorFlow's bucket limits: 0, +-1e-12 times powers of 1.1 up to 1e20, and the largest
+/// double.
 const std::vector<double>& bucket_limits() {
   static const std::vector<double> limits = [] {
     std::vector<double> all = {0.0};
@@ -78,7 +79,8 @@ struct Buckets {
   std::string limits, counts;
 };
 
-/// Counts each value at the first limit above it. Stores only the last of adjacent empty buckets.
+/// Counts each value in the bucket of the first limit above it. Stores only the last of adjacent
+/// empty buckets.
 Buckets fill_buckets(std::span<const double> values) {
   const std::vector<double>& limits = bucket_limits();
   std::vector<double> counts(limits.size(), 0.0);
@@ -163,17 +165,17 @@ void EventFileWriter::write_record(std::string_view event) {
   file_.flush();
   if (!file_) {
     const int reason = errno;
-    file_.close();  // retries the write
+    file_.close();  // retries writing
     fail(ErrorCode::kUnavailable, "EventFileWriter: cannot write ", path_, ": ",
          std::strerror(reason), "; is the folder writable and the disk not full?");
   }
 }
 
-// Removes lines that were appended after the point to which training returns.
+// Removing lines that were appended after the point to which training returns.
 
 namespace {
 
-/// Returns the length in bytes; 0 for a missing file, null if another process writes it.
+/// Returns a file's length in bytes; 0 for a missing file, null if another process writes the file.
 Json length_of_file(const std::string& path, bool is_writer) {
   if (!is_writer) return {};
   std::error_code error;
@@ -181,8 +183,8 @@ Json length_of_file(const std::string& path, bool is_writer) {
   return Json(error ? std::int64_t{0} : static_cast<std::int64_t>(size));
 }
 
-/// Truncates a file to `length` (of length_of_file()). A null leaves it: a line may then occur
-/// twice, but none is lost.
+/// Truncates a file to `length` (from length_of_file()). Keeps the whole file if it is null: a line
+/// may then occur twice, but none is lost.
 void cut_file(const std::string& path, const Json& length, bool is_writer) {
   if (!is_writer || length.is_null()) return;
   if (length_of_file(path, true).as_int() <= length.as_int()) return;
@@ -205,7 +207,7 @@ void write_to_file(const char* who, const std::string& path, const std::string& 
 
 // CSV.
 
-/// Returns the shortest text that reads back as this number.
+/// Returns the shortest text that parses to exactly this number.
 std::string exact_text(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
@@ -242,13 +244,13 @@ void CsvLogger::on_train_begin() {
 }
 
 void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
-  if (!is_chief()) return;  // the other workers keep the state, in case they take over
+  if (!is_chief()) return;  // other workers only keep the state, to take over
   write_to_file("CsvLogger", path_, line, mode);
 }
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   if (!wrote_head_) {
-    names_ = validation_names();  // the first epochs may have no validation
+    names_ = validation_names();  // even if the first epochs have no validation
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
     names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
@@ -260,8 +262,7 @@ void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   for (const auto& [name, value] : logs) {
     if (std::ranges::find(names_, name) != names_.end()) continue;
     log_warning_once(concat("CsvLogger: ", path_, " has no column '", name,
-                            "', so that its values "
-                            "are left out; expected one of ",
+                            "', so its values are not written; expected one of ",
                             join(names_), "; try another file, or CsvMode::kReplace"));
   }
   std::string line = concat(epoch);

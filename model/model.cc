@@ -32,7 +32,7 @@ Dataset dataset_of(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
 
 constexpr std::int64_t kDefaultBatchSize = 32;
 
-/// Keras's batch size for `rows` rows. Invalid numbers of steps are rejected later.
+/// Returns Keras's batch size for `rows` rows. Invalid numbers of steps are rejected later.
 std::int64_t batch_size_of(const FitOptions& options, std::int64_t rows) {
   if (options.batch_size) return *options.batch_size;
   const std::int64_t steps = options.steps_per_epoch.value_or(0);
@@ -47,8 +47,8 @@ void require_no_batch_size(std::string_view who, std::optional<std::int64_t> bat
        *batch_size, "; call dataset.batch(", *batch_size, ")");
 }
 
-/// Rejects options that apply only to tensors. `shuffle`, which is on by default, is ignored for
-/// datasets (Keras's rule).
+/// Rejects options that apply only to tensors. As in Keras, `shuffle`, which is on by default, is
+/// ignored for datasets.
 template <class Options>
 void require_options_of_dataset(std::string_view who, const Options& options) {
   require_no_batch_size(who, options.batch_size);
@@ -61,7 +61,8 @@ void require_options_of_dataset(std::string_view who, const Options& options) {
        "Dataset::from_tensor_slices({x, y, weights})");
 }
 
-/// Sets the kind of predictions of a loss by name (Keras's rule).
+/// For a loss given by name, chooses logits or probabilities by the output's activation, as Keras
+/// does.
 Loss fitted_loss(const Loss& loss, const std::string& activation) {
   if (!loss.prediction_kind_is_open()) return loss;
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
@@ -69,19 +70,19 @@ Loss fitted_loss(const Loss& loss, const std::string& activation) {
                                             : PredictionKind::kLogits);
 }
 
-/// Warns of a cross-entropy whose options contradict the activation of its output. Both must be
-/// known: outputs of custom layers may be anything.
+/// Warns about a cross-entropy whose options contradict the activation of its output. Only known
+/// activations are checked, because outputs of custom layers may be anything.
 void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
   const std::string& activation = output.activation;
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
   const char* problem = nullptr;
   if (probabilities && loss.takes_logits()) {
     problem =
-        " takes logits and applies an activation of its own, so that training is bad; use the "
+        " takes logits and applies its own activation, so training will be poor; use the "
         "layer without activation, or .from_logits = false in the options of the loss";
   } else if (activation == "linear" && loss.takes_probabilities()) {
     problem =
-        " takes probabilities, so that training is bad; use .from_logits = true in the options of "
+        " takes probabilities, so training will be poor; use .from_logits = true in the options of "
         "the loss, or an activation softmax or sigmoid";
   }
   if (!problem) return;
@@ -89,7 +90,7 @@ void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
                           activation, ", but its loss ", loss.name(), problem));
 }
 
-/// Returns the name of a metric in logs; resolves duplicates as Keras does.
+/// Returns a unique name for a metric in logs; resolves duplicates as Keras does.
 std::string free_name(const std::string& prefix, const std::string& name, bool weighted,
                       const std::vector<internal::OutputMetric>& others) {
   const auto is_taken = [&](const std::string& shown) {
@@ -121,7 +122,7 @@ Model::Model(std::string name, std::optional<Shape> input_shape)
 }
 
 Shape Model::build(const Shape&) {
-  // Never called: constructors of models declare them as built.
+  // Never called, because constructors of models declare the model as built.
   fail(ErrorCode::kInternal, "Model::build: a model makes its weights in its constructor");
 }
 
@@ -281,7 +282,8 @@ std::vector<int> Model::replicas_without_finite_loss() const {
     local.push_back(Tensor::from({1}, std::vector<double>{total}));
   const Tensor totals =
       strategy().gather(PerReplica<Tensor>(std::move(local)), 0, CallSite::current());
-  // Workers that train independently gather only their own replicas.
+  // A worker that trains independently gathers only its own replicas, numbered from
+  // first_replica().
   const int first = strategy().num_workers() > 1 ? 0 : strategy().first_replica();
   return internal::not_finite(totals.to_doubles(), first);
 }
@@ -321,7 +323,7 @@ History Model::fit(DistributedDataset data, FitOptions options, const SourceLoca
 DistributedDataset Model::first_pass_of(const Dataset& data, const FitOptions& options) const {
   require_own_strategy("Model::fit");
   DistributedDataset batches = strategy().distribute_dataset(data);
-  // The order of a shuffle depends on the number of the pass.
+  // Set the number of the pass, because the order of a shuffle depends on it.
   Json position = Json::object();
   position.set("epoch", std::max(options.initial_epoch, epochs_trained()));
   position.set("batches", 0);
@@ -454,7 +456,7 @@ std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std
       std::vector<Tensor> rows;
       for (std::size_t replica = 0; replica < parts.size(); ++replica)
         rows.push_back(parts[replica][i]);
-      // Predictions of all batches may exceed a GPU's memory.
+      // Copies to the host, because the predictions of all batches may exceed a GPU's memory.
       outputs[i].push_back(
           strategy().gather(PerReplica<Tensor>(std::move(rows)), 0, where).to(Device{}));
     }

@@ -15,11 +15,11 @@
 
 namespace tutti {
 
-// Saves the model after epochs.
+// Saving the model after epochs.
 
 namespace {
 
-/// Returns the names in braces.
+/// Returns the names in braces that the path contains.
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::size_t close = 0;
@@ -83,7 +83,7 @@ void ModelCheckpoint::on_train_begin() {
     const std::vector<std::string> metrics = model().metrics_names();
     if (std::ranges::find(metrics, name.substr(4)) == metrics.end()) continue;
     fail(ErrorCode::kInvalidArgument, "ModelCheckpoint: expected validation_data for {", name,
-         "} in the path, got a fit() without; use .validation_data, or {", name.substr(4), "}");
+         "} in the path, got fit() without it; use .validation_data, or {", name.substr(4), "}");
   }
 }
 
@@ -140,7 +140,7 @@ void ModelCheckpoint::restore_state(const Json& state) {
   batches_ = state.at("batches").as_int();
 }
 
-// Saves a running fit() on disk.
+// Saving the state of a running fit() on disk.
 
 BackupAndRestore::BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options)
     : backup_dir_(std::move(backup_dir)), options_(options) {
@@ -166,8 +166,8 @@ void BackupAndRestore::on_train_begin() {
 void BackupAndRestore::on_can_restore() {
   restored_ = manager_->restore_latest();
   if (!restored_ || !is_chief()) return;
-  log_info(concat("BackupAndRestore: continues after batch ", restored_->step, " in all, from ",
-                  restored_->path));
+  log_info(concat("BackupAndRestore: continues after a total of ", restored_->step,
+                  " batches, from ", restored_->path));
 }
 
 void BackupAndRestore::on_can_save(const FitPoint& point) {
@@ -180,7 +180,8 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
   if (stopped_) model().interrupt_training();
 }
 
-/// One worker may be asked to stop; all workers stop after the same batch.
+/// Returns true if training stops here. Only one worker may be asked to stop, but all workers stop
+/// after the same batch.
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
   Strategy& strategy = model().strategy();

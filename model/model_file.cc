@@ -20,10 +20,10 @@ constexpr const char* kModelKey = "model";
 
 struct CompileDescription {
   CompileOptions arguments;
-  std::vector<bool> decaying;  // Optimizer::decaying(); empty: all
+  std::vector<bool> decaying;  // see Optimizer::decaying(); empty: all variables
 };
 
-/// Data of a model file besides that of the checkpoint.
+/// Data of a model file in addition to the checkpoint.
 struct ModelDescription {
   std::int64_t format = kModelFormat;
   LayerDescription layer;
@@ -31,7 +31,7 @@ struct ModelDescription {
   std::optional<CompileDescription> compile;
 };
 
-/// Layers with one name are one layer that is called more than once.
+/// Layers with the same name are one layer that is called several times.
 std::shared_ptr<Layer> make_sequential(std::string name, Input input,
                                        std::vector<std::shared_ptr<Layer>> layers) {
   for (auto layer = layers.begin(); layer != layers.end(); ++layer)
@@ -55,7 +55,7 @@ void add_models_to_layers() {
 ModelDescription read_description(const internal::CheckpointFile& file) {
   const Json* const json = file.info.about.find(kModelKey);
   internal::require(
-      json, "there is no model in the file; expected one of Model::save(), got ",
+      json, "the file contains no model; expected a file of Model::save(), got ",
       file.tensors.size(),
       " tensors; call load_weights() or checkpoint().restore() of a model with the same layers");
   const std::int64_t format = json->at("format").as_int();
@@ -66,7 +66,7 @@ ModelDescription read_description(const internal::CheckpointFile& file) {
   return value_of<ModelDescription>(*json);
 }
 
-/// Skips the restored random numbers, so that later layers get others.
+/// Skips the numbers of the restored layers, so that later layers get other random numbers.
 void pass_over(const std::vector<Layer::Extras>& extras) {
   constexpr std::int64_t kMost = 10'000'000;  // limit for corrupted files
   std::int64_t most = 0;

@@ -29,7 +29,7 @@ std::string bar(std::int64_t step, std::int64_t num_steps) {
          std::string(static_cast<std::size_t>(kBarWidth - full), '.') + "]";
 }
 
-/// Columns of the terminal; unlimited if the terminal does not report them.
+/// Returns the number of columns of the terminal; unlimited if the terminal does not report it.
 std::size_t columns_of(std::FILE* out) {
   winsize size = {};
   const bool is_known = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -64,7 +64,8 @@ void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
   last_step_ = examples_ = 0;
   title_ = concat("epoch ", epoch + 1, "/", num_epochs);
   if (is_rewritten_) std::fprintf(out_, "%s\n", title_.c_str());
-  // A pipe would otherwise keep what the program printed before, such as the summary, for an epoch.
+  // Flush, because a pipe would otherwise hold back earlier output, such as the summary, for an
+  // epoch.
   std::fflush(out_);
 }
 
@@ -87,7 +88,7 @@ std::string Progress::fitted_line(std::int64_t step, LogValues values) const {
   }
   if (!is_rewritten_) return title_ + steps + shown + rate + time;
   const std::string with_bar = num_steps_ ? "  " + bar(step, *num_steps_) + steps.substr(1) : steps;
-  // A line that fills the last column would wrap, and could not be rewritten.
+  // Leave the last column empty: a full line would wrap and could not be rewritten.
   const std::size_t room = columns_of(out_) - 1;
   std::string text = with_bar + shown + rate + time;
   if (text.size() > room) text = with_bar + shown + time;

@@ -26,7 +26,7 @@ Input Sequential::input_of(const Layer& first) {
   if (first.built()) return Input{first.input_shape()};
   if (!first.given_input_shape()) {
     fail(ErrorCode::kInvalidArgument,
-         "Sequential: the shape of the input is not known, so the weights of ", first.type_name(),
+         "Sequential: the shape of the input is unknown, so the weights of ", first.type_name(),
          " cannot be made; use Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
          "options of the first layer");
   }

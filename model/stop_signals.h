@@ -17,11 +17,11 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// Returns the signal that was received since the last acknowledge(); 0: none.
+  /// Returns the signal that was received after the last acknowledge(); 0 if there was none.
   static int requested();
   static void acknowledge();
-  /// Returns "SIGINT" or "SIGTERM", the last one since the outermost object was made. If there is
-  /// none, another worker received the signal, and it returns "a signal to another worker".
+  /// Returns "SIGINT" or "SIGTERM", whichever was received last since the outermost object was
+  /// made. If this process received none, returns "a signal to another worker".
   static std::string last_name();
 
  private:

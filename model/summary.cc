@@ -20,7 +20,7 @@ constexpr std::size_t kShapeWidth = 24;
 constexpr std::size_t kCountWidth = 12;
 
 std::string padded(std::string text, std::size_t width) {
-  // At least one space, also after a long name.
+  // At least one space, even after a long name.
   text.resize(std::max(width, text.size() + 1), ' ');
   return text;
 }
@@ -28,7 +28,7 @@ std::string padded(std::string text, std::size_t width) {
 /// Row of the table: an input, a layer, or a weight of the model itself.
 struct Row {
   std::string name, shape, count;
-  std::string sources = {};  // names of the inputs and layers whose results a layer takes
+  std::string sources = {};  // names of the inputs and layers that the layer reads
 };
 
 std::string line_of(const Row& row, std::size_t name_width) {
@@ -78,7 +78,7 @@ std::string Model::summary() const {
     rows.push_back({concat(" ", inputs[i], " (Input)"), batched_shape(input_shapes()[i]), "0"});
   }
   std::map<std::string, std::vector<std::string>> sources;
-  // Without inputs of their own the layers form a chain, which needs no column.
+  // If the table has no inputs, the layers form a chain, which needs no column for sources.
   for (const auto& [from, to] : inputs.empty() ? std::vector<Edge>() : edges()) {
     sources[to].push_back(from);
   }
@@ -111,8 +111,9 @@ std::string Model::summary() const {
                        memory_text(), thin, '\n');
 }
 
-/// Omits results of layers: how much of them a step keeps depends on the layers. For recurrent and
-/// composed ones it is orders of magnitude more than the outputs.
+/// Returns the line on memory. It omits results of layers, because the amount that a step keeps
+/// depends on the layers: for recurrent and composed layers it is orders of magnitude larger than
+/// the outputs.
 std::string Model::memory_text() const {
   const std::vector<Variable> weights = variables(), trainable = trainable_variables();
   std::string text = concat("Memory per replica: weights ", bytes_text(bytes_of(weights)),
@@ -124,7 +125,7 @@ std::string Model::memory_text() const {
   return text + '\n';
 }
 
-// Model::to_dot: the layers as a graph.
+// Model::to_dot(): the layers as a graph.
 
 namespace {
 

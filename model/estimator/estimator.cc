@@ -1,8 +1,9 @@
 // Estimator: its variables, and the steps of training, evaluation and prediction.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model function is first called on one batch to record the variables that it creates; the
-// strategy then creates them. In steps the function receives them in the recorded order.
+// A model function is first called on one batch, which records the variables that it creates; the
+// strategy then creates them. In later steps the function receives these variables in the recorded
+// order.
 #include "tutti/model/estimator/estimator.h"
 
 #include <algorithm>
@@ -82,7 +83,7 @@ void LoggingHook::after_run(SessionRunContext& context) {
 
 namespace {
 
-/// Creates plain variables and records how.
+/// Creator that creates plain variables and records their arguments.
 class Recorder final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
@@ -94,7 +95,7 @@ class Recorder final : public VariableCreator {
   std::vector<RecordedVariable> record;
 };
 
-/// Returns the existing variables in their order.
+/// Creator that returns the existing variables in their order.
 class Finder final : public VariableCreator {
  public:
   Finder(const std::vector<Variable>& variables, const std::vector<RecordedVariable>& record)
@@ -113,7 +114,7 @@ class Finder final : public VariableCreator {
  private:
   [[noreturn]] void fail_different(const std::string& got) const {
     fail(ErrorCode::kFailedPrecondition,
-         "Estimator: the model function makes other variables than ",
+         "Estimator: the model function makes different variables than ",
          "in its first call; expected ",
          next_ < record_.size() ? concat("'", record_[next_].options.name, "'") : "no more",
          " as variable ", next_, ", got ", got, "; use the same layers in the same order");
@@ -132,7 +133,7 @@ EstimatorSpec call(const ModelFn& model_fn, const Batch& batch, EstimatorMode mo
 void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
   const auto require = [](bool is_given, const char* what) {
     if (is_given) return;
-    fail(ErrorCode::kInvalidArgument, "Estimator: the model function gives no ", what,
+    fail(ErrorCode::kInvalidArgument, "Estimator: the model function returns no ", what,
          "; expected it in the EstimatorSpec of this mode");
   };
   if (mode == EstimatorMode::kPredict) return require(spec.predictions.defined(), "predictions");
@@ -140,7 +141,7 @@ void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
   if (mode == EstimatorMode::kTrain) require(spec.optimizer.has_value(), "optimizer");
 }
 
-/// Returns the share that adds up over replicas to the loss of the global batch.
+/// Returns a replica's share; the shares add up to the loss of the global batch.
 Tensor share_of(const Tensor& loss, const Batch& batch, const Strategy& strategy) {
   if (loss.rank() > 0) return compute_average_loss(loss, batch.global_rows());
   return loss * (1.0f / static_cast<float>(strategy.num_replicas_in_sync()));
@@ -178,7 +179,7 @@ std::vector<std::shared_ptr<SessionRunHook>> with_own_hooks(
   return hooks;
 }
 
-/// Evaluates every save_checkpoints_steps steps.
+/// Hook that evaluates every save_checkpoints_steps steps.
 class EvaluationHook final : public SessionRunHook {
  public:
   EvaluationHook(Estimator& estimator, const EvalSpec& spec) : estimator_(estimator), spec_(spec) {}
@@ -377,7 +378,7 @@ Logs Estimator::evaluate(const InputFn& input_fn, EstimatorEvalOptions options) 
   std::vector<Mean> metrics;
   run_eval(input_fn, options, EstimatorMode::kEval,
            [&](Graph& graph, const PerReplica<Batch>& batch) {
-             metrics = graph.metrics;  // copies share their sums
+             metrics = graph.metrics;  // copies of metrics share their sums
              graph.strategy.run(
                  [&](const Batch& rows) {
                    const EstimatorSpec spec = graph(rows);

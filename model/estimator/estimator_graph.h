@@ -1,4 +1,4 @@
-// Variables of a model function, and the state around the steps that train them. Internal.
+// Variables of a model function, and the state of a training run. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,7 +27,7 @@ struct Estimator::Graph {
   EstimatorMode mode;
   std::vector<RecordedVariable> record;
   std::vector<Variable> variables;
-  std::unique_ptr<Optimizer> optimizer;  // kTrain
+  std::unique_ptr<Optimizer> optimizer;  // for kTrain only
   std::vector<Mean> metrics;             // kEval: "loss" and the metrics of the spec
 
   /// Calls the model function in a replica.
@@ -38,17 +38,18 @@ struct Estimator::Graph {
   Checkpoint checkpoint() const;
 };
 
-/// State of one train(): restored checkpoint, steps, hooks.
+/// State of one call of train(): restored checkpoint, steps, hooks.
 struct Estimator::Run {
   /// Throws kInvalidArgument for steps that are not positive.
   static void check(const EstimatorTrainOptions& options);
   /// Throws kInvalidArgument for infinite data if nothing else ends training.
   static void require_end(const EstimatorTrainOptions& options,
                           std::optional<std::int64_t> cardinality);
-  /// Restores a checkpoint and begins the hooks. `graph` and `estimator` must outlive it.
+  /// Restores a checkpoint and calls the hooks' begin(). `graph` and `estimator` must outlive this
+  /// object.
   Run(Estimator& estimator, Graph& graph, EstimatorTrainOptions options);
   bool should_continue() const { return context.global_step < last && !context.is_asked_to_stop; }
-  /// Reports a finished step with this loss over all replicas.
+  /// Reports a finished step and its loss over all replicas to the hooks.
   void step(double loss);
   void end();
 
@@ -59,7 +60,7 @@ struct Estimator::Run {
   SessionRunContext context;
   std::int64_t last = 0;    // number of the last step
   std::int64_t saved = -1;  // step of the last save; -1: none
-  /// Returns the number of steps that the variables have seen, which names checkpoints.
+  /// Returns the number of steps that have updated the variables; it names checkpoints.
   std::function<std::int64_t()> num_done = [this] { return context.global_step; };
 };
 

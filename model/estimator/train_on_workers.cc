@@ -1,4 +1,4 @@
-// Estimator as the client of a cluster: workers of parameter servers run its steps.
+// Estimator as the client of a cluster: workers run its steps, with variables on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <deque>
@@ -13,7 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kStep = "estimator_train";
-constexpr std::size_t kStepsPerWorker = 2;  // in flight
+constexpr std::size_t kStepsPerWorker = 2;  // steps in flight
 
 Batch batch_of(const Dataset& data) {
   auto batch = DatasetIterator(data, 0).try_next();
@@ -24,7 +24,7 @@ Batch batch_of(const Dataset& data) {
 
 }  // namespace
 
-/// State of every task: variables on the servers, the named step, data of the workers.
+/// State in every task: variables on the servers, the registered step, and data of the workers.
 struct Estimator::Workers {
   Workers(const Estimator& estimator, ParameterServerStrategy& servers, const InputFn& input_fn)
       : Workers(estimator, servers, input_fn, input_fn(InputContext{1, 0, 1})) {}

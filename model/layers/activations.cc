@@ -1,4 +1,4 @@
-// Activation functions by name, and as layers of their own.
+// Activation functions by name, and as layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/activations.h"
 
@@ -49,7 +49,7 @@ ActivationFunction find_activation(std::string_view name) {
                                "function");
 }
 
-// Activations as layers of their own.
+// Activations as layers.
 
 Activation::Activation(std::string_view function, LayerOptions options)
     : LayerOf(options.name, options.input_shape), function_(find_activation(function)) {
@@ -77,7 +77,7 @@ Relu::Relu(ReluOptions options)
 }
 
 Tensor Relu::call(const Tensor& input, CallContext context) const {
-  // Keras's operations in its order: they decide the derivatives at corners.
+  // Uses Keras's operations in Keras's order, because they determine the derivatives at the kinks.
   const double threshold = options_.threshold, slope = options_.negative_slope;
   const std::optional<double>& largest = options_.max_value;
   if (threshold == 0.0 && slope != 0.0 && !largest) return leaky_relu(input, slope);

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// Returns the size that a dilated kernel covers.
+/// Returns the size of the area that a dilated kernel covers.
 Size2D window_of(Size2D kernel, Size2D dilation) {
   return {(kernel.height - 1) * dilation.height + 1, (kernel.width - 1) * dilation.width + 1};
 }
@@ -47,7 +47,7 @@ std::int64_t group_channels(std::int64_t channels, std::int64_t groups, std::str
        " equal groups");
 }
 
-/// Returns convolve() with the activation, fused where the kernels support it.
+/// Returns the result of convolve() with the activation, fused if the kernels support it.
 template <class Convolve>
 Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
                  const Convolve& convolve) {

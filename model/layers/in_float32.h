@@ -1,4 +1,4 @@
-// Computations of layers that need more precision than 16-bit numbers have.
+// Support for layers whose computation needs more precision than 16-bit numbers have.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace tutti::internal {
 
-/// Returns fn(x). If x is of a 16-bit type, computes in float32 with uncast weights and casts the
+/// Returns fn(x). If x has a 16-bit type, computes in float32 with uncast weights and casts the
 /// result to the type of x, as Keras's normalisations do.
 template <class Fn>
 Tensor in_float32(const Tensor& x, const Fn& fn) {

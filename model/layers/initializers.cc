@@ -21,7 +21,8 @@ using initializers::FanMode;
 using internal::call_of;
 using Kind = ValueGenerator::Kind;
 
-/// Standard deviation of a standard normal truncated at two standard deviations.
+/// Standard deviation of a standard normal distribution that is truncated at two standard
+/// deviations.
 constexpr double kTruncatedStddev = 0.87962566103423978;
 
 std::pair<double, double> fans_of(const Shape& shape) {
@@ -39,14 +40,14 @@ double fan_of(const Shape& shape, FanMode mode) {
   return mode == FanMode::kOut ? fan_out : (fan_in + fan_out) / 2.0;
 }
 
-/// Names the initializer after its call: ["random_normal", 0, 0.05] is "random_normal".
+/// Makes an initializer named after its call: ["random_normal", 0, 0.05] gives "random_normal".
 template <class Values>
 Initializer of_call(Json call, Values values) {
   std::string name = call.as_array()[0].as_string();
   return Initializer(std::move(name), std::move(values), std::move(call));
 }
 
-/// Keras's VarianceScaling: variance scale / max(1, fan).
+/// Makes Keras's VarianceScaling, with variance scale / max(1, fan).
 Initializer scaled(Json call, double scale, FanMode mode, Distribution distribution) {
   return of_call(std::move(call), [=](const Shape& shape) -> ValueGenerator {
     const double variance = scale / std::max(1.0, fan_of(shape, mode));
@@ -61,14 +62,14 @@ Initializer scaled(Json call, double scale, FanMode mode, Distribution distribut
   });
 }
 
-/// Uses the same parameters for every shape.
+/// Makes an initializer whose parameters do not depend on the shape.
 Initializer of_numbers(Json call, Kind kind, double a, double b = 0.0) {
   return of_call(std::move(call),
                  [=](const Shape&) -> ValueGenerator { return {.kind = kind, .a = a, .b = b}; });
 }
 
-/// Makes the `count` vectors of `length` elements in `vectors` orthonormal, in order. Each is
-/// projected twice, because once is not enough for vectors that are nearly dependent.
+/// Makes the `count` vectors of `length` elements in `vectors` orthonormal, in order. Projects each
+/// vector twice, because one projection is not precise enough for nearly dependent vectors.
 void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t length) {
   for (std::size_t i = 0; i < count; ++i) {
     double* v = &vectors[i * length];
@@ -92,7 +93,7 @@ void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t
 Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerContext& context) {
   internal::require(shape.rank() >= 2,
                     "initializers::orthogonal: expected a weight of rank >= 2, got shape ", shape);
-  if (StepTracer::current()) {  // which has shapes alone
+  if (StepTracer::current()) {  // which has only shapes
     return Tensor::zeros(shape, DType::kFloat32, context.device);
   }
   const auto columns = static_cast<std::size_t>(shape[-1]);

@@ -1,4 +1,4 @@
-// Fits labels and weights to the shape of the predictions, for losses and metrics.
+// Adapts labels and weights to the shape of the predictions, for losses and metrics.
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layers/labels_and_weights.h"
 
@@ -19,11 +19,11 @@
 
 namespace tutti::internal {
 
-// Fitting labels to the shape and type of predictions.
+// Adapting labels to the shape and type of predictions.
 
 namespace {
 
-/// Returns advice for class numbers in place of one-hot labels, or the reverse.
+/// Returns advice if labels are class numbers instead of one-hot, or vice versa.
 std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
   constexpr std::string_view kSparse = "sparse_";
   if (who.starts_with(kSparse) && labels == predictions)
@@ -102,7 +102,7 @@ void warn_of_binary_labels(const Tensor& labels, std::string_view who) {
   });
   if (fit) return;
   log_warning_once(concat(who,
-                          ": expected labels of 0 or 1 (or between), got others; use "
+                          ": expected labels from 0 to 1, got other values; use "
                           "sparse_categorical_crossentropy and sparse_categorical_accuracy "
                           "for class numbers; logged once"));
 }
@@ -115,7 +115,7 @@ Tensor mean_per_example(const Tensor& values) {
   return reduce_mean(values, {.axes = axes});
 }
 
-// Fitting weights of examples to values.
+// Adapting weights of examples to values.
 
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who) {
   Tensor weight = cast(sample_weight, values.dtype()).to(values.device());
@@ -140,7 +140,8 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
 
 namespace {
 
-/// Number of axes of weights that distinguish examples or steps; a last axis of 1 does not.
+/// Returns the number of axes of weights that distinguish examples or steps; a last axis of length
+/// 1 does not count.
 int axes_of_weights(const Tensor& sample_weight) {
   int axes = sample_weight.defined() ? sample_weight.rank() : 0;
   while (axes > 1 && sample_weight.shape()[axes - 1] == 1) --axes;

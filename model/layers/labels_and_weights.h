@@ -1,4 +1,4 @@
-// Fits labels and weights to the shape of the predictions, for losses and metrics.
+// Adapts labels and weights to the shape of the predictions, for losses and metrics.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,17 +9,17 @@
 
 namespace tutti::internal {
 
-// Fitting labels to the shape and type of predictions.
+// Adapting labels to the shape and type of predictions.
 
-/// Returns labels [batch, ...] with the rank of the predictions where a last axis of length 1 is
-/// the difference; others unchanged. Keras's squeeze_or_expand_to_same_rank().
+/// Returns labels [batch, ...] with the rank of the predictions if only a last axis of length 1
+/// differs; otherwise returns them unchanged. Keras's squeeze_or_expand_to_same_rank().
 Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
-/// Returns labels in the type and shape of the predictions: [batch] and [batch, 1] fit each other.
-/// Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
+/// Returns labels in the type and shape of the predictions; converts between [batch] and [batch,
+/// 1]. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
 Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Returns labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ...,
-/// classes]. Throws as same_shape_labels() and whole_numbers() do.
+/// classes]. Throws the errors of same_shape_labels() and whole_numbers().
 Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Returns x [batch, ...] as int64. Throws kInvalidArgument for a fraction or NaN, naming row and
@@ -27,7 +27,7 @@ Tensor class_numbers(const Operand& labels, const Operand& predictions, std::str
 /// which is not a class.
 Tensor whole_numbers(const Operand& x, std::string_view who);
 
-/// Warns once, in the name of `who`, of binary labels outside [0, 1] that the host can read.
+/// Warns once, naming `who`, about binary labels outside [0, 1] if the host can read them.
 void warn_of_binary_labels(const Tensor& labels, std::string_view who);
 
 /// Maps values [batch, ...] to their means over all axes but the first, [batch]. Throws
@@ -36,9 +36,9 @@ Tensor mean_per_example(const Tensor& values);
 
 // Weights of examples.
 
-/// Returns `sample_weight` as a factor of `values`: cast to their dtype, with missing trailing
-/// dimensions added, each dimension equal or 1. A scalar always fits. Throws kInvalidArgument
-/// naming `who` and both shapes. The result broadcasts to values.shape().
+/// Returns `sample_weight` as a factor for `values`: cast to their dtype and with the missing
+/// trailing dimensions, so that each dimension is equal or 1. A scalar always fits. Throws
+/// kInvalidArgument naming `who` and both shapes. The result broadcasts to values.shape().
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who);
 
 /// Returns values * fitted_weight(...), or `values` if `sample_weight` is undefined.
@@ -47,24 +47,26 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
 // Steps of sequences in losses and metrics.
 
 /// The mask of predictions [batch, steps, ...] and the weights of their steps. `sample_weight` may
-/// also be one per example ([], [batch], [batch, 1]) or undefined.
+/// also have one weight per example ([], [batch], [batch, 1]) or be undefined.
 class StepWeights {
  public:
-  /// Throws kInvalidArgument naming `who` (which must outlive it) and the shapes, unless
-  /// predictions have an axis after those of the weights.
+  /// Throws kInvalidArgument naming `who` and the shapes unless predictions have an axis after
+  /// those of the weights. `who` must outlive this object.
   StepWeights(const Tensor& predictions, const Tensor& sample_weight, std::string_view who);
 
-  /// Returns true if there is a mask or a weight per step. Otherwise each example counts as a
-  /// whole, and the other functions must not be used.
+  /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one
+  /// unit, and the other functions must not be used.
   bool any() const { return shape_.rank() > 0; }
-  /// Returns `per_example` of each step as an example of its own; 0 where the mask is false.
+  /// Returns the values of `per_example`, called with each step as a separate example; 0 where the
+  /// mask is false.
   Tensor values(const std::function<Tensor(const Tensor&, const Tensor&)>& per_example,
                 const Tensor& labels, const Tensor& predictions) const;
   /// Returns the weight of each step, float64; 0 where the mask is false.
   Tensor weights() const;
-  /// Returns the mean of `values` over the unmasked steps of each example, [batch]; 0 without any.
+  /// Returns the mean of `values` over the unmasked steps of each example, [batch]; 0 if all steps
+  /// are masked.
   Tensor mean_of_examples(const Tensor& values) const;
-  /// Number of steps of an example, masked or not.
+  /// Returns the number of steps of an example, including masked ones.
   std::int64_t per_example() const;
 
  private:
@@ -72,7 +74,7 @@ class StepWeights {
   /// Returns 1 for unmasked and 0 for masked steps.
   Tensor counted(DType dtype, Device device) const;
 
-  Shape shape_;           // of the steps: the leading dimensions of the predictions
+  Shape shape_;           // the leading dimensions of the predictions
   Tensor mask_;           // may be undefined
   Tensor sample_weight_;  // may be undefined
   std::string_view who_;

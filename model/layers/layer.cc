@@ -24,15 +24,15 @@
 namespace tutti::internal {
 namespace {
 
-/// Record of a call that may be repeated: its random keys and the masks of its results.
+/// Record of a repeatable call: its random keys and the masks of its results.
 struct CallLog {
   std::vector<RandomKey> keys;
   std::vector<Tensor> result_masks;
   bool is_full = false;
 };
 
-/// Records random keys in the first scope of a log, and repeats them in later ones. Scopes inside,
-/// of calls within the call, get the same keys.
+/// Scope that records random keys the first time a log is used, and repeats them later. Nested
+/// scopes, of calls within the call, get the same keys.
 class CallLogScope {
  public:
   explicit CallLogScope(CallLog& log)
@@ -44,14 +44,15 @@ class CallLogScope {
   CallLogScope(const CallLogScope&) = delete;
   CallLogScope& operator=(const CallLogScope&) = delete;
 
-  /// Returns the next key of the innermost scope that repeats, or else of `make()`.
+  /// Returns the next key of the innermost scope that repeats keys; if there is none, returns
+  /// make().
   template <class Make>
   static RandomKey next_key(const Make& make) {
     CallLogScope* scope = innermost;
     while (scope && !scope->repeats_) scope = scope->outer_;
     if (scope) {
       TUTTI_CHECK(scope->next_ < scope->log_.keys.size(),
-                  "a layer draws more random numbers when it is called again");
+                  "a layer drew more random numbers when its call was repeated");
     }
     const RandomKey key = scope ? scope->log_.keys[scope->next_++] : make();
     for (CallLogScope* each = innermost; each != scope; each = each->outer_) {
@@ -218,7 +219,7 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
 
 namespace {
 
-/// Returns the masks of these values, undefined where there is none.
+/// Returns the masks of these values; undefined for values without a mask.
 std::vector<Tensor> masks_of(std::span<const Tensor> values) {
   std::vector<Tensor> masks;
   for (const Tensor& value : values) masks.push_back(MaskScope::mask_of(value));

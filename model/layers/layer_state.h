@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-/// Shared state of a layer's copies. Changes only while the layer is built (and by freeze()).
+/// State that copies of a layer share. Changes only while the layer is built, and in freeze().
 struct Layer::State {
-  /// A weight of the layer itself, or a sub-layer.
+  /// A weight that the layer itself owns, or a sub-layer.
   struct Item {
     Variable weight;
     Regularizer regularizer;
@@ -31,14 +31,14 @@ struct Layer::State {
   std::string scope;  // prefix of the names of weights: "block/conv2d/"
   std::optional<Shape> given_input_shape;
   std::string output_activation;
-  std::uint64_t number = 0;  // part of the keys of random numbers
+  std::uint64_t number = 0;  // part of keys of random numbers
   bool has_given_name = false;
   bool made_built = false;                 // a model: its constructor names its weights
-  std::function<Json::Array()> arguments;  // of the constructor; null: not declared
+  std::function<Json::Array()> arguments;  // constructor arguments; null: not declared
   bool built = false;
   bool frozen = false;
   bool remat = false;
-  bool only_shapes = false;  // shapes_for(): build() runs, but creates nothing
+  bool only_shapes = false;  // in shapes_for(): build() creates no weights
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
   DTypePolicy policy = tutti::dtype_policy();
@@ -46,7 +46,8 @@ struct Layer::State {
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
 
-  /// Calls fn(item, frozen) for every weight below, in creation order; shared sub-layers once.
+  /// Calls fn(item, frozen) for every weight below, in creation order; visits shared sub-layers
+  /// once.
   template <class Fn>
   void visit_weights(const Fn& fn, std::set<const State*>& seen, bool frozen_above) const {
     if (!seen.insert(this).second) return;
@@ -64,7 +65,8 @@ struct Layer::State {
     visit_weights(fn, seen, false);
   }
 
-  /// Calls fn(state) for this layer and all below, in creation order; shared ones once.
+  /// Calls fn(state) for this layer and all layers below, in creation order; visits shared layers
+  /// once.
   template <class Fn>
   static void visit_layers(const std::shared_ptr<State>& state, Fn&& fn,
                            std::set<const State*>& seen) {

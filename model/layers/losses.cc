@@ -21,14 +21,14 @@
 namespace tutti::losses {
 namespace {
 
-/// Smallest distance of probabilities from 0 and 1 (Keras's epsilon).
+/// Smallest distance of clipped probabilities from 0 and 1 (Keras's epsilon).
 constexpr double kEpsilon = 1e-7;
 
 using internal::class_numbers;
 using internal::mean_per_example;
 using internal::same_shape_labels;
 
-/// Returns labels 0 or 1, in the shape of predictions.
+/// Returns binary labels in the shape of the predictions.
 Tensor binary_labels(const Operand& labels, const Operand& predictions, const char* who) {
   const Tensor fitted = same_shape_labels(labels, predictions, who);
   internal::warn_of_binary_labels(fitted, who);
@@ -45,7 +45,8 @@ Tensor smoothed(const Tensor& target, double smoothing, double classes) {
   return smoothing == 0.0 ? target : target * (1.0 - smoothing) + smoothing / classes;
 }
 
-/// Scales vectors along the last axis to length 1; those shorter than kEpsilon are divided by it.
+/// Scales vectors along the last axis to length 1; divides vectors shorter than kEpsilon by
+/// kEpsilon.
 Tensor unit_vectors(const Operand& x) {
   const Tensor squares = reduce_sum(square(x), {.axes = {-1}, .keep_dims = true});
   return x * rsqrt(maximum(squares, kEpsilon * kEpsilon));
@@ -61,7 +62,7 @@ double class_count(const Operand& predictions) {
   return static_cast<double>(std::max<std::int64_t>(1, predictions.shape()[-1]));
 }
 
-/// Maps labels 0 to -1.
+/// Returns labels with 0 replaced by -1.
 Tensor signs(const Tensor& labels) { return where(equal(labels, 0.0), labels - 1.0, labels); }
 
 }  // namespace
@@ -110,8 +111,8 @@ Tensor binary_focal_crossentropy(const Operand& labels, const Operand& predictio
   const Tensor crossentropy = options.from_logits
                                   ? sigmoid_cross_entropy(target, predictions)
                                   : negate(target * log(p) + (1.0 - target) * log(1.0 - p));
-  // Unlike Keras, this has a lower limit, so that gradients stay finite for every gamma. Where it
-  // applies, the cross-entropy is almost 0.
+  // Unlike Keras, limits the factor from below, so that gradients stay finite for every gamma.
+  // Where the limit applies, the cross-entropy is almost 0.
   Tensor loss = pow(maximum(1.0 - p_of_label, kEpsilon), options.gamma) * crossentropy;
   if (options.apply_class_balancing)
     loss = loss * (target * options.alpha + (1.0 - target) * (1.0 - options.alpha));
@@ -167,7 +168,7 @@ Tensor huber(const Operand& labels, const Operand& predictions, HuberOptions opt
 
 Tensor log_cosh(const Operand& labels, const Operand& predictions) {
   const Tensor error = predictions - same_shape_labels(labels, predictions, "log_cosh");
-  // cosh overflows for moderate errors; this form does not.
+  // cosh() would overflow for moderate errors; this form does not.
   return mean_per_example(error + softplus(error * -2.0) - std::numbers::ln2);
 }
 
@@ -282,7 +283,7 @@ void refuse_local_mean(const std::string& name, LossReduction reduction) {
   const int replicas = ReplicaGroup::current(concat("Loss '", name, "'")).num_replicas();
   if (replicas <= 1) return;
   fail(ErrorCode::kInvalidArgument, "Loss '", name, "': reduction ", reduction, " divides by the ",
-       "examples of this replica alone, but ", replicas,
+       "examples of only this replica, but ", replicas,
        " replicas take part; please use LossReduction::kSum or LossReduction::kNone when losses "
        "are used with a strategy outside of Model::fit, and divide by the global batch: "
        "per_example = loss_object(labels, predictions); loss = compute_average_loss(per_example, "
@@ -304,8 +305,8 @@ Loss::Loss(const std::string& name) : name_(name), call_(name) {
       open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
 }
 
-/// A function of the user would broadcast labels [batch] and predictions [batch, 1] to
-/// [batch, batch].
+/// Gives labels the rank of the predictions: otherwise a user's function would broadcast labels
+/// [batch] and predictions [batch, 1] to [batch, batch].
 Loss::Loss(std::string name, Function per_example, LossReduction reduction)
     : Loss(std::move(name),
            [function = std::move(per_example)](const Tensor& labels, const Tensor& predictions) {

@@ -26,11 +26,12 @@ Tensor axis_last(const Tensor& x, int axis) {
 Tensor unit_rows(const Tensor& x) {
   return internal::in_float32(x, [](const Tensor& wide) {
     const Tensor squares = reduce_sum(square(wide), {.axes = {-1}, .keep_dims = true});
-    return wide * rsqrt(maximum(squares, 1e-14));  // vectors below Keras's 1e-7 keep a length < 1
+    return wide * rsqrt(maximum(squares, 1e-14));  // below Keras's 1e-7, lengths stay < 1
   });
 }
 
-/// Converts `axis` (the batch is 0) to an axis of one example. Throws if it is out of range.
+/// Converts `axis`, in which the batch is axis 0, to an axis of one example. Throws if it is out of
+/// range.
 int example_axis(const Shape& example, int axis, std::string_view who) {
   const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
   internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis of 1 to ",
@@ -45,8 +46,9 @@ void require_inputs(std::span<const Shape> inputs, std::size_t least, std::strin
        inputs.size(), "; call layer({a, b})");
 }
 
-/// Returns the mask of inputs joined along their steps (axis 1); along a later axis, a step is
-/// unmasked if it is in any input. Inputs without a mask are unmasked. Undefined: no masks.
+/// Returns the mask of the concatenated inputs. Along axis 1 (the steps) masks are joined; along a
+/// later axis, a step is unmasked if it is unmasked in any input. Inputs without a mask are
+/// unmasked. Returns an undefined tensor if no input has a mask.
 Tensor joined_masks(std::span<const Tensor> inputs, int axis) {
   if (!MaskScope::has_masks() || inputs[0].rank() < 3) return Tensor();
   std::vector<Tensor> masks;
@@ -63,7 +65,7 @@ Tensor joined_masks(std::span<const Tensor> inputs, int axis) {
   return result;
 }
 
-/// Returns the dimensions of `front` and `back` without the given axes.
+/// Returns the dimensions of `front`, then those of `back`, without the given axes.
 Shape joined(const Shape& front, int front_axis, const Shape& back, int back_axis) {
   std::vector<std::int64_t> dims;
   for (int i = 0; i < front.rank(); ++i)

@@ -87,7 +87,7 @@ Tensor Metric::ratio(const Variable& numerator, const Variable& denominator) {
   if (host_reads_at_once(sum)) {
     return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64) : sum / count;
   }
-  const Tensor none = equal(count, 0.0);  // avoids waiting for the count
+  const Tensor none = equal(count, 0.0);  // computed without waiting for the count
   return where(none, 0.0, sum / where(none, 1.0, count));
 }
 
@@ -140,8 +140,8 @@ void MeanPredictionMetric::update(const Tensor& labels, const Tensor& prediction
   const internal::StepWeights steps(predictions, sample_weight, name());
   if (!steps.any()) return mean_.update_state(per_example_(labels, predictions), sample_weight);
   const Tensor values = steps.values(per_example_, labels, predictions);
-  // Keras averages over the steps of each example first. If batches differ in length, a step of a
-  // long one therefore counts less.
+  // As in Keras, averages over the steps of each example first. If batches have sequences of
+  // different length, a step of a longer one therefore has less weight.
   const double length = static_cast<double>(steps.per_example());
   mean_.update_state(values, steps.weights() / length);
 }

@@ -35,7 +35,7 @@ bool is_categorical(const Loss& loss) {
          loss.name() == "categorical_focal_crossentropy";
 }
 
-/// Metric M of the softmax of its predictions, which are logits of classes.
+/// Metric M for predictions that are logits of classes; applies softmax first.
 template <class M>
 class SoftmaxMetric final : public M {
  public:
@@ -50,7 +50,7 @@ class SoftmaxMetric final : public M {
   }
 };
 
-/// A logit of 0 is a probability of 0.5.
+/// Returns the threshold between two classes: a logit of 0 is a probability of 0.5.
 double threshold_for(const Loss& loss) { return loss.takes_logits() ? 0.0 : 0.5; }
 
 template <class M>
@@ -172,7 +172,7 @@ Json MetricSpec::to_json() const {
   if (call_) return call_();
   if (!make_) return name_;
   fail(ErrorCode::kUnimplemented, "the metric '", name_,
-       "' is made by a function of your own, so it cannot be saved");
+       "' is made by a custom function, so it cannot be saved");
 }
 
 MetricSpec MetricSpec::from_json(const Json& json) {

@@ -49,8 +49,8 @@ Tensor hits_by_shape_of(const Tensor& labels, const Tensor& predictions) {
   return one_hot ? one_hot_hits_of(labels, predictions) : sparse_hits_of(labels, predictions);
 }
 
-/// Returns 1 where fewer than k predictions are larger than that of the label. Ties are hits;
-/// labels out of range and predictions that are not finite are misses (tf's in_top_k).
+/// Returns 1 where fewer than k predictions are larger than the label's prediction. Ties are hits;
+/// labels out of range and non-finite predictions are misses (tf's in_top_k).
 Tensor top_k_hits(const Tensor& classes, const Tensor& predictions, int k) {
   const std::int64_t width = predictions.shape()[-1];
   const std::vector<double> values = predictions.to_doubles();
@@ -116,7 +116,7 @@ void RootMeanSquaredError::update(const Tensor& labels, const Tensor& prediction
                                   const Tensor& sample_weight) {
   const Tensor target = internal::same_shape_labels(labels, predictions, name());
   const Tensor squares = square(cast(predictions - target, DType::kFloat64));
-  // As in Keras, each example has the same weight, however many elements it has.
+  // As in Keras, each example has the same weight, whatever its number of elements is.
   const double elements =
       std::max(1.0, static_cast<double>(squares.shape().without_axis(0).num_elements()));
   const Tensor one = Tensor::scalar(1.0, DType::kFloat64, squares.device());
@@ -156,7 +156,8 @@ SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string 
 
 namespace {
 
-/// Distance of the end points from 0 and 1, so that both values lie inside (Keras's epsilon).
+/// Distance of the first and last threshold from 0 and 1, so that both values lie between
+/// thresholds (Keras's epsilon).
 constexpr double kBeyond = 1e-7;
 
 double ratio_of(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
@@ -170,7 +171,8 @@ double area_under_roc(const std::vector<double>& counts, std::size_t n, double y
   return area;
 }
 
-/// Between two points true positives are linear in the number of positives, but precision is not.
+/// Integrates precision over recall. Between two points, true positives are linear in the number of
+/// positives, but precision is not.
 double area_under_precision_recall(const std::vector<double>& counts, std::size_t n, double yes) {
   double area = 0.0;
   for (std::size_t i = 0; i + 1 < n; ++i) {
@@ -213,7 +215,7 @@ void Auc::update(const Tensor& labels, const Tensor& predictions, const Tensor& 
     seen[row] += pairs.weights[i];
     if (above > 0) counts[row * n + static_cast<std::size_t>(above) - 1] += pairs.weights[i];
   }
-  // Makes counts cumulative: a prediction is above all smaller thresholds, too.
+  // Make counts cumulative, because a prediction above a threshold is also above all smaller ones.
   for (const std::size_t first : {std::size_t{0}, n})
     for (std::size_t i = n - 1; i > 0; --i) counts[first + i - 1] += counts[first + i];
   positives_.assign_add(
@@ -237,7 +239,8 @@ namespace {
 
 double divided(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
 
-/// Returns which of the `width` values of a row are its k largest; the first of equal values wins.
+/// Returns, for each of the `width` values of a row, whether it is among the k largest; the first
+/// of equal values wins.
 std::vector<bool> largest(const double* row, std::size_t width, int k) {
   std::vector<std::size_t> order(width);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -249,7 +252,7 @@ std::vector<bool> largest(const double* row, std::size_t width, int k) {
   return chosen;
 }
 
-/// Returns NaN if any value is NaN.
+/// Returns the maximum of a row; NaN if any value is NaN.
 double maximum_of(const double* row, std::size_t width) {
   double largest = row[0];
   for (const double value : std::span(row, width)) {
@@ -258,7 +261,7 @@ double maximum_of(const double* row, std::size_t width) {
   return largest;
 }
 
-/// Keras's rule: a largest prediction at most this far from 0 is not positive.
+/// Keras's rule: if the largest prediction is at most this far from 0, it is not positive.
 constexpr double kNoPrediction = 1e-9;
 
 std::size_t row_width(const Tensor& predictions) {

@@ -19,7 +19,8 @@ namespace tutti {
 
 namespace {
 
-/// Returns `function` of the angles of all steps and pairs, which broadcasts to a half of x.
+/// Returns `function` of the angles of all steps and pairs of features, in a shape that broadcasts
+/// to half of x.
 Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis, double max_wavelength,
                  std::int64_t first_step) {
   const std::int64_t steps = x.shape()[step_axis], pairs = x.shape()[-1] / 2;
@@ -87,7 +88,7 @@ Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
 
 namespace {
 
-/// Reshapes a kernel of three dimensions to a matrix with `rows` rows.
+/// Reshapes a three-dimensional kernel to a matrix with `rows` rows.
 Tensor as_matrix(const Tensor& kernel, std::int64_t rows) {
   return reshape(kernel, Shape{rows, kernel.num_elements() / rows});
 }
@@ -181,7 +182,8 @@ Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs) const {
   for (std::size_t i = 0; i < sequences; ++i) {
     const Tensor mask = MaskScope::mask_of(inputs[i]);
     if (!mask.defined()) continue;
-    // [batch, 1, query steps, 1], or [batch, 1, 1, value steps]. A single input is all three.
+    // Masks become [batch, 1, query steps, 1] or [batch, 1, 1, value steps]. A single input serves
+    // as query, value and key.
     if (i == 0) also(expand_dims(expand_dims(mask, 1), 3));
     if (i > 0 || sequences == 1) also(expand_dims(expand_dims(mask, 1), 1));
   }

@@ -1,4 +1,4 @@
-// Normalisations: over the batch, over features, over neighbouring channels.
+// Normalisations over the batch, over features, and over neighbouring channels.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/normalizations.h"
 
@@ -22,8 +22,8 @@ namespace tutti {
 // Batch normalisation over a replica's part of the batch, or over the global batch.
 //
 // If synchronised, one all_reduce sums [sum of x, sum of x^2, number of rows] over the replicas.
-// Mean and variance E[x^2] - E[x]^2 are computed from it by ordinary operations, so that gradients
-// flow through the statistics to every replica.
+// Mean and variance E[x^2] - E[x]^2 are computed from the sums with ordinary operations, so that
+// gradients flow through the statistics to every replica.
 
 namespace {
 
@@ -83,7 +83,7 @@ Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) 
   }
   if (MaskScope::mask_of(input).defined()) {
     fail(ErrorCode::kUnimplemented,
-         "BatchNormalization: steps that do not count would change the statistics of training; use "
+         "BatchNormalization: masked steps would change the statistics of training; use "
          "LayerNormalization, or BatchNormalization after the steps are pooled");
   }
   const Statistics statistics = options_.synchronized ? normalize_global_batch(input, gamma, beta)
@@ -121,11 +121,11 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
   const Tensor count = slice(total, {2 * channels}, {1});
   const Tensor rows = maximum(count, 1.0);
   const Tensor mean = slice(total, {0}, {channels}) / rows;
-  // Rounding can make the difference of equal numbers negative.
+  // Rounding could make the variance of equal numbers negative.
   const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
   const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
   if (host_reads_at_once(x)) return {y, mean, variance, count.item() > 0.0f};
-  // Avoids waiting for the count: without rows, the averages keep their values.
+  // Computed without waiting for the count: if there are no rows, the averages keep their values.
   const GradientTape::StopRecording no_gradient;
   const std::size_t first = first_moving_average();
   const Tensor any = greater(count, 0.0);
@@ -139,7 +139,7 @@ void BatchNormalization::warn_of_forgotten_training() const {
       "layer '", name(),
       "' is called with training = false while a tape records, and its moving averages were never "
       "updated: it normalizes with mean 0 and variance 1; expected model(x, {.training = true}) in "
-      "a training step; if averages of elsewhere are meant, freeze() the layer"));
+      "a training step; if its averages are set elsewhere, freeze() the layer"));
 }
 
 void BatchNormalization::update_moving_averages(const Statistics& statistics) const {
@@ -156,7 +156,8 @@ void BatchNormalization::update_moving_averages(const Statistics& statistics) co
 
 namespace {
 
-/// Returns axes of a batch of such examples, from 1, ascending. Throws if they are out of range.
+/// Returns the axes, numbered as in a batch (from 1), in ascending order. Throws if they are out of
+/// range.
 std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::string_view who) {
   for (int& axis : axes) {
     const int given = axis;
@@ -173,14 +174,15 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
   return axes;
 }
 
-/// Returns the dimensions of these axes: the shape of gamma, beta and scale.
+/// Returns the dimensions of these axes, which are the shape of gamma, beta and scale.
 Shape dims_of(const Shape& example, const std::vector<int>& axes, std::string_view who) {
   std::vector<std::int64_t> dims;
   for (const int axis : checked_axes(example, axes, who)) dims.push_back(example[axis - 1]);
   return Shape{std::span<const std::int64_t>(dims)};
 }
 
-/// Returns the shape in which such a weight broadcasts to x: 1 for axes that are not normalised.
+/// Returns the shape in which gamma, beta or scale broadcasts to x: 1 for axes that are not
+/// normalised.
 Shape wide_shape(const Tensor& x, const std::vector<int>& axes) {
   Shape wide = x.shape();
   for (int axis = 0; axis < wide.rank(); ++axis)
@@ -213,7 +215,8 @@ Shape LayerNormalization::build(const Shape& input) {
 }
 
 Tensor LayerNormalization::call(const Tensor& given, CallContext) const {
-  // Not stored by build(): copies of the layer made before it share only its weights.
+  // Computed here and not in build(), because copies of the layer that were made before build()
+  // share only its weights.
   const std::vector<int> axes =
       checked_axes(given.shape().without_axis(0), options_.axes, "LayerNormalization");
   const bool trailing = axes.front() == given.rank() - static_cast<int>(axes.size());
@@ -308,7 +311,7 @@ Shape UnitNormalization::build(const Shape& input) {
 Tensor UnitNormalization::call(const Tensor& input, CallContext) const {
   return internal::in_float32(input, [&](const Tensor& x) {
     const Tensor squares = reduce_sum(square(x), {.axes = options_.axes, .keep_dims = true});
-    return x * rsqrt(maximum(squares, 1e-24));  // vectors below Keras's 1e-12 keep a length < 1
+    return x * rsqrt(maximum(squares, 1e-24));  // below Keras's 1e-12, lengths stay < 1
   });
 }
 

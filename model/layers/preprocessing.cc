@@ -1,4 +1,4 @@
-// Layers that prepare images: rescaling, and random changes in training.
+// Layers that prepare images: rescaling, and random changes during training.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/preprocessing.h"
 
@@ -31,7 +31,7 @@ Tensor Rescaling::call(const Tensor& input, CallContext) const {
   return as_floats(input) * scale_ + offset_;
 }
 
-// Layers that change images at random in training.
+// Layers that change images randomly during training.
 
 namespace {
 
@@ -46,7 +46,7 @@ std::array<double, 2> checked_range(std::array<double, 2> range, std::string_vie
        ", ", range[1], "}");
 }
 
-/// Returns one number per image, in [low, high): [batch, 1, 1, 1].
+/// Returns one random number per image, [batch, 1, 1, 1], in [low, high).
 Tensor per_picture(const Tensor& x, const RandomKey& key, double low, double high) {
   return random_uniform({x.shape()[0], 1, 1, 1}, key, low, high, x.dtype(), x.device());
 }

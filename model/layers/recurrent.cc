@@ -19,8 +19,8 @@ namespace tutti {
 
 // Recurrent layers: SimpleRNN, LSTM and GRU.
 //
-// The inputs of all steps are multiplied by the kernel at once; each step computes only the product
-// with the state.
+// The inputs of all steps are multiplied by the kernel in one product; each step computes only the
+// product with the state.
 
 namespace {
 
@@ -51,12 +51,12 @@ std::vector<Shape> Recurrent::build_all(std::span<const Shape> inputs) {
   const Shape& x = inputs[0];
   internal::require_sequence(x, type_name());
   if (inputs.size() != 1 && inputs.size() != static_cast<std::size_t>(states_ + 1)) {
-    fail(ErrorCode::kInvalidArgument, type_name(), ": expected a sequence, alone or with ", states_,
-         " first states, got ", inputs.size(), " inputs");
+    fail(ErrorCode::kInvalidArgument, type_name(), ": expected a sequence, optionally with ",
+         states_, " initial states, got ", inputs.size(), " inputs");
   }
   for (const Shape& state : inputs.subspan(1)) {
     if (!(state == Shape{units_})) {
-      fail(ErrorCode::kInvalidArgument, type_name(), ": expected first states of shape ",
+      fail(ErrorCode::kInvalidArgument, type_name(), ": expected initial states of shape ",
            Shape{units_}, ", got ", state);
     }
   }
@@ -216,7 +216,7 @@ std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states
   return {update * h + (1.0 - update) * candidate};
 }
 
-// A recurrent layer in both directions of time.
+// A recurrent layer that runs in both directions of time.
 
 Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_name,
                              BidirectionalOptions options)

@@ -1,4 +1,5 @@
-// Regularizers, which penalise weights in the loss, and constraints, applied after each update.
+// Regularizers, which penalise weights in the loss, and constraints, which are applied after each
+// update.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/regularization.h"
 
@@ -17,7 +18,7 @@
 
 namespace tutti {
 
-// Penalties on weights, by function and by name.
+// Penalties on weights: functions, and their names.
 
 namespace {
 
@@ -38,7 +39,7 @@ const NamedFunction<Constraint> kConstraints[] = {
     {"min_max_norm", [] { return constraints::min_max_norm(); },
      &reader_of<&constraints::min_max_norm>}};
 
-/// 0, 1, ..., count - 1.
+/// Returns the numbers 0, 1, ..., count - 1.
 Tensor indices_below(std::int64_t count, Device device) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -63,8 +64,8 @@ Regularizer Regularizer::from_json(const Json& call) {
 Json WeightFunction::to_json() const {
   if (function_ && call_.is_null()) {
     fail(ErrorCode::kUnimplemented,
-         "a regularizer or constraint that is a function of your own cannot be saved; use one of "
-         "regularizers:: or constraints::, or save_weights() alone");
+         "a regularizer or constraint that is a custom function cannot be saved; use one of "
+         "regularizers:: or constraints::, or call only save_weights()");
   }
   return call_;
 }
@@ -101,7 +102,7 @@ Regularizer orthogonal(double factor) {
                           "regularizers::orthogonal: expected a matrix, got shape ",
                           weight.shape());
         const std::int64_t rows = weight.shape()[0];
-        // Keras's lower limit keeps rows of zeros at zero.
+        // As in Keras, a lower limit keeps rows of zeros at zero.
         const Tensor norms = sqrt(maximum(reduce_sum(square(weight), {{1}, true}), 1e-12));
         const Tensor unit = weight / norms;
         const Tensor products = abs(matmul(unit, unit, {.transpose_b = true}));
@@ -115,11 +116,11 @@ Regularizer orthogonal(double factor) {
 
 }  // namespace regularizers
 
-// Constraints of weights, by function and by name.
+// Constraints on weights: functions, and their names.
 
 namespace {
 
-/// Keeps quotients finite for a norm of 0 (Keras's epsilon).
+/// Summand that keeps quotients finite for a norm of 0 (Keras's epsilon).
 constexpr double kSmallestNorm = 1e-7;
 
 Tensor norms_of(const Tensor& weight, const constraints::NormAxes& axis) {

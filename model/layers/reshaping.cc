@@ -15,7 +15,8 @@ namespace tutti {
 
 namespace {
 
-/// Replaces the -1 in `target`. Throws kInvalidArgument if the number of elements does not fit.
+/// Returns `target` with -1 replaced. Throws kInvalidArgument if the number of elements does not
+/// fit.
 Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
   std::int64_t known = 1;
   std::int64_t* open = nullptr;

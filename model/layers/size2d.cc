@@ -1,4 +1,4 @@
-// Arithmetic of windows.
+// Checks and arithmetic for kernels, windows and paddings.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/size2d.h"
 

@@ -1,4 +1,4 @@
-// SwiGLU, the feed-forward layer of current transformers, and a transformer block.
+// SwiGLU (a feed-forward layer with a gate) and a transformer block.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/transformer.h"
 

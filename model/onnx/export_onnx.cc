@@ -1,4 +1,4 @@
-// Exports inference graphs as ONNX: operations of each layer, and traversal of models.
+// Export of inference graphs as ONNX: operations for each layer, and traversal of models.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
@@ -81,9 +81,9 @@ void put_value(std::string& message, const std::vector<std::int64_t>& values) {
   put_number(message, 20, 7);
 }
 
-/// Collects a graph and serialises it. Values are named; each operation has one result. The few
-/// messages of onnx.proto that it needs are written like event files (data/input_file.h), so that
-/// every build can export. Source: onnx.proto of ONNX 1.12.
+/// Collects a graph and serialises it. Values have names; each operation has one result. The few
+/// messages of onnx.proto that it needs are encoded without protobuf, like event files
+/// (data/input_file.h), so that every build can export. Source: onnx.proto of ONNX 1.12.
 class OnnxGraph {
  public:
   /// Returns an unused name that begins with `prefix`.
@@ -132,7 +132,7 @@ class OnnxGraph {
     put_bytes(nodes_, 1, node);
     return result;
   }
-  /// Returns the bytes of the file.
+  /// Returns the bytes of the model file.
   std::string model(const std::string& name) const {
     std::string graph = nodes_, opset, model;
     put_bytes(graph, 2, name);
@@ -249,7 +249,7 @@ std::string onnx_relu(const OnnxLayer& at) {
   at.refuse("negative_slope with max_value");
 }
 
-/// Exports a layer as one operation with these attributes.
+/// Returns an export function for a layer that is one operation with these attributes.
 auto plain(const char* type, std::vector<OnnxAttribute> attributes = {}) {
   return [=](const OnnxLayer& at) { return at.operation(type, at.inputs, attributes); };
 }
@@ -258,7 +258,7 @@ std::string unchanged(const OnnxLayer& at) { return at.inputs[0]; }
 
 // Dense layers and normalisations.
 
-/// Adds the bias (with .use_bias) and the activation.
+/// Adds the bias, if the layer has .use_bias, and the activation. Returns the result's name.
 std::string finished(const OnnxLayer& at, const std::string& x, const Shape& bias_shape = {}) {
   std::string y = x;
   if (at.flag("use_bias")) {
@@ -290,7 +290,7 @@ std::string onnx_rescaling(const OnnxLayer& at) {
   return at.operation("Add", {scaled, at.number("offset", at.option("offset").as_double())});
 }
 
-// Images: [batch, height, width, channels] here, channels first in ONNX.
+// Layers for images: [batch, height, width, channels] in tutti, channels first in ONNX.
 
 std::string channels_first(const OnnxLayer& at) {
   return at.operation("Transpose", {at.inputs[0]}, {{"perm", Ints{0, 3, 1, 2}}});
@@ -317,7 +317,7 @@ OnnxAttribute pads(const OnnxLayer& at, const Ints& window, const Ints& strides)
   return {"pads", pads};
 }
 
-/// `kernel`: [out, in / groups, height, width].
+/// Adds a convolution. `kernel`: [out, in / groups, height, width].
 std::string convolved(const OnnxLayer& at, const Tensor& kernel, std::int64_t groups) {
   const Ints strides = pair_of(at.option("strides")),
              dilations = pair_of(at.option("dilation_rate"));
@@ -368,9 +368,9 @@ std::string onnx_zero_padding2d(const OnnxLayer& at) {
   return at.operation("Pad", {at.inputs[0], at.ints("pads", {0, m[0], m[2], 0, 0, m[1], m[3], 0})});
 }
 
-// Shapes.
+// Layers that change shapes.
 
-/// A size of 0 keeps the batch size.
+/// In ONNX a size of 0 keeps the input's size, here that of the batch.
 std::string onnx_reshape(const OnnxLayer& at) {
   Ints shape = {0};
   for (const std::int64_t size : at.layer.output_shape()) shape.push_back(size);
@@ -387,7 +387,7 @@ std::string onnx_concatenate(const OnnxLayer& at) {
   return at.operation("Concat", at.inputs, {{"axis", at.option("axis").as_int()}});
 }
 
-// All layers that can be exported.
+// Table of all layers that can be exported.
 
 struct OnnxExport {
   const char* type_name;
@@ -510,7 +510,7 @@ void export_onnx(const Model& model, const std::string& path, const SourceLocati
     graph.add_input(values[i], model.input_shapes()[i]);
   values = export_layer(graph, model, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    // Identity renames the result. An output may also be an input, or another output.
+    // Identity renames the result; it is also needed if an output is an input or another output.
     const std::string name = graph.operation("Identity", {values[i]}, {}, model.outputs()[i].name);
     graph.add_output(name, model.output_shapes()[i]);
   }

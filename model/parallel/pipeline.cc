@@ -1,4 +1,4 @@
-// Threads of a pipeline, and a batch that runs through all of them.
+// Threads of a pipeline, and batches, which run through all of them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 
@@ -45,7 +45,7 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
 using internal::PipelineStage;
 
 struct Pipeline::Impl {
-  /// One batch. Shared with the threads, because a stuck thread may outlive the call.
+  /// State of one batch. Shared with the threads, because a stuck thread may outlive the call.
   struct Batch {
     Batch(const Impl& impl, internal::MicroBatches micro_batches);
     const internal::MicroBatches parts;
@@ -75,7 +75,7 @@ struct Pipeline::Impl {
   std::uint64_t batch_number TUTTI_GUARDED_BY(mutex) = 0;
   bool stopping TUTTI_GUARDED_BY(mutex) = false;
   bool is_in_use TUTTI_GUARDED_BY(mutex) = false;  // true while gradients() runs
-  std::vector<std::unique_ptr<Thread>> threads;    // last: joined first
+  std::vector<std::unique_ptr<Thread>> threads;    // the last member, so that it is joined first
 };
 
 namespace {
@@ -189,8 +189,8 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     MutexLock lock(impl_->mutex);
     if (std::exchange(impl_->is_in_use, true)) {
       fail(ErrorCode::kFailedPrecondition,
-           "Pipeline::gradients: expected calls of one thread, got one while another thread's call "
-           "runs; a Pipeline trains on all its devices by itself: call it outside of "
+           "Pipeline::gradients: expected calls from one thread, got one during another thread's "
+           "call; a Pipeline trains on all its devices by itself: call it outside of "
            "Strategy::run(), or a Pipeline for each replica");
     }
   }
@@ -202,8 +202,8 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     MutexLock lock(impl_->mutex);
     if (impl_->batch && !impl_->batch->exchange.has_ended()) {
       fail(ErrorCode::kFailedPrecondition,
-           "Pipeline::gradients: a stage still works on an earlier batch that failed; expected all "
-           "to have ended; try a new Pipeline");
+           "Pipeline::gradients: a stage still works on an earlier batch that failed; expected "
+           "all stages to have ended; try a new Pipeline");
     }
     impl_->batch = batch = std::make_shared<Impl::Batch>(*impl_, std::move(parts));
     ++impl_->batch_number;

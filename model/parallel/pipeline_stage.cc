@@ -66,7 +66,8 @@ bool StageExchange::wait_for_end() {
   MutexLock lock(mutex_);
   const auto all = [&]() TUTTI_REQUIRES(mutex_) { return num_ended_ == devices_.size(); };
   const auto all_or_error = [&]() TUTTI_REQUIRES(mutex_) { return all() || error_ != nullptr; };
-  // Waiting stages have their own deadlines; a stage that computes may take any time.
+  // Only the first error starts the timeout: stages that wait have their own deadlines, and a stage
+  // that computes may take any time.
   while (!condition_.wait_for(mutex_, timeout_, all_or_error)) {
   }
   return condition_.wait_for(mutex_, timeout_, all);
@@ -104,8 +105,9 @@ Gradient StageSum::total() const {
   return both.total();
 }
 
-// One tape per micro-batch: it watches the stage's input and stops at the end of the stage. It runs
-// backward when the gradient of the stage's result arrives from the next stage.
+// Passes of a stage. Each micro-batch has a tape, which watches the stage's input and stops at the
+// end of the stage. It runs backward when the gradient of the stage's result arrives from the next
+// stage.
 
 using Direction = StageExchange::Direction;
 
@@ -142,7 +144,7 @@ void PipelineStage::run(const std::vector<PipelineTask>& tasks) {
   try {
     run_all(tasks);
   } catch (...) {
-    kept_.clear();  // ends tapes that still record on their own thread
+    kept_.clear();  // ends recording tapes on their own thread
     throw;
   }
 }
@@ -214,7 +216,7 @@ void PipelineStage::backward(std::size_t k) {
                                : back.to_dense());
 }
 
-/// Added once per batch, because it does not depend on examples.
+/// Adds regularisation losses once per batch, because they do not depend on examples.
 void PipelineStage::add_regularization() {
   GradientTape tape;
   for (const auto& layer : model_.layers(number_)) {

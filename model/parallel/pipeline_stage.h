@@ -21,28 +21,29 @@ namespace tutti::internal {
 
 // Exchange of tensors between stages during one batch. Internal.
 
-/// Activations move forward, gradients backward; take() waits until the value was put. For one
-/// batch. Thread-safe.
+/// Exchange for one batch: activations move forward, gradients backward. Thread-safe.
 class StageExchange {
  public:
   enum class Direction { kForward, kBackward };
 
   StageExchange(std::vector<Device> devices, std::size_t num_micro_batches, Duration timeout);
 
-  /// Stores a value for `stage`.
+  /// Stores a value for `stage`, which gets it from take().
   void put(Direction way, std::size_t stage, std::size_t micro_batch, Tensor value);
-  /// Waits for a value. Throws kDeadlineExceeded naming both stages, kAborted if a stage failed.
+  /// Waits until the value was put and returns it. Throws kDeadlineExceeded naming both stages,
+  /// kAborted if a stage failed.
   Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
   /// Ends a stage's work, with an error or nullptr; the first error ends the waits of other stages.
   void end(std::exception_ptr error);
-  /// Waits until all stages have ended (true), or for one timeout after the first error.
+  /// Waits until all stages have ended, but at most one timeout after the first error; returns true
+  /// if all have ended.
   bool wait_for_end();
   bool has_ended() const;
-  /// Returns the first error, or nullptr. Call it after wait_for_end().
+  /// Returns the first error, or nullptr. Must be called after wait_for_end().
   std::exception_ptr error() const;
 
-  /// Formats "stage 1 (cpu:1)".
+  /// Returns "stage 1 (cpu:1)".
   std::string name_of(std::size_t stage) const;
 
  private:
@@ -63,8 +64,8 @@ class StageExchange {
 
 // Sum of a variable's gradients over micro-batches. Internal.
 
-/// Adds gradients in the order of the calls, dense ones in place: a sum never takes more memory
-/// than one of them. Not thread-safe.
+/// Sum of gradients in the order of the calls. Adds dense gradients in place, so a sum never takes
+/// more memory than one gradient. Not thread-safe.
 class StageSum {
  public:
   void add(const Gradient& gradient);
@@ -75,17 +76,18 @@ class StageSum {
   GradientSum sparse_;
 };
 
-/// Micro-batches of a batch.
+/// A batch split into micro-batches.
 struct MicroBatches {
   std::vector<Tensor> features, labels;
-  std::int64_t rows = 0;  // of the whole batch
+  std::int64_t rows = 0;  // number of rows of the whole batch
 };
 
-/// Throws kInvalidArgument unless both have the same number of rows, at least one per part.
+/// Splits a batch. Throws kInvalidArgument unless features and labels have the same number of rows,
+/// at least one per part.
 MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels, int parts);
 
 /// Forward and backward passes of the layers of one stage, and the sums of their gradients. Not
-/// thread-safe: created, run and read in this order; one thread runs it.
+/// thread-safe: one thread calls run(), after which another may read the results.
 class PipelineStage {
  public:
   PipelineStage(const StagedSequential& model, const Pipeline::LossFunction& loss,
@@ -94,7 +96,7 @@ class PipelineStage {
   void run(const std::vector<PipelineTask>& tasks);
 
   const std::vector<Variable>& variables() const { return variables_; }
-  /// Returns the sum over micro-batches for variables()[i].
+  /// Returns the gradient of variables()[i], summed over micro-batches.
   Gradient gradient(std::size_t i) const { return sums_[i].total(); }
   /// Returns the loss summed over micro-batches; undefined except for the last stage.
   const Tensor& loss() const { return loss_sum_; }

@@ -1,4 +1,4 @@
-// Splits layers into stages, and runs these one after the other.
+// Splits layers into stages, and runs the stages one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/staged_sequential.h"
 
@@ -30,9 +30,9 @@ std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_
   const bool ascends =
       std::ranges::adjacent_find(bounds, std::ranges::greater_equal()) == bounds.end();
   if (options.cuts.size() + 1 != num_stages || !ascends) {
-    fail(ErrorCode::kInvalidArgument, "StagedSequential: cuts; expected ", num_stages - 1,
+    fail(ErrorCode::kInvalidArgument, "StagedSequential: cuts: expected ", num_stages - 1,
          " ascending numbers of layers from 1 to ", num_layers - 1, ", for ", num_stages,
-         " devices, got [", join(options.cuts), "]; leave them out");
+         " devices, got [", join(options.cuts), "]; or leave cuts out");
   }
   return bounds;
 }

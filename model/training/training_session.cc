@@ -1,4 +1,4 @@
-// Training session for custom loops: epochs, progress, checkpoints and recovery.
+// TrainingSession for custom loops: epochs, progress, checkpoints and recovery.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/training/training_session.h"
 
@@ -92,8 +92,8 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
   checkpoint.add_state("record", {[&record] { return record.save(); },
                                   [&record, &saved_step](const Json& state) {
                                     record.restore(state);
-                                    // Saving is collective, and a worker that replaces another does
-                                    // not know what the others have saved.
+                                    // Saving is collective, and a replacement worker does not know
+                                    // which steps the other workers have saved.
                                     saved_step = -1;
                                   }});
   return checkpoint;
@@ -122,7 +122,8 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
                           ".steps, or take() of the dataset");
   }
   if (options_.checkpoint_dir.empty() && options_.resume) {
-    fail(ErrorCode::kInvalidArgument, "TrainingSession: resume needs a checkpoint_dir");
+    fail(ErrorCode::kInvalidArgument,
+         "TrainingSession: resume: expected a checkpoint_dir, got none");
   }
   const bool saves = !options_.checkpoint_dir.empty() || options_.save_on_signal;
   if (options_.grace_period != Duration::zero() &&
@@ -138,7 +139,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
       options_.checkpoint_dir,
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
-  // A process that replaces another one gets its state from the other workers.
+  // A process that replaces a lost worker gets its state from the other workers.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
   if (restore_latest()) return;
   fail(ErrorCode::kNotFound, "TrainingSession: expected a checkpoint to resume from in ",
@@ -165,7 +166,7 @@ void TrainingSession::train(const std::function<void()>& loop) {
         strategy_, make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
         RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
     return recovery_->run([&] {
-      noticed_.reset();  // a restarted worker knows of no signal
+      noticed_.reset();  // a restarted worker has received no signal
       grace_ends_.reset();
       loop();
     });
@@ -173,7 +174,8 @@ void TrainingSession::train(const std::function<void()>& loop) {
   loop();
 }
 
-/// One worker may be asked to stop; all workers stop after the same step.
+/// Returns true if the run must stop. Only one worker may be asked to stop, but all workers stop
+/// after the same step.
 bool TrainingSession::is_asked_to_stop() {
   if (internal::StopSignals::requested() != 0) {
     if (!internal::team_of(strategy_)) return true;
@@ -182,7 +184,7 @@ bool TrainingSession::is_asked_to_stop() {
   return strategy_.stops_after(record_.steps());
 }
 
-/// Returns true if a signal ends the run here: at once, or when the grace period is over.
+/// Returns true if a signal ends the run here: immediately, or after the grace period.
 bool TrainingSession::stops_because_of_signal() {
   const bool has_signal = internal::StopSignals::requested() != 0;
   const bool is_second = has_signal && grace_ends_ && noticed_;
@@ -199,7 +201,7 @@ bool TrainingSession::stops_because_of_signal() {
   return false;
 }
 
-/// Called on all workers after the same step.
+/// Begins the grace period. Called on all workers after the same step.
 void TrainingSession::begin_grace() {
   const TimePoint begin = options_.clock->now();
   internal::StopSignals::acknowledge();
@@ -306,7 +308,7 @@ int TrainingSession::finish() {
   return is_saved ? kStoppedOnRequest : 1;
 }
 
-/// Returns what stopped the run, and how to continue it.
+/// Returns a line on what stopped the run and how to continue it.
 std::string TrainingSession::stop_text(bool is_saved) const {
   const std::string what =
       concat("stopped    by ", internal::StopSignals::last_name(), " after step ", record_.steps());

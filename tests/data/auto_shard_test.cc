@@ -92,7 +92,7 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
                 "use AutoShardPolicy::kData",
                 "warning: auto_shard: AUTO is DATA: the dataset does not begin at files; "
                 "every worker reads everything and keeps one of 2 elements; where that is "
-                "meant, use AutoShardPolicy::kData"}));
+                "intended, use AutoShardPolicy::kData"}));
 }
 
 TEST(AutoShard, EveryBranchIsShardedByFiles) {

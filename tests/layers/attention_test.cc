@@ -517,8 +517,8 @@ TEST(RecurrentTest, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(LSTM(3), {{4}}),
               HasSubstr("layer 'lstm' (LSTM): LSTM: expected examples of shape [steps, channels]"));
   EXPECT_THAT(error_for(LSTM(3), {{4, 2}, {3}}),
-              HasSubstr("alone or with 2 first states, got 2 inputs"));
-  EXPECT_THAT(error_for(GRU(3), {{4, 2}, {2}}), HasSubstr("first states of shape [3], got [2]"));
+              HasSubstr("optionally with 2 initial states, got 2 inputs"));
+  EXPECT_THAT(error_for(GRU(3), {{4, 2}, {2}}), HasSubstr("initial states of shape [3], got [2]"));
   EXPECT_INVALID(GRU bad(0), "a positive number of units");
   LSTM lstm(3);
   lstm.build_for({4, 2});

@@ -73,7 +73,7 @@ TEST(SampleTest, ErrorsStateExpectedValues) {
   EXPECT_THAT(refused(logits, {.top_p = 0.0}), HasSubstr("top_p in (0, 1], got 0"));
   EXPECT_THAT(refused(Tensor::zeros({3}), {}), HasSubstr("expected logits [batch, classes]"));
   EXPECT_THAT(refused(Tensor::from<float>({2, 1}, {0, NAN}), {}),
-              HasSubstr("the logits of row 1 are NaN"));
+              HasSubstr("expected finite logits, got NaN in row 1"));
 }
 
 constexpr std::int64_t kVocabulary = 11;

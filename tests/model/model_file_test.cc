@@ -131,7 +131,7 @@ TEST(ModelFile, LoadsAsCheckpointOrWeights) {
   // If a file holds no model, the error lists its contents.
   model.checkpoint().save(model_path());
   EXPECT_INVALID((void)load_model(model_path()),
-                 "there is no model in the file; expected one of Model::save()");
+                 "the file contains no model; expected a file of Model::save()");
 }
 
 TEST(ModelFile, OmitsCompilationOnRequest) {

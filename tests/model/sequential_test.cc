@@ -82,7 +82,7 @@ TEST(SequentialTest, FirstLayerCanDeclareInput) {
   model.compile({.optimizer = "sgd", .loss = "mse"});
   EXPECT_EQ(model.num_parameters(), 2);
   EXPECT_INVALID(Sequential lost(Dense(10), Relu()),
-                 "the shape of the input is not known, so the weights of Dense cannot be "
+                 "the shape of the input is unknown, so the weights of Dense cannot be "
                  "made; use Sequential(Input{{784}}, ...)");
 }
 
@@ -488,7 +488,7 @@ TEST(FunctionalTest, GraphErrorsAreRaisedAtConstruction) {
   EXPECT_INVALID(LSTM(2, {.return_state = true})(Reshape({2, 2})(x)),
                  "has 3 results, but one was asked for");
   EXPECT_INVALID(Functional model({x}, {Flatten()(image)}),
-                 "an output needs an input 'image' of shape [4, 4, 1] that is not among");
+                 "an output depends on an input 'image' of shape [4, 4, 1] that is not among");
   EXPECT_INVALID(Functional model({x, x}, {Relu()(x)}), "input 1 is given twice");
   EXPECT_INVALID(Functional model({Relu()(x)}, {x}), "input 0 is a result of layer");
 }

@@ -203,7 +203,7 @@ TEST(TrainingSession, ResumeRequiresExistingCheckpoint) {
   const std::string folder = empty_folder();
   EXPECT_ERROR(train({.checkpoint_dir = folder, .resume = true}), kNotFound, "TrainingSession",
                folder, "train without resume");
-  EXPECT_INVALID(train({.resume = true}), "resume needs a checkpoint_dir");
+  EXPECT_INVALID(train({.resume = true}), "resume: expected a checkpoint_dir");
 }
 
 constexpr std::int64_t kRows = 22;  // batches of 4: five and a ragged one

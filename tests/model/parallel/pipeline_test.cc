@@ -345,7 +345,7 @@ TEST(Pipeline, RejectsConcurrentReplicaCalls) {
     EXPECT_TRUE(
         is_running->wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60))));
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
-                 "expected calls of one thread", "outside of Strategy::run()");
+                 "expected calls from one thread", "outside of Strategy::run()");
     may_end->set();
   });
   pipeline.gradients(sample_rows(), sample_classes());  // sequential execution works
