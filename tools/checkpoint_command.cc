@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true for a file, or the folder of one version, which may be unreadable.
+/// Returns true for a file or the folder of one version (even if it is unreadable).
 bool is_single(const std::string& path) {
   return fs::is_regular_file(path) || fs::exists(fs::path(path) / internal::kIndexName) ||
          fs::exists(fs::path(path) / internal::kEarlierManifestName);
@@ -29,7 +29,8 @@ struct Row {
   std::vector<std::string> problems;
 };
 
-/// Returns the errors of verify_checkpoint(); a version in another format is an error, too.
+/// Returns the errors of verify_checkpoint(). A version in an unknown format also counts as an
+/// error.
 std::vector<std::string> problems_of(const std::string& path) {
   try {
     return verify_checkpoint(path);
@@ -101,7 +102,8 @@ int report(const std::vector<Row>& rows, const std::string& path, OutputFormat f
   return count(rows, VersionState::kDamaged) > 0 ? 1 : 0;
 }
 
-/// Returns the path of the requested step's version, or of the newest whole one.
+/// Returns the path of the version of the requested step, by default that of the newest whole
+/// version.
 std::string choose(const CkptOptions& options) {
   if (is_single(options.path)) return options.path;
   std::string chosen;

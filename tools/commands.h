@@ -17,17 +17,17 @@ enum class OutputFormat { kText, kJson };
 /// Prints a report as indented JSON.
 inline void print(const Json& report) { std::printf("%s\n", report.dump(2).c_str()); }
 
-/// Lists the devices of this machine that this build can use. `virtual_gpus`: empty, or as
-/// TUTTI_VIRTUAL_GPUS.
+/// Lists the devices of this machine that this build can use. `virtual_gpus`: empty, or a value in
+/// the format of TUTTI_VIRTUAL_GPUS.
 int devices_command(OutputFormat format, const std::string& virtual_gpus);
 
-/// Reports the capabilities of this build and this machine, with a verdict. Returns 1 if something
-/// needed is missing. Searches Fashion-MNIST in `data_dir`, or in the default folders if that is
-/// empty.
+/// Reports the capabilities of this build and this machine, with a verdict. Returns 1 if a
+/// requirement is missing. Searches for Fashion-MNIST in `data_dir`, or in the default folders if
+/// that is empty.
 int doctor_command(OutputFormat format, const std::string& data_dir);
 
-/// Shows the cluster that `resolver` reads from the environment. Returns 2 if it cannot be read or
-/// is not valid, or if there is no such resolver.
+/// Shows the cluster that `resolver` reads from the environment. Returns 2 if the cluster cannot be
+/// read or is not valid, or if there is no such resolver.
 int cluster_command(OutputFormat format, const std::string& resolver);
 
 /// Arguments of `tutti conform`.
@@ -39,7 +39,7 @@ struct ConformOptions {
   std::string case_id;  // runs only this case
   std::string devices;  // "gpu:0-1"; empty: CPUs
   std::int64_t seed = 1;
-  std::int64_t sample = 0;  // 0: every case
+  std::int64_t sample = 0;  // number of cases; 0: all
   double budget = 0;        // seconds; 0: no limit
   std::int64_t limit = 60;  // limit of one case in seconds; 0: no limit
   OutputFormat format = OutputFormat::kText;
@@ -66,12 +66,12 @@ struct RunFlags {
   bool verbose = false;
   std::string hosts = "";
   std::int64_t port = 20'000;
-  std::vector<std::string> program;  // with its arguments
+  std::vector<std::string> program;  // followed by its arguments
 
   void declare(Flags& flags);
-  /// Removes the program and its flags from the command line if that is one of `tutti run`. The
-  /// program begins after "--", or at the first word that is neither a flag nor a flag's value.
-  /// Returns 2, after a message, if there is no program, else 0.
+  /// If the command is `tutti run`, removes the program and its flags from the command line. The
+  /// program begins after "--", or at the first word that is neither a flag nor a flag's value. If
+  /// there is no program, prints a message and returns 2; otherwise returns 0.
   int take_program(int& argc, char** argv);
 };
 
@@ -86,7 +86,7 @@ struct CkptOptions {
   OutputFormat format = OutputFormat::kText;
 };
 
-/// Lists the versions, by their indexes and sizes. Returns 1 if one is damaged.
+/// Lists the versions; checks only their indexes and sizes. Returns 1 if one is damaged.
 int checkpoint_list_command(const CkptOptions& options);
 /// Same as checkpoint_list_command(), but reads every byte.
 int checkpoint_verify_command(const CkptOptions& options);
@@ -95,11 +95,11 @@ int checkpoint_show_command(const CkptOptions& options);
 
 struct Machine {
   std::string cpu_model;
-  int num_cores = 1;  // available to this process
+  int num_cores = 1;  // cores available to this process
   std::int64_t memory_bytes = 0;
   std::int64_t available_memory_bytes = 0;
   std::string best_isa;                // widest vector instructions: "AVX-512", "AVX2", ...
-  std::vector<std::string> isa_flags;  // those that affect speed, by the kernel's names
+  std::vector<std::string> isa_flags;  // flags that affect speed, as named by the kernel
 };
 
 /// Reads /proc. Values that cannot be read keep their defaults.

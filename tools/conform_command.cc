@@ -41,7 +41,7 @@ std::string find_name(const ConformOptions& options) {
     if (name.empty()) name = loaded;
   }
   if (name.empty()) {
-    fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; use one of ",
+    fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; the names are ",
          join(registered_cross_device_ops()));
   }
   return name;
@@ -56,8 +56,8 @@ std::string repeat(const std::string& name, const ConformOptions& options) {
   return "tutti conform " + name + plugin + own + devices;
 }
 
-// An operation that crashes or hangs ends this program, as does Ctrl-C. The case is
-// therefore stored before it runs, where the signal handler can read it.
+// An operation that crashes or hangs ends this program, and so does Ctrl-C. The case is therefore
+// stored here before it runs, so that the signal handler can report it.
 char running_case[1024] = "";
 
 void begin_case(const std::string& command, const conformance::Case& c, std::int64_t limit) {
@@ -66,7 +66,8 @@ void begin_case(const std::string& command, const conformance::Case& c, std::int
   ::alarm(static_cast<unsigned>(limit));
 }
 
-/// Signal handler: reports the running case. The signal then ends the program as by default.
+/// Signal handler that reports the running case. The default action of the signal then ends the
+/// program.
 void tell_case(int signal) {
   const auto say = [](std::string_view text) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

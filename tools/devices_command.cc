@@ -114,7 +114,7 @@ void print_xla() {
 }  // namespace
 
 int devices_command(OutputFormat format, const std::string& virtual_gpus) {
-  set_log_level(LogLevel::kError);  // the log's messages about GPUs are printed below
+  set_log_level(LogLevel::kError);  // the report below contains the log's messages
   if (!virtual_gpus.empty()) {
     set_virtual_gpus(parse_virtual_gpus("--virtual-gpus", virtual_gpus));
   }

@@ -38,7 +38,8 @@ struct Finding {
   std::string advice = {};  // remedy; empty if none is needed
 };
 
-/// Contents of this build, defined by tools/CMakeLists.txt. Empty: not in this build.
+/// Versions of the libraries in this build, set by tools/CMakeLists.txt; empty if a library is not
+/// in it.
 constexpr struct {
   std::string_view version = TUTTI_VERSION, build_type = TUTTI_BUILD_TYPE;
   std::string_view compiler = TUTTI_COMPILER, sanitizers = TUTTI_SANITIZERS;
@@ -79,7 +80,7 @@ std::string find_mpirun() {
   }
 }
 
-/// Checks the MPI library, and that its programs can be started.
+/// Checks the MPI library, and whether its programs can be started.
 Finding inspect_mpi() {
   const std::string library = mpi_library();
   const char* const packages = "libopenmpi-dev openmpi-bin";
@@ -92,7 +93,7 @@ Finding inspect_mpi() {
           "apt-get install openmpi-bin, or start ranks with srun"};
 }
 
-/// Lists the means by which replicas exchange values in this build.
+/// Lists the transports with which replicas exchange values in this build.
 Finding inspect_transports() {
   std::vector<std::string> names{"threads"};
   if (!kBuild.grpc_version.empty()) names.insert(names.end(), {"shared memory", "TCP"});
@@ -111,7 +112,7 @@ std::vector<Finding> inspect_build() {
           optional_library("gRPC", kBuild.grpc_version, "jobs of several processes need mpirun",
                            "libgrpc++-dev protobuf-compiler-grpc"),
           inspect_mpi(),
-          // Machines without GPUs lack nothing.
+          // Not a limit, because machines without GPUs do not need it.
           {"CUDA", has_cuda ? Verdict::kGood : Verdict::kAbsent,
            has_cuda ? concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version)
                     : "not in this build: no GPUs"},
@@ -122,8 +123,8 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Returns the folders of the four files of Fashion-MNIST, or "" if one is missing. Searches
-/// `data_dir`, or read_mnist()'s default folders if that is empty.
+/// Returns the folders that contain the four files of Fashion-MNIST, or "" if a file is missing.
+/// Searches `data_dir`, or read_mnist()'s default folders if that is empty.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
     std::set<std::string> folders;
@@ -157,7 +158,7 @@ std::vector<Finding> inspect_host(const std::string& data_dir) {
        data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""}};
 }
 
-/// Returns a finding "none: ..." for a reason that may end in a remedy.
+/// Returns a finding "none: <reason>"; a remedy after "; " becomes the advice.
 Finding without(const char* subject, const std::string& reason, Verdict verdict) {
   const std::size_t remedy = reason.rfind("; ");
   if (remedy == std::string::npos) return {subject, verdict, "none: " + reason};
@@ -177,7 +178,7 @@ Finding inspect_library(const FoundLibrary& library, bool needed) {
           needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
 }
 
-/// Returns the libraries that the module needs, and NCCL, which is optional.
+/// Returns the names of the libraries that the module needs, and of NCCL, which is optional.
 std::vector<std::string> libraries_of_interest() {
   std::vector<std::string> names = needed_libraries();
   if (!names.empty()) names.emplace_back("libnccl.so.2");
@@ -187,7 +188,7 @@ std::vector<std::string> libraries_of_interest() {
 /// Checks the GPUs, the module, and each CUDA library that it needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
-  // A machine without a driver is complete; one whose module does not load is not.
+  // A machine without a driver is complete, but a module that does not load is a limit.
   const std::string reason = gpu_unavailable_reason();
   const GpuModule& module = gpu_module();
   const bool broken = !reason.empty() && !module.path.empty();
@@ -196,7 +197,7 @@ std::vector<Finding> inspect_gpus() {
     findings.push_back(gpus.empty()
                            ? without("GPU", reason, broken ? Verdict::kLimited : Verdict::kAbsent)
                            : Finding{"GPU", Verdict::kGood, names_of(gpus)});
-  } catch (const Error&) {  // TUTTI_CUDA=require
+  } catch (const Error&) {  // thrown with TUTTI_CUDA=require
     findings.push_back(without("GPU", reason, Verdict::kBad));
   }
   std::string path = module.path;
@@ -211,7 +212,8 @@ std::vector<Finding> inspect_gpus() {
   return findings;
 }
 
-/// A machine without a plugin is complete; one with a configured plugin that does not load is not.
+/// Checks the XLA plugin. A machine without a plugin is complete, but a configured plugin that does
+/// not load is a limit.
 Finding inspect_xla() {
   const XlaDevices& devices = xla_devices();
   if (devices.count > 0) {
@@ -229,7 +231,7 @@ Verdict worst_of(const std::vector<Finding>& findings) {
   return worst == Verdict::kAbsent ? Verdict::kGood : worst;
 }
 
-/// Returns "GPU, XLA": accelerators that this machine could have but lacks.
+/// Returns the accelerators that this machine could have but lacks, such as "GPU, XLA".
 std::string absent_accelerators(const std::vector<Finding>& findings) {
   std::vector<std::string> absent;
   for (const Finding& finding : findings) {
@@ -243,7 +245,7 @@ std::string verdict_line(Verdict verdict, const std::vector<Finding>& host) {
   const std::string absent = absent_accelerators(host);
   switch (verdict) {
     case Verdict::kGood:
-    case Verdict::kAbsent:  // relevant to other machines only
+    case Verdict::kAbsent:  // relevant only to other machines
       return absent.empty()
                  ? "everything is there"
                  : concat("trains on CPUs, for which everything is there; without ", absent);
@@ -276,7 +278,7 @@ void print_text(const char* title, const std::vector<Finding>& findings) {
 }  // namespace
 
 int doctor_command(OutputFormat format, const std::string& data_dir) {
-  set_log_level(LogLevel::kError);  // the report contains it
+  set_log_level(LogLevel::kError);  // the report contains the log's messages
   std::vector<Finding> build = inspect_build(), host = inspect_host(data_dir);
   for (Finding& finding : inspect_gpus()) host.push_back(std::move(finding));
   host.push_back(inspect_xla());
@@ -298,7 +300,7 @@ int doctor_command(OutputFormat format, const std::string& data_dir) {
 
 namespace {
 
-/// Returns the text after "name   :" in a file of such lines; "" if the name does not occur.
+/// Returns the text after "name   :" in a file with such lines; "" if the name does not occur.
 std::string field(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that are missing. Usage: install_packages.sh GROUP... (build, data, test, full)
+# Installs the missing Debian/Ubuntu packages of some groups. Usage: install_packages.sh GROUP...
+# (build, data, test, full)
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 
@@ -23,7 +24,7 @@ for group in "$@"; do
 done
 
 if ! command -v apt-get > /dev/null; then
-  echo "install_packages.sh: no apt-get here; these packages (or their like) must be there: ${wanted[*]}"
+  echo "install_packages.sh: no apt-get found; install these packages, or equivalent ones: ${wanted[*]}"
   exit 0
 fi
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs XLA for the CPU, a PJRT plugin, in a folder: for tests, and for TpuStrategy without a TPU.
-# Usage: install_xla_plugin.sh FOLDER [PJRT VERSION: 0.115, 0.106 or 0.81]. The last line contains the plugin's path.
-# Without pip, a package index or a package for this machine it prints a message and changes nothing.
+# Installs XLA for the CPU (a PJRT plugin) in a folder, for tests and for TpuStrategy without a TPU.
+# Usage: install_xla_plugin.sh FOLDER [PJRT VERSION: 0.115, 0.106 or 0.81]. The last line contains
+# the plugin's path. If pip, a package index or a package for this machine is missing, prints a
+# message and changes nothing.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 
@@ -32,7 +33,7 @@ mkdir -p "$folder"
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
 echo "$package --hash=sha256:$sha256" > "$list"
-# Without dependencies: the library does not need them.
+# Install no dependencies, because the library does not need them.
 if python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary :all: \
     --retries 0 --timeout 15 --require-hashes --target "$folder" -r "$list" 2> "$folder/install.log"; then
   echo "XLA plugin: $plugin"

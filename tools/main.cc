@@ -14,7 +14,7 @@ namespace {
 
 int run(int argc, char** argv) {
   using namespace tutti::tools;
-  tutti::Flags flags("tutti: what this machine and this build can do for distributed training.");
+  tutti::Flags flags("tutti: checks machines, builds and clusters, and runs distributed training.");
   bool json = false;
   const auto format = [&] { return json ? OutputFormat::kJson : OutputFormat::kText; };
   const auto declare = [&](tutti::Flags& command) {
@@ -30,18 +30,17 @@ int run(int argc, char** argv) {
   std::string data_dir;
   const auto declare_doctor = [&](tutti::Flags& command) {
     declare(command);
-    command.add("--data-dir", data_dir, "folder of Fashion-MNIST (default: the usual places)");
+    command.add("--data-dir", data_dir, "folder of Fashion-MNIST (default: the usual folders)");
   };
   flags.add_command("doctor", "check this build and this machine", declare_doctor,
                     [&] { return doctor_command(format(), data_dir); });
   std::string resolver = "auto";
   const auto declare_cluster = [&](tutti::Flags& command) {
     declare(command);
-    command.add(
-        "--resolver", resolver,
-        tutti::concat("where to look: ", tutti::join(tutti::registered_cluster_resolvers())));
+    command.add("--resolver", resolver,
+                tutti::concat("one of: ", tutti::join(tutti::registered_cluster_resolvers())));
   };
-  flags.add_command("cluster", "show who is in the cluster and which task this process would be",
+  flags.add_command("cluster", "show the tasks of the cluster and which of them this process is",
                     declare_cluster, [&] { return cluster_command(format(), resolver); });
   ConformOptions conform;
   const auto declare_conform = [&](tutti::Flags& command) {
@@ -49,15 +48,15 @@ int run(int argc, char** argv) {
     command.add("NAME", conform.name, "the operation; not needed with --plugin");
     command.add("--plugin", conform.plugin, "a shared library with an operation");
     command.add("--plugin-options", conform.plugin_options,
-                "options of the operation's own: k=0.01,name=value");
+                "options of the operation: k=0.01,name=value");
     command.add_choice("--shape", conform.shape, {"local", "spread", "threads", "all"},
-                       "who calls: one object, ranks over messages, ranks on shared memory");
-    command.add("--sample", conform.sample, "about so many cases, chosen by the seed; 0: all");
-    command.add("--seed", conform.seed, "of values and sample");
+                       "callers: one object, ranks with messages, ranks with shared memory");
+    command.add("--sample", conform.sample, "approximate number of cases, chosen by seed; 0: all");
+    command.add("--seed", conform.seed, "seed of values and sample");
     command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
-    command.add("--limit", conform.limit, "seconds after which a case hangs; 0: no limit");
-    command.add("--case", conform.case_id, "one case, as a report names it");
-    command.add("--devices", conform.devices, "of the buffers, such as gpu:0-1; none: CPUs");
+    command.add("--limit", conform.limit, "seconds that one case may take; 0: no limit");
+    command.add("--case", conform.case_id, "id of one case, as reports print it");
+    command.add("--devices", conform.devices, "devices of the buffers: gpu:0-1; default: CPUs");
   };
   flags.add_command("conform", "check a cross-device operation against the conformance kit",
                     declare_conform, [&] {
@@ -67,7 +66,7 @@ int run(int argc, char** argv) {
   tutti::bench::BenchFlags bench;
   const auto declare_bench = [&](tutti::Flags& command) {
     command.add_command(
-        "all_reduce", "sums of gradients, in nccl-tests' columns, with this machine's floor",
+        "all_reduce", "time sums of gradients, in nccl-tests' columns, with this machine's floor",
         [&](tutti::Flags& all_reduce) { bench.declare_all_reduce(all_reduce); },
         [&] { return tutti::bench::bench_all_reduce_command(bench); });
   };
@@ -84,20 +83,20 @@ int run(int argc, char** argv) {
     });
   };
   const auto declare_ckpt = [&](tutti::Flags& command) {
-    add_ckpt(command, "list", "which checkpoints there are", checkpoint_list_command);
+    add_ckpt(command, "list", "list the checkpoints", checkpoint_list_command);
     add_ckpt(command, "verify", "read every byte and compare checksums", checkpoint_verify_command);
     command.add_command(
-        "show", "list the contents of one, by default the newest",
+        "show", "show the contents of a checkpoint, by default the newest",
         [&](tutti::Flags& show) {
           declare_ckpt_flags(show);
-          show.add("--step", ckpt.step, "the one of this step");
+          show.add("--step", ckpt.step, "the checkpoint of this step");
         },
         [&] {
           ckpt.format = format();
           return checkpoint_show_command(ckpt);
         });
   };
-  flags.add_command("ckpt", "look at checkpoints", declare_ckpt, [] { return 2; });
+  flags.add_command("ckpt", "list, verify or show checkpoints", declare_ckpt, [] { return 2; });
   RunFlags run_flags;
   flags.add_command(
       "run", "run a program in several processes of this machine",

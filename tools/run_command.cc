@@ -1,4 +1,4 @@
-// `tutti run`: runs a program in several processes of this machine; parses and checks its flags.
+// `tutti run`: parses and checks flags, and runs a program in several processes of this machine.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -28,12 +28,12 @@ constexpr std::int64_t kMaxProcesses = 1024;
 constexpr const char* kFooter = R"(Examples:
   tutti run -n 4 ./train --epochs 3             four workers, each with its own TF_CONFIG
   tutti run --workers 2 --ps 1 --chief ./train
-  tutti run -n 4 --max-restarts 3 -- ./train    start what fails again, up to 3 times each
+  tutti run -n 4 --max-restarts 3 -- ./train    restart failed processes, up to 3 times each
   tutti run -n 4 --hosts a,b --dry-run ./train  commands to paste on machines a and b
 
 Exit code: 0 when all succeeded; that of the process that failed first (128 + signal when a signal
 killed it); 75 when all stopped on request; 124 after --timeout; 2 for wrong usage.
-docs/launching.md has the whole story.)";
+docs/launching.md explains everything.)";
 
 /// Parsed and checked flags.
 struct RunOptions {
@@ -54,8 +54,8 @@ void check_range(const char* flag, Number value, Number min, Number max) {
        value);
 }
 
-/// The number of workers follows from -n, or -n from the workers; if both are given, they must
-/// agree.
+/// Returns the numbers of tasks. Either -n determines the number of workers, or --workers
+/// determines -n; if both are given, they must agree.
 launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t chiefs = flags.chief ? 1 : 0;
   if (flags.processes < 0 && flags.workers < 0) {
@@ -93,23 +93,24 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
     if (host.find_first_of(" /'\"") != std::string::npos ||
         !internal::parse_endpoint(internal::join_address(host, 1))) {
       fail(ErrorCode::kInvalidArgument,
-           "run: --hosts: expected names or IP addresses with ',' between, got '", flags.hosts,
+           "run: --hosts: expected names or IP addresses separated by ',', got '", flags.hosts,
            "'; use --port for the ports");
     }
   }
   if (!hosts.empty() && !flags.dry_run) {
     fail(ErrorCode::kInvalidArgument,
-         "run: --hosts: processes are started on this machine only; use --dry-run and paste the "
+         "run: --hosts: tutti starts processes only on this machine; use --dry-run and paste the "
          "commands there");
   }
   if (!hosts.empty() && flags.bind_cores) {
     fail(ErrorCode::kInvalidArgument,
-         "run: --bind-cores: the cores of other machines are not known; leave out --hosts");
+         "run: --bind-cores: the cores of other machines are unknown; leave out --hosts");
   }
   return hosts;
 }
 
-/// Throws kInvalidArgument naming the flag, or kNotFound naming the program.
+/// Returns the checked flags. Throws kInvalidArgument naming the flag, or kNotFound naming the
+/// program.
 RunOptions parse_run_options(const RunFlags& flags) {
   check_range<std::int64_t>("--max-restarts", flags.max_restarts, 0, 1'000'000);
   check_range("--grace", flags.grace, 0.0, 1e6);
@@ -134,13 +135,13 @@ RunOptions parse_run_options(const RunFlags& flags) {
   if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);
   options.supervisor.max_restarts = static_cast<int>(flags.max_restarts);
   options.supervisor.log_dir = flags.log_dir;
-  // A dry run is often for other machines, which have the program.
+  // A dry run is often for other machines, so the program may exist only there.
   if (!flags.dry_run) launch::find_program(flags.program.front());
   return options;
 }
 
-/// Starts the job's control server in a process that outlives the members', so that a restarted
-/// process finds its state. Returns nullptr if the job has its own server, or only one process.
+/// Starts the job's control server in this process, which outlives the members, so that a restarted
+/// member finds its state. Returns nullptr if the job has its own server, or only one process.
 std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   if (plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
   ControlServerOptions options;
@@ -154,12 +155,12 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
     auto& members = task.type == "ps" ? options.welcome : options.expected;
     members.push_back({task.type, task.index, task.address});
   }
-  options.linger = Duration::zero();  // it ends when all have ended
+  options.linger = Duration::zero();  // the server ends after all processes
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
-/// Finds members that the job has given up. A stopped process does not exit and keeps its task, so
-/// it must be killed for a replacement to start and for the job to end.
+/// Returns a function that finds members that the job has given up. A stopped process does not exit
+/// and keeps its task, so it must be killed before a replacement can start or the job can end.
 std::function<std::vector<launch::AbandonedProcess>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
     std::vector<launch::AbandonedProcess> found;
@@ -195,9 +196,9 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// Returns the tasks that a restarted chief needs. A chief that left first coordinated the others.
-/// If it died afterwards, in the rest of its program, and was restarted, it needs them again: they
-/// continue from its checkpoint.
+/// Returns the tasks that a restarted chief needs. A chief that left the job first has coordinated
+/// the other tasks. If it then died later in its program and was restarted, it needs them again:
+/// they continue from its checkpoint.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};
@@ -225,14 +226,14 @@ std::function<std::vector<launch::AwaitedTask>()> find_waited_for(const ControlS
   };
 }
 
-/// Returns true for flags of this command that have no value.
+/// Returns true for flags of `tutti run` that take no value.
 bool is_switch(std::string_view flag) {
   constexpr std::array<std::string_view, 6> kSwitches = {"--chief", "--bind-cores", "--dry-run",
                                                          "-v",      "--help",       "-h"};
   return std::ranges::find(kSwitches, flag) != kSwitches.end();
 }
 
-/// No thread may start before the signal queue and the guard exist.
+/// Runs the job. No thread may start before the signal queue and the guard exist.
 int run_job(launch::JobPlan plan, const RunOptions& options) {
   launch::SignalQueue signals;
   const launch::SecretFolder secret;
@@ -252,12 +253,12 @@ int run_job(launch::JobPlan plan, const RunOptions& options) {
 }  // namespace
 
 void RunFlags::declare(Flags& flags) {
-  flags.add("-n", processes, "processes in all (chief, workers and parameter servers)");
-  flags.add("--workers", workers, "workers; default: what -n leaves");
-  flags.add("--ps", ps, "parameter servers; ended when chief and workers are done");
-  flags.add("--chief", chief, "one process is the chief, besides the workers");
-  flags.add("--log-dir", log_dir, "also write each process's lines to worker-0.log and so on here");
-  flags.add("--max-restarts", max_restarts, "start a failed process again, so often each");
+  flags.add("-n", processes, "total number of processes (chief, workers and parameter servers)");
+  flags.add("--workers", workers, "number of workers; default: derived from -n");
+  flags.add("--ps", ps, "number of parameter servers; they are ended after chief and workers");
+  flags.add("--chief", chief, "one process is the chief, in addition to the workers");
+  flags.add("--log-dir", log_dir, "folder for logs of the processes: worker-0.log and so on");
+  flags.add("--max-restarts", max_restarts, "number of restarts of each failed process");
   flags.add("--grace", grace, "seconds between SIGTERM and SIGKILL");
   flags.add("--timeout", timeout, "seconds after which the job is ended; 0: no limit");
   flags.add("--env", environment, "NAME=VALUE for all processes; may be repeated");
@@ -274,7 +275,7 @@ void RunFlags::declare(Flags& flags) {
 int RunFlags::take_program(int& argc, char** argv) {
   if (argc < 2 || std::string_view(argv[1]) != "run") return 0;
   char** const end = argv + argc;
-  char** own_end = argv + 2;  // end of our flags
+  char** own_end = argv + 2;  // end of the flags of `tutti run`
   bool wants_help = false;
   while (own_end < end && own_end[0][0] == '-' && std::string_view(*own_end) != "--") {
     const std::string_view flag = *own_end++;
@@ -311,7 +312,7 @@ int run_command(const RunFlags& flags) {
     return run_job(std::move(plan), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program does not exist after all
+    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program no longer exists
     return 2;
   }
 }

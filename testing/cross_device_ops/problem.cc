@@ -1,4 +1,4 @@
-// Memory of the ranks of one case, their calls, and the check of what the calls wrote.
+// Implements Problem: memory and calls of the ranks in one case, and the check of the results.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
@@ -20,7 +20,7 @@ constexpr std::byte kStale{0x5b};  // content of outputs before the call
 constexpr std::size_t kZone = 128;
 constexpr std::size_t kAlignment = 64;
 
-/// Returns a number of which every bit depends on every bit of `x` (the finalizer of SplitMix64,
+/// Returns a number in which every bit depends on every bit of `x` (the finalizer of SplitMix64,
 /// Steele, Lea and Flood 2014).
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -29,14 +29,15 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Returns a number that keeps sums and products finite.
+/// Returns a value small enough for finite sums and products.
 double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
   const double uniform = static_cast<double>(bits >> 11) * 0x1p-53;  // [0, 1)
   if (op == ReduceOp::kProduct) return (bits & 1) != 0 ? -0.6 - uniform : 0.6 + uniform;
   return (2 * uniform - 1) * static_cast<double>(1 << index % 9);
 }
 
-/// Returns values that expose a wrong order or a wrong rank, followed by arbitrary ones.
+/// Returns a value that exposes a wrong order or a wrong rank; for later elements an arbitrary
+/// value.
 double special_value(const Case& c, int rank, std::size_t index, std::uint64_t bits) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -56,8 +57,8 @@ double special_value(const Case& c, int rank, std::size_t index, std::uint64_t b
   }
 }
 
-/// Returns an element; T is std::uint8_t for bool. Factors of integer products are odd, so that the
-/// products are not 0.
+/// Returns an element of a rank's input; T is std::uint8_t for bool. Factors of integer products
+/// are odd, so that the products are not 0.
 template <class T>
 T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
   const std::uint64_t bits = mixed(key ^ mixed(index) ^ static_cast<std::uint64_t>(rank) << 56);
@@ -70,8 +71,8 @@ T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
   }
 }
 
-/// Splits `count` into `world` parts; uneven ones are random, and some are empty. In a broadcast
-/// the root has everything.
+/// Splits `count` into `world` parts. Uneven parts are random, and some are empty. In a broadcast
+/// the root has all elements.
 std::vector<std::size_t> cut(const Case& c, std::uint64_t row) {
   const auto world = static_cast<std::size_t>(c.world);
   if (c.collective == Collective::kBroadcast) {
@@ -118,8 +119,9 @@ Problem::Problem(const Case& c, const std::vector<Device>& devices)
   for (int r = 0; r < c.world; ++r) plan_parts(r, lengths);
 }
 
-/// lengths[r] are the parts that rank r sends in all_to_all; in other collectives all are equal. A
-/// broadcast is a gather in which one rank has all parts.
+/// Plans the parts of rank r's output. lengths[r] are the lengths of the parts that rank r sends in
+/// all_to_all; in other collectives all lengths[r] are equal. A broadcast is a gather in which one
+/// rank has all parts.
 void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& lengths) {
   const auto own = static_cast<std::size_t>(r);
   Rank& rank = ranks_[own];
@@ -149,7 +151,7 @@ void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& len
   allocate(r, combines(case_.collective) ? 0 : own_start, is_scatter ? own_start : 0);
 }
 
-/// Makes the memory: guard, input, guard, output, guard; or one range for both, in place.
+/// Makes the memory: guard, input, guard, output, guard. In place, input and output are one range.
 void Problem::allocate(int r, std::size_t input_place, std::size_t output_place) {
   Rank& rank = ranks_[static_cast<std::size_t>(r)];
   const std::size_t element = size_of(case_.dtype), start = kZone + case_.offset;
@@ -211,7 +213,7 @@ std::vector<std::byte> Problem::outputs() const {
   return all;
 }
 
-/// Returns true if bytes outside of the output (and of the input, in place) were written.
+/// Returns true if bytes outside the output were written.
 bool Problem::has_other_changes(int r, std::span<const std::byte> memory) const {
   const Rank& own = rank(r);
   std::vector<std::byte> expected = own.before;
@@ -254,10 +256,10 @@ std::string Problem::check(Determinism grade, double max_relative_error,
     const Tensor memory = download(r);
     const auto output = output_in(memory, r);
     if (has_other_changes(r, memory.bytes())) {
-      return concat("rank ", r, ": an input, or bytes before or behind a buffer, were written");
+      return concat("rank ", r, ": an input, or bytes before or after a buffer, were written");
     }
     const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
-    if (is_like_first && std::ranges::equal(output, first)) continue;  // as correct as that one
+    if (is_like_first && std::ranges::equal(output, first)) continue;  // as correct as the first
     const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
       return wrong_output<T>(grade, is_inexact ? &error : nullptr, r, output,
                              is_like_first ? first : output);
@@ -288,7 +290,7 @@ std::string Problem::wrong_output(Determinism grade, SumError* error, int r,
       std::ranges::transform(ranks_, values.begin(), input_of);
       const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got, error);
       if (!wrong.empty()) return concat("element ", place, ": ", wrong);
-      // All ranks have equal results, in any order of additions.
+      // All ranks must have equal results, whatever the order of additions is.
       const T first = load<T>(output_of_first.data(), place);
       if (!has_same_bits(got, first) && (first == first || got == got)) {
         return concat("element ", place, " differs from that of rank 0");
@@ -325,7 +327,7 @@ void call(CrossDeviceOps& ops, const std::vector<Call>& calls) {
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "one object has no barrier");
+  fail(ErrorCode::kInvalidArgument, "expected a collective other than barrier for one object");
 }
 
 namespace {
@@ -381,10 +383,10 @@ CollectiveHandle start(Communicator& communicator, const Call& call) {
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "a barrier cannot be started");
+  fail(ErrorCode::kInvalidArgument, "expected a collective other than barrier to start");
 }
 
-// Reductions in canonical tree order for any type, and error bounds of other orders.
+// Reductions in canonical tree order for any type, and error bounds for other orders.
 
 namespace {
 
@@ -404,7 +406,7 @@ template <class T>
 T combined(ReduceOp op, T a, T b) {
   if (op == ReduceOp::kMin) return b < a || b != b ? b : a;
   if (op == ReduceOp::kMax) return b > a || b != b ? b : a;
-  if constexpr (std::is_integral_v<T>) {  // unsigned: it wraps around
+  if constexpr (std::is_integral_v<T>) {  // unsigned arithmetic wraps around
     const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
     return static_cast<T>(op == ReduceOp::kProduct ? x * y : x + y);
   } else {
@@ -437,7 +439,7 @@ long double error_bound(ReduceOp op, std::span<const T> values, long double exac
   return op == ReduceOp::kMean ? magnitude * epsilon + tiny : magnitude * n * epsilon;
 }
 
-/// Returns an error unless `got` is within the rounding errors of additions in Step; a 16-bit
+/// Returns an error unless `got` is within the rounding errors of additions in type Step. A 16-bit
 /// result must be between the rounded bounds.
 template <class T, class Step>
 std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got, SumError* inexact) {
@@ -452,7 +454,7 @@ std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got, SumE
   if (inexact && !std::isfinite(inexact->unit)) {
     if (!is_finite || std::isfinite(exact)) return {};
   } else if (inexact) {
-    // Error of the operation without the rounding of its result to 16 bits.
+    // Error of the operation, not counting the rounding of its result to 16 bits.
     const long double lost = std::abs(number - exact) - std::abs(exact) * (Half<T> ? 0x1p-8L : 0);
     if (is_finite && lost > 0) inexact->largest = std::max(inexact->largest, lost / inexact->unit);
     if (is_finite && std::isinf(inexact->declared)) return {};

@@ -1,4 +1,4 @@
-// Problem: memory and calls of the ranks in one case, and the check of the results; threads of
+// Problem: memory and calls of the ranks in one case, and the check of the results; threads for
 // ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace tutti::conformance {
 
-/// Arguments of one rank's collective call. In place if output.data == input.data.
+/// Arguments of one rank's collective call. The call is in place if output.data == input.data.
 struct Call {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
@@ -35,36 +35,36 @@ struct Call {
   std::optional<Shape> shape = std::nullopt;
 };
 
-/// Makes the calls of all replicas.
+/// Makes the collective call of all replicas.
 void call(CrossDeviceOps& ops, const std::vector<Call>& calls);
-/// Makes the call of one rank.
+/// Makes the collective call of one rank.
 void call(Communicator& communicator, const Call& call);
 /// Starts the call of one rank; an all_reduce works in place.
 CollectiveHandle start(Communicator& communicator, const Call& call);
 
-/// Errors of sums, for an operation that declares a max_relative_error().
+/// Error of sums, for an operation that declares a max_relative_error().
 struct SumError {
   double declared = 0.0;
-  /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, their mean. Not
-  /// finite if a value is not. Then any result passes, except a finite one for a sum that is not
-  /// finite.
+  /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, their mean. It
+  /// is not finite if a value is not. In that case any result passes, except a finite result for a
+  /// sum that is not finite.
   long double unit = 0;
   long double largest = 0;  // largest error so far, in units
 };
 
-/// Inputs of all ranks and space for their outputs, between guards. Different threads may use the
-/// calls of different ranks. check() requires that all calls have ended.
+/// Inputs of all ranks and memory for their outputs, surrounded by guards. Different threads may
+/// use the calls of different ranks. check() requires that all calls have ended.
 class Problem {
  public:
-  /// `devices`: one per rank; empty: CPUs.
+  /// `devices`: one per rank; if empty, all are CPUs.
   explicit Problem(const Case& c, const std::vector<Device>& devices = {});
 
   const Case& of() const { return case_; }
   Call call(int rank) const;
   std::vector<Call> calls() const;
 
-  /// Returns "" if the outputs are correct for this grade and nothing else was written, else the
-  /// first error. Sums may have `max_relative_error`; stores their largest error.
+  /// Returns "" if the outputs are correct for this grade and no other memory was written, else the
+  /// first error. Sums may have `max_relative_error`; `error` receives their largest error.
   std::string check(Determinism grade, double max_relative_error = 0.0,
                     double* largest_error = nullptr) const;
   /// Returns the bytes of all outputs.
@@ -79,7 +79,7 @@ class Problem {
     std::size_t count;
   };
   struct Rank {
-    std::vector<Part> parts;  // concatenated: the whole output
+    std::vector<Part> parts;  // parts of the output, in order
     std::vector<std::size_t> counts, receive_counts;
     std::size_t input_count = 0, output_count = 0;
     std::size_t input_at = 0, output_at = 0;  // offsets in the memory, in bytes
@@ -105,7 +105,7 @@ class Problem {
   std::vector<Rank> ranks_;
 };
 
-/// Calls `visitor.template operator()<T>()` with the type that stores an element; bool is a byte.
+/// Calls `visitor.template operator()<T>()` with the type that stores an element, a byte for bool.
 template <class Visitor>
 decltype(auto) visit_stored(DType dtype, Visitor&& visitor) {
   return visit_dtype(dtype, [&]<class T>() {
@@ -120,8 +120,8 @@ decltype(auto) visit_stored(DType dtype, Visitor&& visitor) {
 /// Returns "" if `got` is a correct reduction of `values` (one per rank, at most 64), else the
 /// expected value. Integers are exact modulo 2^bits. For kCanonical, floating-point results have
 /// the bits of the canonical tree. Otherwise they must be within the rounding error of any order of
-/// float additions (16-bit types: added as float32, rounded once), or that plus `error`, if given.
-/// The result is NaN if a value is NaN, and for inf - inf or 0 * inf.
+/// float additions (16-bit types: added as float32, rounded once), plus `error`, if given. The
+/// result must be NaN if a value is NaN, and for inf - inf or 0 * inf.
 template <class T>
 std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T> values, T got,
                               SumError* error = nullptr);
@@ -133,9 +133,9 @@ struct Outcome {
   TimePoint end = {};
 };
 
-/// After `limit`, calls `rescue`, which should wake waiting threads. If it is empty, or after twice
-/// the limit more, the process exits with code 1 and the line `message`, because a thread cannot be
-/// ended.
+/// Time limit for threads. After `limit`, `rescue` is called, which should wake waiting threads. If
+/// `rescue` is empty, or if threads still run after another two times `limit`, the process prints
+/// `message` and exits with code 1, because threads cannot be killed.
 struct TimeLimit {
   Duration limit;
   std::string message;
@@ -146,9 +146,9 @@ struct TimeLimit {
 std::vector<Outcome> run_threads(int size, const TimeLimit& limit,
                                  const std::function<void(int)>& body);
 
-/// Returns the error in the outcomes of calls that the last rank of a group did not make, or "".
-/// Without `on_all` some may succeed. The deadline of the first call ends all of them: on a busy
-/// machine a rank may begin just before it, and counts as missing.
+/// Returns "" if calls that the last rank of a group did not make failed correctly, else the error.
+/// Without `on_all` some calls may succeed. The deadline of the first call ends all calls: on a
+/// busy machine a rank may begin its call just before this deadline, and then counts as missing.
 std::string wrong_deadline(std::span<const Outcome> callers, Duration timeout, bool on_all = true);
 
 }  // namespace tutti::conformance

@@ -1,4 +1,4 @@
-// Reports as a table and as JSON, the table of all cases, and groups of registered operations.
+// Reports as a table and as JSON, the plan of all cases, and groups of registered operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/cross_device_ops/report.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kVerdicts[] = {"passed", "failed", "skipped", "not_run"};
 
-/// Numbers of results, by verdict.
+/// Number of results for each verdict.
 using Counts = std::array<std::uint64_t, std::size(kVerdicts)>;
 /// Key of a row: an operation and a type.
 using Row = std::tuple<Collective, ReduceOp, DType>;
@@ -36,7 +36,7 @@ std::string operation_of(const Row& row) {
                               : concat(to_string(collective));
 }
 
-/// Counted results of a report.
+/// Numbers of results in a report.
 struct Summary {
   explicit Summary(const Report& report) {
     for (const Result& result : report.results) {
@@ -97,7 +97,7 @@ std::string Report::table(const std::string& repeat) const {
   for (const auto& [reason, n] : summary.skips) out << "skipped " << n << ": " << reason << '\n';
   if (count(Verdict::kNotRun) > 0) {
     out << "not run " << count(Verdict::kNotRun)
-        << ": the budget, or the number of failures, was reached\n";
+        << ": the limit of time or of failures was reached\n";
   }
   std::set<Row> reported;
   for (const Result& failure : summary.failures) {
@@ -191,8 +191,8 @@ bool has_parts(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-/// Layouts of a check's cases. kPlain: out of place, aligned and even. kOne: a random one. kAll:
-/// all.
+/// Layouts of a check's cases. kPlain: out of place, aligned and even. kOne: one random layout.
+/// kAll: all layouts.
 enum class Layouts { kPlain, kOne, kAll };
 
 /// Sizes of a check's cases.
@@ -207,7 +207,7 @@ const std::vector<Sizes>& table() {
   static const std::vector<Sizes> sizes = {
       {Check::kValues, Layouts::kAll, {1, 2, 3, 5, 7, 8, 16}, {0, 1, 17, 1000}},
       {Check::kValues, Layouts::kOne, {1, 2, 3, 5, 7, 8, 16}, {2, 3, 127, 4099}},
-      // Blocks and pipelines start at these counts, for any number of ranks.
+      // At these counts operations use several blocks or a pipeline, for any number of ranks.
       {Check::kValues, Layouts::kOne, {2, 3, 8}, {65537, (1 << 20) + 1}},
       {Check::kSpecialValues, Layouts::kOne, {2, 3, 8}, {64, 257}},
       {Check::kRepeated, Layouts::kOne, {2, 3, 5, 8}, {1000}},
@@ -241,7 +241,7 @@ bool is_tried(const Case& c) {
       return combines(c.collective) && is_floating(c.dtype);
     case Check::kRepeated:
       return !is_barrier;
-    case Check::kConcurrent:  // groups interact only in state that all reductions share
+    case Check::kConcurrent:  // groups share only state of all reductions
       return !is_barrier && (is_sum || is_float);
     case Check::kSlices:
       return is_local && c.collective == Collective::kAllReduce;
@@ -260,7 +260,7 @@ bool is_tried(const Case& c) {
   return false;
 }
 
-/// Adds a case in some layouts. `random` chooses a root, and one layout.
+/// Adds a case in some layouts. `random` chooses the root, and the layout for kOne.
 void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomStream& random) {
   if (has_root(c.collective) && c.check != Check::kMismatch) {
     c.variant = static_cast<int>(random.below(0, static_cast<std::uint64_t>(c.world)));
@@ -276,7 +276,7 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
     c.offset = offsets[layout / 4];
     if (c.in_place ? !can_be_in_place : must_be_in_place) continue;
     if (c.uneven && !has_parts(c.collective)) continue;
-    if (layout < 8 || c.offset > 1) all.push_back(c);  // an offset of 1 byte once
+    if (layout < 8 || c.offset > 1) all.push_back(c);  // a 1-byte offset only once
   }
   if (layouts == Layouts::kAll) {
     list.insert(list.end(), all.begin(), all.end());
@@ -286,7 +286,7 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
 }
 
 /// Adds the cases of one shape, check, collective, reduction and type. `key` is their number in the
-/// full plan, so that a case is the same in every plan of its seed.
+/// full plan, so that a case is the same in every plan with the same seed.
 void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& plan,
                std::uint64_t key) {
   const bool is_barrier = c.collective == Collective::kBarrier;
@@ -302,7 +302,8 @@ void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& 
   }
 }
 
-/// Keeps the first cases in an order that alternates between the groups and is random within each.
+/// Reduces the list to a sample: the first cases in an order that alternates between groups of
+/// cases and is random within each group.
 void take_sample(std::vector<Case>& list, const Plan& plan) {
   internal::shuffle(list, RandomStream(RandomKey{plan.seed, kUserPurpose, 17}));
   using GroupKey = std::tuple<GroupShape, Check, Collective, ReduceOp, DType, int>;
@@ -380,7 +381,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
     };
   };
   if (name != "canonical")
-    return;  // other operations use messages between threads, too: that is spread
+    return;  // others use messages between threads, as kSpread
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

@@ -1,4 +1,4 @@
-// Checks of an operation on groups of any shape, and the loop over cases.
+// Checks of an operation in groups of any shape, and the loop over cases.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
@@ -23,7 +23,7 @@ void run_one(const std::function<void(int)>& body, int i, Outcome& outcome) {
     outcome.error = error;
   } catch (const std::exception& error) {
     outcome.error = Error(ErrorCode::kInternal,
-                          concat("an exception that is not a tutti::Error: ", error.what()));
+                          concat("expected a tutti::Error, got another exception: ", error.what()));
   }
   outcome.end = Clock::system().now();
 }
@@ -57,7 +57,8 @@ namespace {
 constexpr Duration kCallLimit = std::chrono::seconds(20);
 constexpr Duration kCallTimeout = std::chrono::seconds(60);
 constexpr Duration kShortTimeout = std::chrono::milliseconds(150);
-// Longer than a rank may take to detect an error, so that a timeout is not mistaken for one.
+// Longer than the time in which a rank must detect an error, so that a timeout is not mistaken for
+// the error.
 constexpr Duration kErrorTimeout = std::chrono::seconds(4);
 constexpr Duration kInTime = std::chrono::seconds(3);
 constexpr Duration kUntilAllWait = std::chrono::milliseconds(15);
@@ -72,10 +73,10 @@ double seconds_of(Duration duration) { return seconds_between(TimePoint(), TimeP
 /// Requirements on an error.
 struct ExpectedError {
   std::vector<ErrorCode> codes;           // any of these
-  std::vector<std::string> parts = {""};  // any of these is in the message
+  std::vector<std::string> parts = {""};  // one of these is in the message
   bool on_all = true;                     // false: on at least one caller
-  Duration soonest = Duration::zero();    // after the first caller began
-  Duration latest = kInTime;              // after the caller itself began
+  Duration soonest = Duration::zero();    // earliest time, after the first caller began
+  Duration latest = kInTime;              // latest time, after the caller itself began
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {
@@ -94,7 +95,7 @@ std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, T
   }
   if (since_first >= expected.soonest) return {};
   return concat("gave up ", seconds_of(since_first),
-                " s after the first call, before its deadline");
+                " s after the first call, before the deadline");
 }
 
 std::string wrong_errors(std::span<const Outcome> callers, const ExpectedError& expected) {
@@ -126,7 +127,7 @@ struct TestedGroup {
 
   GroupShape shape;
   int world;
-  std::vector<Device> devices;  // of the replicas; empty: CPUs
+  std::vector<Device> devices;  // devices of the replicas; empty: CPUs
   std::unique_ptr<CrossDeviceOps> ops;
   std::vector<std::unique_ptr<Communicator>> ranks;
 };
@@ -177,7 +178,7 @@ void TestedGroup::abort() const {
   }
 }
 
-// Each check returns the error, or "".
+// The checks. Each returns an error, or "".
 
 /// One case and its group.
 struct Run {
@@ -188,7 +189,7 @@ struct Run {
 };
 
 /// Runs threads. Aborts the groups if the threads take too long. A single caller waits for no other
-/// and needs no thread.
+/// rank and needs no thread.
 std::vector<Outcome> play(const Run& run, int size, std::span<const TestedGroup> groups,
                           const std::function<void(int)>& body) {
   if (size == 1) {
@@ -197,7 +198,7 @@ std::vector<Outcome> play(const Run& run, int size, std::span<const TestedGroup>
     return alone;
   }
   const std::string message = concat("conformance: ", run.subject.name,
-                                     " hangs, also after it was aborted: --case ", run.c.id());
+                                     " hangs, even after it was aborted: --case ", run.c.id());
   const auto abort_all = [&] { std::ranges::for_each(groups, &TestedGroup::abort); };
   return run_threads(size, {kCallLimit, message, abort_all}, body);
 }
@@ -209,7 +210,7 @@ std::vector<Outcome> play(const Run& run, const std::function<void(int)>& body) 
 
 constexpr int kSlices = 4;
 
-/// Calls the object on one of several ranges, which start at odd elements.
+/// Calls the operation on one of several slices, which begin at odd elements.
 void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Problem& problem) {
   const auto start_of = [&](int s) {
     const std::size_t even = run.c.count / kSlices * static_cast<std::size_t>(s);
@@ -236,11 +237,11 @@ void start_calls(Communicator& communicator, std::span<const Problem> problems) 
   for (std::size_t i = 1; i < 5; ++i) handles[i * step % 5].wait();
 }
 
-/// Makes several calls per group, concurrently with the other groups. Seeds are the case's plus
-/// `offsets`; equal ones must give equal bits.
+/// Makes several calls per group, concurrently with the other groups. The seeds are the case's seed
+/// plus `offsets`; calls with equal seeds must give equal bits.
 std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
                         const std::vector<std::uint64_t>& offsets) {
-  std::vector<Problem> problems;  // grouped by group
+  std::vector<Problem> problems;  // ordered by group
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const std::uint64_t offset : offsets) {
       Case c = run.c;
@@ -269,10 +270,10 @@ std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
   }
   const bool is_repeated = offsets.front() == offsets.back() && grade != Determinism::kNone;
   if (!is_repeated || problems.front().outputs() == problems.back().outputs()) return {};
-  return concat("the same call gave other bits, but the grade is ", to_string(grade));
+  return concat("the same call gave different bits, but the grade is ", to_string(grade));
 }
 
-/// Returns a rank's call; the last rank's differs.
+/// Returns a rank's call; that of the last rank differs.
 Call mismatched(const Run& run, const Problem& problem, int rank) {
   Call own = problem.call(rank);
   const auto kind = static_cast<MismatchKind>(run.c.variant);
@@ -289,7 +290,7 @@ Call mismatched(const Run& run, const Problem& problem, int rank) {
   return own;
 }
 
-/// Requires that all ranks receive kInvalidArgument naming the last one.
+/// Requires that all ranks receive kInvalidArgument naming the last rank.
 std::string check_mismatch(const Run& run) {
   Case base = run.c;
   base.variant = 0;
@@ -305,7 +306,7 @@ std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;
   const bool on_all =
-      !has_root(run.c.collective);  // otherwise some ranks may complete, due to the data flow
+      !has_root(run.c.collective);  // otherwise some ranks may complete
   auto outcomes = play(run, [&](int rank) {
     if (rank < last) return run.group.make_call(rank, problem);
     if (run.c.check == Check::kDeadline) return;
@@ -324,7 +325,7 @@ std::string check_without_last(const Run& run) {
           : wrong_errors(outcomes,
                          {.codes = {ErrorCode::kAborted}, .parts = {kReason}, .on_all = on_all});
   if (!wrong.empty()) return wrong;
-  // A failed communicator must throw again, without waiting.
+  // A failed communicator must throw again in the next call, without waiting.
   const auto again = play(run, [&](int rank) {
     if (rank < last) run.group.make_call(rank, problem);
   });
@@ -367,7 +368,7 @@ std::string check(const Run& run) {
   fail(ErrorCode::kInternal, "no such check");
 }
 
-/// Returns true if the case leaves its group unusable, so that it needs its own.
+/// Returns true if the case leaves its group unusable and therefore needs its own group.
 bool breaks_group(const Case& c) {
   return c.check == Check::kMismatch || c.check == Check::kDeadline || c.check == Check::kAbort ||
          c.check == Check::kPeerGone;
@@ -398,7 +399,7 @@ Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup
   if (!fits) return {c, Verdict::kFailed, wrong};
   const Result again = run_case(c, subject, kept);
   if (again.verdict == Verdict::kFailed) return again;
-  return {c, Verdict::kFailed, wrong + " (not in a new group: it depends on the calls before)"};
+  return {c, Verdict::kFailed, wrong + " (passes in a new group: it depends on earlier calls)"};
 }
 
 }  // namespace

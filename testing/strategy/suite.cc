@@ -29,8 +29,8 @@ struct Tested {
 
 using Numbers = std::vector<double>;
 
-// Expectations throw std::runtime_error, because a check may expect a tutti::Error. They compare
-// results of replicas outside of them, because the strategy handles exceptions in replicas.
+// Expectations throw std::runtime_error, because a check may expect a tutti::Error. Checks compare
+// the results of replicas outside of replicas, because the strategy handles exceptions in replicas.
 
 std::string text_of(const Numbers& numbers) {
   constexpr std::size_t kShown = 16;
@@ -53,7 +53,7 @@ void expect_equal(std::string_view what, const A& got, const B& expected) {
   expect(got == expected, concat(what, ": expected ", text_of(expected), ", got ", text_of(got)));
 }
 
-/// Requires a tutti::Error of this code whose message has `part`.
+/// Requires a tutti::Error with this code whose message contains `part`.
 void expect_error(std::string_view what, ErrorCode code, const std::string& part,
                   const std::function<void()>& action) {
   std::string got = "no error";
@@ -70,7 +70,7 @@ void append(Numbers& all, const Numbers& more) { all.insert(all.end(), more.begi
 
 Numbers numbers(const Tensor& tensor) { return tensor.to_doubles(); }
 
-/// Returns the numbers of all replicas, concatenated.
+/// Returns the concatenated numbers of all replicas.
 Numbers numbers(const PerReplica<Tensor>& tensors) {
   Numbers all;
   for (const Tensor& tensor : tensors) append(all, numbers(tensor));
@@ -103,7 +103,7 @@ Numbers all_rows(int n) {
   return rows;
 }
 
-/// Returns element i of replica r, for sums that depend on the order of additions.
+/// Returns element i of replica r; the sum over replicas depends on the order of additions.
 float fraction(int r, int i) {
   return 1.0f / static_cast<float>(3 * r + 1) + 0.1f * static_cast<float>(i);
 }
@@ -126,10 +126,10 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
   }
 }
 
-// run(): every replica once, in its context, and values between replicas.
+// run(): every replica runs once, in its context; exchange of values between replicas.
 
-/// Compares the contexts of all calls of the step function. Other checks rely on results of
-/// replicas.
+/// Checks that the step function is called once per replica, in its context. Other checks rely on
+/// this.
 void check_replicas(const Tested& t) {
   expect(t.strategy.num_workers() == 1 && t.strategy.first_replica() == 0 && t.n > 0,
          "the suite is for strategies of one process: expected num_workers() 1, first_replica() 0 "
@@ -307,7 +307,7 @@ double combined(VariableAggregation aggregation, double n) {
   return aggregation == VariableAggregation::kSum ? n * (n + 1) / 2 : (n + 1) / 2;
 }
 
-/// Returns replica r's number: r + 1.
+/// Returns the number of the current replica r: r + 1.
 Tensor own_number() { return Tensor(static_cast<float>(replica() + 1)); }
 
 Numbers read_in_replicas(Strategy& strategy, const Variable& variable) {
@@ -439,7 +439,7 @@ void check_saved(const Tested& t) {
                read_in_replicas(t.strategy, read));
 }
 
-// Steps: replicas that fail, random numbers, training.
+// Steps: failing replicas, random numbers, training.
 
 void check_failures(const Tested& t) {
   const auto sum_of_ones = [] {
@@ -453,7 +453,7 @@ void check_failures(const Tested& t) {
         sum_of_ones();
       });
     };
-    const std::string what = concat("an exception in ", who, ", for which the others wait");
+    const std::string what = concat("an exception in ", who, ", for which the other replicas wait");
     expect_error(what, ErrorCode::kDataLoss, "the planted reason", fail_in_step);
     expect_error(what, ErrorCode::kDataLoss, who, fail_in_step);
     expect_equal("last_failure().replica", t.strategy.last_failure().replica, failing);
@@ -477,7 +477,8 @@ void check_random_numbers(const Tested& t) {
   }
 }
 
-/// Adds element 2i + 1 to 2i; an odd last one moves up unchanged.
+/// Adds values along the canonical tree: value 2i + 1 to value 2i in each round; an unpaired last
+/// value stays unchanged.
 Tensor sum_along_tree(std::vector<Tensor> values) {
   while (values.size() > 1) {
     std::vector<Tensor> sums;
@@ -493,7 +494,7 @@ Tensor sum_along_tree(std::vector<Tensor> values) {
 /// Fits a line with momentum to the data of n replicas, and returns losses and weights. Each
 /// replica trains on its own data; a single replica trains on all of it and adds the gradients.
 Numbers train(Strategy& strategy, int n) {
-  constexpr std::int64_t kSteps = 3, kRows = 4;  // of each replica in a step
+  constexpr std::int64_t kSteps = 3, kRows = 4;  // rows of each replica in a step
   const Tensor x = random_normal({kSteps * n * kRows, 5}, RandomKey{5, kUserPurpose, 1, 0, 0});
   const Tensor y = random_normal({kSteps * n * kRows, 1}, RandomKey{5, kUserPurpose, 2, 0, 0});
   const auto scope = strategy.scope();
@@ -605,7 +606,7 @@ std::vector<std::string> strategy_checks() {
 std::string run_strategy_check(const StrategySubject& subject, const std::string& name) {
   const StrategyCheck& check = internal::named_entry(kChecks, &StrategyCheck::name, name,
                                                      "conformance", "check of strategies");
-  // The other checks rely on results of all replicas.
+  // The other checks rely on this one.
   const std::string premise = run_check(subject, kChecks[0]);
   return premise.empty() && &check != &kChecks[0] ? run_check(subject, check) : premise;
 }

@@ -17,7 +17,7 @@ import time
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import LONGEST, Job, Tasks, end_with, output_of, parse, require, run_checks  # noqa: E402
 
-LONG_ENOUGH = 1.3  # the launcher counts a process that ends earlier as "failed at once"
+LONG_ENOUGH = 1.3  # the launcher counts a process that ends earlier as "failed within a second"
 APART = 50  # closures between two kills: two deaths during one closure would blame the closure
 
 

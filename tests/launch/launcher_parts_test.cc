@@ -180,7 +180,8 @@ TEST(RestartCount, RefusesRestartAfterFiveImmediateFailuresInARow) {
   for (const int lived : {5000, 1, 1, 1, 1, 5000, 1, 1, 1, 1}) {
     EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(lived)), std::nullopt);
   }
-  EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)), "it failed at once 5 times in a row");
+  EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)),
+            "it failed within a second 5 times in a row");
 }
 
 TEST(RestartCount, ExternalKillsAreNotImmediateFailures) {
@@ -194,12 +195,13 @@ TEST(RestartCount, ExternalKillsAreNotImmediateFailures) {
     EXPECT_EQ(count.refusal(status, milliseconds(1)), std::nullopt);
   }
   EXPECT_EQ(count.refusal(ExitStatus{0, SIGKILL}, milliseconds(1)), std::nullopt);
-  EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)), "it failed at once 5 times in a row");
+  EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)),
+            "it failed within a second 5 times in a row");
 }
 
 TEST(RestartCount, RefusesRestartAfterUsageError) {
   RestartCount count(5);
-  EXPECT_EQ(count.refusal(ExitStatus{2, 0}, seconds(9)), "wrong usage is wrong again");
+  EXPECT_EQ(count.refusal(ExitStatus{2, 0}, seconds(9)), "wrong usage would fail again");
   EXPECT_EQ(count.refusal(ExitStatus{0, 2}, seconds(9)), std::nullopt);
   RestartCount none(0);
   EXPECT_EQ(none.refusal(ExitStatus{1, 0}, seconds(9)), "");

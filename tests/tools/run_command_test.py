@@ -232,11 +232,11 @@ class Restarts(TuttiRunCase):
     def test_repeated_immediate_failure_ends_restarts(self):
         errors = self.errors(1, "-n", "1", "--max-restarts", "1000", "--", "false")
         self.assertEqual(errors.count("is started again"), 4)
-        self.assertIn("not started again: it failed at once 5 times in a row", errors)
+        self.assertIn("not started again: it failed within a second 5 times in a row", errors)
 
     def test_invalid_usage_is_not_restarted(self):
         errors = self.errors(2, "-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
-        self.assertIn("not started again: wrong usage is wrong again", errors)
+        self.assertIn("not started again: wrong usage would fail again", errors)
 
     def test_deleted_program_fails_job_in_order(self):
         with tempfile.TemporaryDirectory() as folder:

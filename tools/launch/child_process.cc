@@ -1,8 +1,8 @@
-// Starts processes by fork and exec, and reads their output.
+// Starts processes with fork and exec, and reads their output.
 // SPDX-License-Identifier: Apache-2.0
 //
 // posix_spawn() is unsuitable: it can neither end the child with its parent nor choose cores.
-// Between fork and exec only calls are made that are safe there in a multi-threaded process.
+// Between fork and exec, only calls that are safe in a multi-threaded process are made.
 #include "tools/launch/child_process.h"
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ struct Pipe {
   FileDescriptor read_end, write_end;
 };
 
-/// Everything that the child needs, prepared before the fork.
+/// Everything that the child needs; prepared before the fork.
 struct Prepared {
   std::string file;
   std::vector<char*> arguments, environment;
@@ -122,7 +122,7 @@ void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
   int reason = 0;
   const ssize_t size = internal::uninterrupted(
       [&] { return ::read(report.read_end.get(), &reason, sizeof(reason)); });
-  if (size != sizeof(reason)) return;  // closed by a successful exec
+  if (size != sizeof(reason)) return;  // a successful exec has closed the pipe
   ::waitpid(pid, nullptr, 0);
   fail(ErrorCode::kNotFound, "run: cannot start '", file, "': ", ::strerror(reason));
 }
@@ -189,7 +189,7 @@ std::string find_program(const std::string& name) {
 }
 
 ChildProcess::ChildProcess(const ChildOptions& options) {
-  TUTTI_CHECK(!options.arguments.empty(), "a process without a program");
+  TUTTI_CHECK(!options.arguments.empty(), "ChildProcess: expected a program, got none");
   Prepared prepared;
   prepared.file = find_program(options.arguments.front());
   std::vector<std::string> arguments = options.arguments;
@@ -210,7 +210,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
     ::fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // best effort: limits per user apply
+    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // best effort, as users have limits
   }
   fds_[0] = std::move(output.read_end);
   fds_[1] = std::move(error.read_end);
@@ -249,7 +249,8 @@ bool ChildProcess::is_ending() const {
 
 std::optional<ExitStatus> ChildProcess::try_wait() {
   if (status_) return status_;
-  // The process keeps its pid while the rest of the group is killed.
+  // Do not reap the process yet: it keeps its pid while the other processes of the group are
+  // killed.
   if (!has_ended()) return std::nullopt;
   ::kill(-pid_, SIGKILL);
   int wait_status = 0;
@@ -292,18 +293,19 @@ void ChildProcess::finish_lines(const OnLine& on_line) {
 
 namespace {
 
-// Two pipes, and a connection to the control server that may be replaced; and initially a port.
+// Open files per process: two pipes, a connection to the control server and its replacement, and
+// initially a port.
 constexpr rlim_t kPerProcess = 4;
 constexpr rlim_t kForTheRest = 64;
 
 rlimit limit_before = {0, 0};
 bool is_raised = false;
 
-/// Returns the children of all threads of this process, from the kernel's lists.
+/// Returns the children of this process, from the kernel's lists of children per thread.
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
   for (const std::string& thread : names_in_folder("/proc/self/task")) {
-    // Empty for a thread that has ended, and for kernels without these lists.
+    // The list is empty for a thread that has ended, and on kernels without these lists.
     std::istringstream numbers(read_file_if_any(concat("/proc/self/task/", thread, "/children")));
     for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
   }
@@ -322,15 +324,16 @@ std::vector<int> numbers_in(const char* folder) {
   return numbers;
 }
 
-/// Closes inherited descriptors: other processes would see the launcher's files as still open.
+/// Closes all descriptors but one: otherwise files of the launcher would stay open as long as this
+/// process lives.
 void close_all_but(int kept) {
   for (const int fd : numbers_in("/proc/self/fd")) {
     if (fd != kept) ::close(fd);
   }
 }
 
-/// Returns true if the process was started with `mark` and is not a guard: the guard of a launcher
-/// within this job has its own task.
+/// Returns true if the process was started with `mark` and is not a guard. The guard of a launcher
+/// that runs within this job must still do its work.
 bool is_marked(pid_t pid, const std::string& mark) {
   const std::string process = concat("/proc/", pid);
   const std::string environment = '\0' + read_file_if_any(process + "/environ");
@@ -338,7 +341,8 @@ bool is_marked(pid_t pid, const std::string& mark) {
   return read_file_if_any(process + "/comm") != std::string(kName) + "\n";
 }
 
-/// Repeats until it finds none, because processes may start others meanwhile.
+/// Kills processes with `mark`. Repeats until there are none, because processes may start others
+/// meanwhile.
 void kill_marked(const std::string& mark) {
   for (int pass = 0, found = 1; found > 0 && pass < kMostPasses; ++pass) {
     found = 0;
@@ -346,13 +350,13 @@ void kill_marked(const std::string& mark) {
       if (pid == ::getpid() || !is_marked(pid, mark)) continue;
       found += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
     }
-    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // until they have exited
+    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // wait until they have exited
   }
 }
 
 [[noreturn]] void run_guard(int pipe, const std::string& folder, const std::string& file,
                             const std::string& mark) {
-  ::setsid();  // the terminal's signals are not for the guard
+  ::setsid();  // shields the guard from the terminal's signals
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -363,7 +367,7 @@ void kill_marked(const std::string& mark) {
     if (internal::uninterrupted([&] { return ::read(pipe, &number, sizeof(number)); }) !=
         sizeof(number))
       break;
-    if (number == 0) ::_exit(0);  // orderly end
+    if (number == 0) ::_exit(0);  // the launcher ended normally
     if (number > 0) {
       groups.insert(number);
     } else {
@@ -378,7 +382,7 @@ void kill_marked(const std::string& mark) {
 }
 
 std::optional<long> counter_in(const std::string& file) {
-  std::istringstream lines(read_file_if_any(file));  // not every machine has every file
+  std::istringstream lines(read_file_if_any(file));  // machines lack some of the files
   for (std::string name; lines >> name;) {
     long value = 0;
     if (!(lines >> value)) break;
@@ -399,7 +403,7 @@ std::vector<std::string> files_of_cgroups() {
     if (path == "/") path.clear();
     if (controllers == "memory") {
       files.push_back(concat("/sys/fs/cgroup/memory", path, "/memory.oom_control"));
-      files.push_back("/sys/fs/cgroup/memory/memory.oom_control");  // inside a container
+      files.push_back("/sys/fs/cgroup/memory/memory.oom_control");  // path inside a container
     } else if (controllers.empty()) {
       files.push_back(concat("/sys/fs/cgroup", path, "/memory.events"));
       files.push_back("/sys/fs/cgroup/memory.events");
@@ -443,7 +447,7 @@ SignalQueue::SignalQueue() {
     ::sigaction(number, nullptr, &action);
     const bool ignored = action.sa_handler == SIG_IGN;
     if (number == SIGCHLD && ignored)
-      ::signal(SIGCHLD, SIG_DFL);  // otherwise there is no exit status
+      ::signal(SIGCHLD, SIG_DFL);  // if ignored, there is no exit status
     if (!ignored || number == SIGCHLD) ::sigaddset(&wanted, number);
   }
   ::signal(SIGPIPE, SIG_IGN);
@@ -502,7 +506,7 @@ Guard::~Guard() {
 }
 
 void Guard::write_pid(pid_t number) {
-  // A killed guard does not stop the job.
+  // Ignore errors: a killed guard must not stop the job.
   (void)internal::uninterrupted([&] { return ::write(pipe_.get(), &number, sizeof(number)); });
 }
 

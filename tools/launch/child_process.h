@@ -1,4 +1,4 @@
-// Child processes: start, output and signals; the launcher as a process.
+// Child processes: start, output and signals; signals, open files and cleanup of the launcher.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,9 +24,10 @@ struct ExitStatus {
   int signal = 0;  // 0: it exited with `code`
 
   bool success() const { return code == 0 && signal == 0; }
-  /// Returns true if a signal killed it that its own error does not cause, such as SIGKILL.
+  /// Returns true if a signal such as SIGKILL killed it, which an error of the process itself does
+  /// not cause.
   bool killed_from_outside() const;
-  /// Returns a shell's exit code: the code, or 128 + signal.
+  /// Returns the exit code that a shell reports: the code, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }
   /// Returns "exited with code 3" or "killed by signal 9 (SIGKILL)".
   std::string to_string() const;
@@ -39,15 +40,15 @@ std::string signal_name(int number);
 /// Converts the status that waitpid() stores.
 ExitStatus exit_status_of(int wait_status);
 
-/// Splits bytes into lines, without the newline. A line longer than kMaxLine is split, so that a
-/// process that never writes a newline cannot exhaust memory.
+/// Splits bytes into lines, without their newlines. Splits a line that is longer than kMaxLine, so
+/// that a process that never writes a newline cannot exhaust memory.
 class LineBuffer {
  public:
   static constexpr std::size_t kMaxLine = 64 * 1024;
   using OnLine = std::function<void(std::string_view line)>;
 
   void append(std::string_view bytes, const OnLine& on_line);
-  /// Returns the text after the last newline, if any, as a line.
+  /// Passes the text after the last newline, if any, to `on_line`.
   void finish(const OnLine& on_line);
 
  private:
@@ -58,16 +59,16 @@ class LineBuffer {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ChildOptions {
-  std::vector<std::string> arguments;  // the program first; without '/', searched in PATH
-  Variables environment = {};          // in addition to this process's
+  std::vector<std::string> arguments;  // the program, searched in PATH if it has no '/'; arguments
+  Variables environment = {};          // in addition to this process's variables
   std::vector<int> cores = {};         // allowed cores; empty: those of this process
 };
 
-/// An output of a process.
+/// Output stream of a process.
 enum class Stream { kOutput, kError };
 
-/// Returns the file to execute. Throws kNotFound with the reason: missing, not executable, or a
-/// folder.
+/// Returns the file to execute. Throws kNotFound with the reason (missing, not executable, or a
+/// folder).
 std::string find_program(const std::string& name);
 
 /// A started process with pipes from its standard output and standard error; its standard input is
@@ -77,26 +78,28 @@ class ChildProcess {
  public:
   using OnLine = std::function<void(Stream stream, std::string_view line)>;
 
-  /// Throws kNotFound if there is no such program, kUnavailable if the system refuses.
+  /// Starts the process. Throws kNotFound if there is no such program, kUnavailable if the system
+  /// refuses to start it.
   explicit ChildProcess(const ChildOptions& options);
   /// Kills the remaining processes of the group.
   ~ChildProcess();
   ChildProcess& operator=(ChildProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// Descriptor for poll(); -1 after the end of that output.
+  /// Returns the descriptor for poll(); -1 after the end of this output.
   int fd(Stream stream) const { return fds_[static_cast<std::size_t>(stream)].get(); }
 
   /// Sends a signal to the whole group; has no effect once the process has ended.
   void send(int signal_number);
   /// Passes the lines written since the last call to `on_line`. Does not wait.
   void read_lines(const OnLine& on_line);
-  /// Returns true if the process is exiting or has exited; its connections close before it can be
-  /// waited for.
+  /// Returns true if the process is exiting or has exited. An exiting process closes its
+  /// connections before try_wait() can return its status.
   bool is_ending() const;
-  /// Returns true if it has exited, even before try_wait() has returned its status.
+  /// Returns true if the process has exited, even if try_wait() has not returned its status yet.
   bool has_ended() const;
-  /// Returns the status of an exited process, and kills the rest of its group. Does not wait.
+  /// Returns the status if the process has exited, and kills the other processes of its group. Does
+  /// not wait.
   std::optional<ExitStatus> try_wait();
   /// Passes all remaining output of an exited process to `on_line`, including a last line without
   /// newline.
@@ -111,29 +114,31 @@ class ChildProcess {
   std::optional<ExitStatus> status_;
 };
 
-// The launcher as a process: signals, open files, and cleanup.
+// The launcher's own process: signals, open files, and cleanup.
 
 /// Opens /dev/null in place of a closed standard input, output or error. Otherwise the next opened
-/// file would have its number, and receive its output. Call it first in a program.
+/// file would get the number of the closed stream, and thus its output. Must be called first in a
+/// program.
 void open_standard_streams();
 
 /// Raises this process's limit of open files, if necessary, to the number needed for
-/// `num_processes`; child processes get the original limit. Throws kInvalidArgument, with both
-/// numbers, if the hard limit is too low.
+/// `num_processes`; child processes get the original limit. Throws kInvalidArgument naming both
+/// numbers if the hard limit is too low.
 void allow_open_files_for(int num_processes);
 
-/// Restores the limit, between fork and exec.
+/// Restores the original limit; called between fork and exec.
 void restore_open_files_limit();
 
-/// Queue of signals; blocks SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (unless ignored,
-/// as under nohup), which take() returns instead; SIGPIPE is ignored. Create it before any thread.
+/// Queue of signals. Blocks SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (unless they are
+/// ignored, as under nohup); take() returns them instead. Ignores SIGPIPE. Must be created before
+/// any thread.
 class SignalQueue {
  public:
   SignalQueue();
   ~SignalQueue();
   SignalQueue& operator=(SignalQueue&&) = delete;
 
-  /// Descriptor for poll().
+  /// Returns the descriptor for poll().
   int fd() const { return fd_.get(); }
   /// Returns the numbers of pending signals. Does not wait.
   std::vector<int> take();
@@ -143,7 +148,7 @@ class SignalQueue {
   sigset_t previous_;
 };
 
-/// Reaps ended children of this process, except those in `own`. Requires: no other thread waits for
+/// Reaps ended children of this process that are not in `own`. Requires: no other thread waits for
 /// children. Does not wait.
 void reap_adopted(const std::vector<pid_t>& own);
 
@@ -151,10 +156,10 @@ void reap_adopted(const std::vector<pid_t>& own);
 /// process inherits from them.
 void end_adopted(const std::vector<pid_t>& own);
 
-/// A small process that waits for the end of this one. If this process ends without destroying the
-/// object (kill -9), the guard kills every watched process group. It then kills processes that left
-/// their group, which it finds by the job's mark in their environment, and removes the file and its
-/// folder. Create it before any thread.
+/// A small process that waits for the end of this process. If this process ends without destroying
+/// the object (kill -9), the guard kills every watched process group. It then kills processes that
+/// left their group, which it finds by the job's mark in their environment. Finally it removes the
+/// secret's file and folder. Must be created before any thread.
 class Guard {
  public:
   /// `secret_folder` contains only `secret_file`. `mark`: "NAME=value", unique to this job.
@@ -173,8 +178,8 @@ class Guard {
   internal::FileDescriptor pipe_;
 };
 
-/// Counts out-of-memory kills in this process's control group (versions 1 and 2), or on the whole
-/// machine if groups do not report them.
+/// Counts out-of-memory kills in this process's control group (cgroup versions 1 and 2), or on the
+/// whole machine if the control group does not report them.
 class OomCounter {
  public:
   OomCounter();

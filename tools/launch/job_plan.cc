@@ -1,4 +1,4 @@
-// Addresses, environments and cores of a job's processes, also as shell commands.
+// Addresses, environments and cores of a job's processes; shell commands that start them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/job_plan.h"
 
@@ -39,7 +39,7 @@ const std::string* find(const Variables& variables, const std::string& name) {
   return at == variables.end() ? nullptr : &at->second;
 }
 
-/// Returns the host of a rank: hosts have equal runs of consecutive ranks.
+/// Returns the host of a rank. Each host has the same number of consecutive ranks.
 std::size_t host_of(std::size_t rank, std::size_t num_processes, std::size_t num_hosts) {
   return rank * num_hosts / num_processes;
 }
@@ -101,12 +101,12 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-// Free ports of this machine: bound briefly, all at the same time.
+// Free ports of this machine. They are found by briefly binding all of them at the same time.
 
 constexpr int kFirstPort = 10'000;
 constexpr int kTriesPerPort = 1000;
 
-/// Returns the first port of the kernel's own range.
+/// Returns the first port of the kernel's own range, where tutti's ports end.
 int end_of_own_ports() {
   // The file does not exist in some containers.
   const std::string range = read_file_if_any("/proc/sys/net/ipv4/ip_local_port_range");
@@ -114,9 +114,9 @@ int end_of_own_ports() {
   return first > kFirstPort + 1000 ? first : 32'768;
 }
 
-/// Reserves a port among the jobs of this machine until this process ends, so that no other job
-/// finds it before a task of this job binds it. Like a port, an abstract socket belongs to the
-/// network namespace, and leaves no file.
+/// Reserves a port until this process ends, so that no other job of this machine finds it before a
+/// task of this job binds it. Uses an abstract socket, which belongs to the network namespace, like
+/// a port, and leaves no file.
 bool reserve_port(int port) {
   FileDescriptor holder(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
@@ -130,7 +130,7 @@ bool reserve_port(int port) {
   return true;
 }
 
-/// Returns a socket that holds the port; not open if the port is taken.
+/// Returns a socket that is bound to the port; it is not open if the port is taken.
 FileDescriptor bind_port(int port) {
   FileDescriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
@@ -138,7 +138,7 @@ FileDescriptor bind_port(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // Without SO_REUSEADDR: a port with connections in TIME_WAIT is not free.
+  // Binds without SO_REUSEADDR, because a port with connections in TIME_WAIT is not free.
   const bool is_free =
       ::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   return is_free ? std::move(holder) : FileDescriptor();
@@ -275,7 +275,7 @@ std::string dry_run_text(const JobPlan& plan) {
 }
 
 SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXXXX") {
-  if (!::mkdtemp(folder_.data())) {  // mode 0700
+  if (!::mkdtemp(folder_.data())) {  // has mode 0700
     fail(ErrorCode::kUnavailable, "run: expected to make a folder for the job's secret, got ",
          folder_, ": ", ::strerror(errno), "; use TMPDIR=FOLDER with one that you can write to");
   }

@@ -12,7 +12,7 @@ namespace tutti::launch {
 /// A task of a job, named as in TensorFlow.
 struct Task {
   std::string type = "worker";  // "chief", "worker" or "ps"
-  int index = 0;                // within its type
+  int index = 0;                // among the tasks of its type
   std::string address;          // "127.0.0.1:4711"
 
   /// Returns "worker-0".
@@ -28,7 +28,7 @@ struct TaskCounts {
   int total() const { return chiefs + workers + ps; }
 };
 
-/// Returns chief, workers and parameter servers; `addresses` are in that order.
+/// Returns the tasks: chief, workers and parameter servers; `addresses` are in this order.
 std::vector<Task> make_tasks(const TaskCounts& counts, const std::vector<std::string>& addresses);
 
 /// Returns the value of TF_CONFIG for `self`, on one line.
@@ -36,12 +36,12 @@ std::string tf_config(const std::vector<Task>& tasks, const Task& self);
 
 /// The user's request for a job.
 struct JobRequest {
-  std::vector<std::string> arguments = {};  // the program first
+  std::vector<std::string> arguments = {};  // the program, then its arguments
   TaskCounts counts = {};
-  Variables environment = {};           // of all processes; overrides the launcher's
+  Variables environment = {};           // for all processes; overrides the launcher's
   std::vector<std::string> hosts = {};  // empty: this machine
-  int first_port = 20'000;              // on each of `hosts`
-  std::vector<int> cores = {};          // cores of this machine; processes get equal shares
+  int first_port = 20'000;              // first port on each of `hosts`
+  std::vector<int> cores = {};          // cores of this machine, shared equally
   bool bind_cores = false;              // binds each process to its share
 };
 
@@ -50,7 +50,7 @@ struct ProcessPlan {
   Task task;
   std::string host;  // empty: this machine
   Variables environment;
-  std::vector<int> cores;  // empty: any
+  std::vector<int> cores;  // empty: any cores
 };
 
 struct JobPlan {
@@ -58,23 +58,23 @@ struct JobPlan {
   std::vector<std::string> arguments;
   std::vector<ProcessPlan> processes;
 
-  /// Adds a variable to all processes, except those where the user has set it.
+  /// Adds a variable to all processes except those for which the user has set it.
   void add_variable(const std::string& name, const std::string& value);
   /// Returns the value of a variable that is equal in all processes; nullptr if it is not set.
   const std::string* variable(const std::string& name) const;
 };
 
 /// Returns `count` different TCP ports that are free on 127.0.0.1. They are below the kernel's
-/// range for outgoing connections, so that no connection takes one before the program binds it.
-/// They are random and reserved until this process ends, so that two jobs do not collide. Throws
+/// range for outgoing connections, so that no connection takes one before the program binds it. The
+/// ports are random, and reserved until this process ends, so that two jobs do not collide. Throws
 /// kResourceExhausted if there are too few.
 std::vector<int> free_ports(int count);
 
-/// Returns a unique id of time and random digits, such as "20260131-142501-5f3a9c".
+/// Returns a unique id made of the time and random digits, such as "20260131-142501-5f3a9c".
 std::string make_job_id();
 
-/// Returns the share of `rank` when `num_processes` share `cores`: equal shares, or one core for
-/// several processes if there are too few.
+/// Returns the share of `rank` if `num_processes` share `cores` equally. If there are too few
+/// cores, several processes share one core.
 std::vector<int> cores_of_rank(const std::vector<int>& cores, int rank, int num_processes);
 
 /// Returns the cores that this process may use.
@@ -87,12 +87,12 @@ JobPlan make_plan(const JobRequest& request);
 /// Quotes `text` as one word of a POSIX shell.
 std::string shell_quote(const std::string& text);
 
-/// Returns shell commands: one that makes the secret, then one per process with its environment.
+/// Returns shell commands: first one that makes the secret, then one for each process with its
+/// environment.
 std::string dry_run_text(const JobPlan& plan);
 
-/// Creates a folder (mode 0700) with a file (mode 0600) of 32 random bytes in hexadecimal, in
-/// XDG_RUNTIME_DIR, TMPDIR or /tmp. The destructor removes both. Throws kUnavailable naming the
-/// folder.
+/// Folder (mode 0700) in XDG_RUNTIME_DIR, TMPDIR or /tmp, with a file (mode 0600) of 32 random
+/// bytes in hexadecimal. The destructor removes both. Throws kUnavailable naming the folder.
 class SecretFolder {
  public:
   SecretFolder();

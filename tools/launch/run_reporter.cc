@@ -1,4 +1,4 @@
-// Writes the output of a job at the speed of its readers.
+// Implements RunReporter, which writes the output of a job as fast as it is read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/run_reporter.h"
 
@@ -49,7 +49,7 @@ bool BufferedPipeWriter::write_some() {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      begin_ = text_.size();  // a full disk: the job is worth more than its output
+      begin_ = text_.size();  // disk full: drop output rather than fail the job
     } else if (errno != EINTR) {
       is_gone_ = true;
       begin_ = text_.size();

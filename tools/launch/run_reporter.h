@@ -1,4 +1,5 @@
-// Output of a job: prefixed and colored lines of its processes, log files, the launcher's messages.
+// Output of a job: prefixed and colored lines of its processes, log files, and the launcher's
+// messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,24 +15,24 @@
 
 namespace tutti::launch {
 
-/// Buffers text that the reader of a pipe has not read yet, so that a slow reader blocks nothing.
-/// Other processes should not write to the same pipe.
+/// Buffers text that does not fit into a pipe yet, so that a slow reader does not block this
+/// process. Other processes should not write to the same pipe.
 class BufferedPipeWriter {
  public:
   explicit BufferedPipeWriter(int fd) : fd_(fd) {}
 
   int fd() const { return fd_; }
-  /// Drops the text if the reader has closed the pipe.
+  /// Adds text to the buffer; drops it if the reader has closed the pipe.
   void add(std::string_view text) {
     if (!is_gone_) text_ += text;
   }
   bool is_empty() const { return begin_ == text_.size(); }
-  /// Returns true if the buffer is full, so that the caller should add no more.
+  /// Returns true if the buffer is full; the caller should then add no more text.
   bool is_full() const { return text_.size() - begin_ >= kFull; }
 
-  /// Writes as much as there is room for; drops text for a file on a full disk. Returns false once
-  /// the reader has closed the pipe. The descriptor stays blocking, because it is shared with the
-  /// parent process: a pipe that polls as writable accepts PIPE_BUF bytes without blocking.
+  /// Writes as much as fits; drops text for a file on a full disk. Returns false after the reader
+  /// has closed the pipe. The descriptor stays blocking, because it is shared with the parent
+  /// process: a pipe that polls as writable accepts PIPE_BUF bytes without blocking.
   bool write_some();
 
  private:
@@ -44,7 +45,7 @@ class BufferedPipeWriter {
 };
 
 /// Writes the lines of all processes, and messages about them. Never waits for the reader:
-/// write_more() writes the rest later.
+/// write_more() writes the remaining text later.
 class RunReporter {
  public:
   RunReporter(const JobPlan& plan, const SupervisorOptions& options);
@@ -52,15 +53,15 @@ class RunReporter {
   RunReporter& operator=(RunReporter&&) = delete;
 
   void on_line(int rank, Stream stream, std::string_view line);
-  /// Records the start of process number `restarts` of a task; 0 is its first.
+  /// Records the start of a task's process after `restarts` restarts.
   void on_start(int rank, int restarts);
   /// Reports that a process has ended and will be restarted.
   void on_restart(const TaskOutcome& ended);
-  /// Reports that an exited process is needed again by the process of `waiting`.
+  /// Reports that the process of `waiting` waits for a process that has already exited.
   void on_waited_for(int rank, int waiting);
   /// Reports the failure that ends the job; precedes on_stop(). Repeats the last lines of the
-  /// process unless they are visible just above. `why_final`: the reason why the process is not
-  /// restarted, if restarts were requested.
+  /// process unless they are visible just above. `why_final`: if restarts were requested, the
+  /// reason why there is none.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
   /// Reports that the processes of `ranks` receive `signal_number` now, and SIGKILL after the grace
@@ -70,13 +71,13 @@ class RunReporter {
   void on_given_up(int rank, const std::string& why);
   /// Reports that the processes of `ranks` receive SIGKILL now.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
-  /// Prints the result of each task unless the job simply succeeded.
+  /// Prints the result of each task, unless the whole job succeeded.
   void summarize(const JobOutcome& outcome);
   /// Returns true if lines may be added; otherwise the processes' output stays in their pipes.
   bool takes_lines() const { return !output_.is_full() && !error_.is_full(); }
-  /// Returns the descriptors with unwritten text.
+  /// Returns the descriptors for which text is still unwritten.
   std::vector<int> waits_for_room() const;
-  /// Writes more; call it before each wait.
+  /// Writes more of the buffered text; must be called before each wait.
   void write_more() {
     flush(output_);
     flush(error_);
@@ -93,12 +94,12 @@ class RunReporter {
   };
 
   const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
-  /// Returns true if the reader sees the last lines of a process just above.
+  /// Returns true if the last lines of a process are just above, where the reader sees them.
   bool are_visible(const Shown& shown) const;
   BufferedPipeWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
-  /// Keeps the order of both outputs on a terminal or in one file.
+  /// Writes text. Keeps the order between output and error if both go to one terminal or file.
   void write(bool to_error, std::string_view text);
   /// Requests the end of the job, once, if the reader has closed the pipe.
   void flush(BufferedPipeWriter& writer);
@@ -109,9 +110,9 @@ class RunReporter {
   const SupervisorOptions& options_;
   std::vector<Shown> tasks_;
   std::array<bool, 2> colors_{};  // for output and error
-  const bool is_one_file_;        // one terminal or file for both
+  const bool is_one_file_;        // output and error are the same terminal or file
   BufferedPipeWriter output_, error_;
-  std::size_t num_lines_ = 0;  // of all processes
+  std::size_t num_lines_ = 0;  // lines of all processes
   bool last_was_error_ = false, is_reader_gone_ = false;
 };
 

@@ -1,4 +1,4 @@
-// The loop of `tutti run`: signals, exits, restarts, deadlines.
+// The main loop of `tutti run`: signals, exits, restarts and deadlines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 
@@ -20,16 +20,17 @@
 namespace tutti::launch {
 namespace {
 
-constexpr int kWrongUsage = 2;  // the same arguments would be wrong again
+constexpr int kWrongUsage = 2;  // would fail again with the same arguments
 constexpr Duration kQuick = std::chrono::seconds(1);
 constexpr int kQuickFailures = 5;
 constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the other tasks finished";
 
-/// Returns the exit code of a job that was asked to stop: that of the first task with another
-/// result, else 75 if one saved a checkpoint. A task killed by the stop signal counts as stopped:
-/// its handler may already be removed while it leaves the job.
+/// Returns the exit code of a job that was asked to stop. This is the code of the first task that
+/// neither succeeded nor stopped; if there is none, 75 if a task saved a checkpoint. A task that
+/// the stop signal killed counts as stopped, because its handler may already be removed while it
+/// leaves the job.
 int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
   const auto has_saved = [](const TaskOutcome& task) {
@@ -50,14 +51,14 @@ int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
 std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Duration lived) {
   if (lived >= kQuick) {
     quick_failures_ = 0;
-  } else if (!status.killed_from_outside()) {  // otherwise it might have lived longer
+  } else if (!status.killed_from_outside()) {  // a kill may have cut a longer life short
     ++quick_failures_;
   }
   if (limit_ == 0) return "";
-  if (status == ExitStatus{kWrongUsage, 0}) return "wrong usage is wrong again";
-  if (restarts_ >= limit_) return concat("it was started again ", restarts_, " times already");
+  if (status == ExitStatus{kWrongUsage, 0}) return "wrong usage would fail again";
+  if (restarts_ >= limit_) return concat("it was already restarted ", restarts_, " times");
   if (quick_failures_ >= kQuickFailures) {
-    return concat("it failed at once ", quick_failures_, " times in a row");
+    return concat("it failed within a second ", quick_failures_, " times in a row");
   }
   ++restarts_;
   return std::nullopt;
@@ -73,7 +74,7 @@ std::string TaskOutcome::describe() const {
 int JobOutcome::exit_code() const {
   if (first_failure) {
     const int code = tasks[static_cast<std::size_t>(*first_failure)].status.shell_code();
-    return code == 0 ? 1 : code;  // 0: exited too early
+    return code == 0 ? 1 : code;  // code 0: it exited too early
   }
   switch (reason) {
     case StopReason::kTimeout:
@@ -108,16 +109,16 @@ struct Slot {
   RestartCount count;
   std::unique_ptr<ChildProcess> process;
   TimePoint started;
-  Duration lived{};  // of the last process
+  Duration lived{};  // lifetime of the last process
   std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // when it is killed
+  std::optional<TimePoint> given_up_at;  // time at which it is killed
   std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
   TaskOutcome outcome;
 };
 
-/// The processes of a job, and the loop that runs them.
+/// State of a job's processes, and the loop that runs them.
 struct Supervisor {
   Supervisor(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue,
              Guard& watcher)
@@ -147,7 +148,7 @@ struct Supervisor {
     reporter.on_start(slot.rank, restarts);
   }
 
-  /// Fails the job if the program does not exist any more, or is being rebuilt.
+  /// Starts a task again. Fails the job if the program no longer exists, or is being rebuilt.
   void start_again(Slot& slot) {
     try {
       start(slot);
@@ -165,7 +166,7 @@ struct Supervisor {
     };
   }
 
-  /// Returns nullptr if the job has no such task.
+  /// Returns the slot of a task; nullptr if the job has no such task.
   Slot* find(const std::string& task) {
     const auto is_it = [&](const Slot& slot) { return slot.outcome.task == task; };
     const auto found = std::ranges::find_if(slots, is_it);
@@ -188,7 +189,7 @@ struct Supervisor {
     }
   }
 
-  // --- Ending the job.
+  // --- End of the job.
 
   void stop(StopReason why, int number) {
     reason = why;
@@ -197,7 +198,7 @@ struct Supervisor {
     for (Slot& slot : slots) slot.restart_at.reset();
     reporter.on_stop(why, number, running_ranks());
     send_to_all(number);
-    send_to_all(SIGCONT);  // a stopped process would not handle it
+    send_to_all(SIGCONT);  // a stopped process handles no signals
   }
 
   void kill_all() {
@@ -218,7 +219,7 @@ struct Supervisor {
     }
   }
 
-  // --- Ends of processes.
+  // --- Exit of processes.
 
   void fail_job(Slot& slot, const std::string& why_final) {
     first_failure = slot.rank;
@@ -236,7 +237,7 @@ struct Supervisor {
     slot.outcome.order = num_ended++;
   }
 
-  /// Returns true if the task is started again; otherwise ends the job.
+  /// Decides about a failed task: returns true if it is started again; otherwise ends the job.
   bool judge_failure(Slot& slot) {
     const std::optional<std::string> refusal = slot.count.refusal(slot.outcome.status, slot.lived);
     if (!refusal) {
@@ -255,8 +256,8 @@ struct Supervisor {
     reporter.on_restart(slot.outcome);
   }
 
-  /// Returns the process that exited with code 0 and is the first cause known to the job, unless it
-  /// is `failed` itself; nullptr if there is none.
+  /// Returns a process other than `failed` that exited with code 0 and is the first cause known to
+  /// the job; nullptr if there is none.
   Slot* early_exit_before(const Slot& failed) {
     const std::vector<const Slot*> causes = known_causes();
     if (causes.empty() || causes.front() == &failed) return nullptr;
@@ -272,8 +273,8 @@ struct Supervisor {
     judge(slot);
   }
 
-  /// Collects ended processes, the cause first: those killed from outside, then the others in the
-  /// order in which the job learned of their failures.
+  /// Collects ended processes, the cause first: processes killed from outside, then the others in
+  /// the order in which the job detected their failures.
   void reap() {
     std::vector<Slot*> ended;
     take_ended(ended);
@@ -294,7 +295,8 @@ struct Supervisor {
     });
     const long kills = ended.empty() ? 0 : oom.count_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
-    // Another own child may have ended since the check; the next iteration reaps it.
+    // Except own children: one may have ended after the check above, and the next iteration reaps
+    // it.
     std::vector<pid_t> own{guard.pid()};
     for (const Slot& slot : slots) {
       if (slot.running) own.push_back(slot.process->pid());
@@ -303,7 +305,7 @@ struct Supervisor {
     stop_parameter_servers();
   }
 
-  /// Returns the processes known to the job as failed, the first one first.
+  /// Returns the processes that the job knows as failed, in the order of their failures.
   std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;
@@ -339,7 +341,8 @@ struct Supervisor {
     }
   }
 
-  /// Stops parameter servers, which never exit by themselves, once chief and workers have finished.
+  /// Stops parameter servers, which never exit by themselves, after chief and workers have
+  /// finished.
   void stop_parameter_servers() {
     if (reason != StopReason::kNone || !active()) return;
     const bool only_ps = std::ranges::all_of(
@@ -384,7 +387,7 @@ struct Supervisor {
   }
 
   void restart_finished(Slot& finished, Slot& waiting, bool may_repeat) {
-    // Servers have its updates already, which a second process would add again.
+    // Parameter servers already have its updates, which a second process would add again.
     const std::optional<std::string> refusal =
         !may_repeat && std::ranges::any_of(slots, &Slot::is_server)
             ? std::optional<std::string>("the parameter servers have its updates")
@@ -399,7 +402,7 @@ struct Supervisor {
                              " has finished and cannot repeat the last steps with it: ", *refusal));
   }
 
-  // --- Time.
+  // --- Deadlines.
 
   std::optional<TimePoint> next_deadline() const {
     std::optional<TimePoint> next = kill_at;
@@ -428,7 +431,7 @@ struct Supervisor {
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
   }
 
-  /// Returns the launcher's signal queue and its unwritten output.
+  /// Returns the descriptors of the launcher's signal queue and of its unwritten output.
   std::vector<pollfd> fds_of_launcher() const {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
     for (const int fd : reporter.waits_for_room()) fds.push_back({fd, POLLOUT, 0});
@@ -482,9 +485,9 @@ struct Supervisor {
     check_deadlines();
   }
 
-  /// Runs all processes to their end.
+  /// Runs all processes until they end.
   void run() {
-    // Orphaned descendants become children of this process, which can then end them.
+    // Orphaned descendants become children of this process, so that it can end them.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (options.timeout) job_deadline = deadline_after(now(), *options.timeout);
     try {

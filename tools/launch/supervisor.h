@@ -1,4 +1,4 @@
-// Runs the processes of a job to their end, in one loop of one thread, and reports the results.
+// Runs the processes of a job until they end, in one loop on one thread, and reports the results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,27 +15,27 @@ namespace tutti::launch {
 
 /// Exit code of a program that stopped on request and saved a checkpoint.
 inline constexpr int kStoppedOnRequest = 75;
-/// Exit code of `tutti run` after --timeout, as of timeout(1).
+/// Exit code of `tutti run` after --timeout, the same as that of timeout(1).
 inline constexpr int kTimedOut = 124;
 
 /// Reason why the remaining processes were ended.
 enum class StopReason {
   kNone,       // all exited by themselves
-  kFinished,   // chief and workers have finished; parameter servers never exit by themselves
-  kFailure,    // one failed
+  kFinished,   // chief and workers have finished; servers must be stopped
+  kFailure,    // a process failed
   kSignal,     // the launcher received a signal
-  kTaskAsked,  // one exited with kStoppedOnRequest
+  kTaskAsked,  // a process exited with kStoppedOnRequest
   kTimeout,
 };
 
 struct TaskOutcome {
   std::string task;  // "worker-0"
   int restarts = 0;
-  ExitStatus status = {};  // of the last process
+  ExitStatus status = {};  // status of the last process
   double seconds = 0;      // lifetime of the last process
-  std::string oom = "";    // change of the kernel's counter at its end
-  int order = -1;          // 0 ended first; -1: has not ended
-  /// "before it joined" for a process that exited with code 0 while others waited for it.
+  std::string oom = "";    // change of the kernel's counter when it ended
+  int order = -1;          // 0: ended first; -1: has not ended
+  /// Text such as "before it joined" if the process exited with code 0 while others waited for it.
   std::string too_early = "";
 
   /// Returns "killed by signal 9 (SIGKILL), cgroup oom_kill +1, after 3.2 s".
@@ -44,7 +44,7 @@ struct TaskOutcome {
 
 struct JobOutcome {
   std::vector<TaskOutcome> tasks;    // by rank
-  std::optional<int> first_failure;  // rank whose failure, or early exit, ended the job
+  std::optional<int> first_failure;  // rank whose failure or early exit ended the job
   StopReason reason = StopReason::kNone;
   int stop_signal = 0;  // sent by the launcher to stop the job; 0: none
 
@@ -56,24 +56,25 @@ class RestartCount {
  public:
   explicit RestartCount(int limit) : limit_(limit) {}
 
-  /// Counts a failed process that lived for `lived`. Returns nullopt, and counts a restart, if the
-  /// task is to be restarted; otherwise the reason, which is empty if the limit is 0. The fifth
-  /// consecutive process that ends within a second, without a kill from outside, is the last.
+  /// Counts a failed process that lived for `lived`. If the task is to be restarted, counts a
+  /// restart and returns nullopt; otherwise returns the reason, which is empty if the limit is 0.
+  /// The fifth consecutive process that ends within a second, without a kill from outside, is not
+  /// restarted.
   std::optional<std::string> refusal(const ExitStatus& status, Duration lived);
   int restarts() const { return restarts_; }
 
  private:
   int limit_;
   int restarts_ = 0;
-  int quick_failures_ = 0;  // consecutive
+  int quick_failures_ = 0;  // number of consecutive ones
 };
 
-/// A process that the job has given up: it is stopped, or its connection is lost.
+/// A process that the job has given up because it is stopped or its connection is lost.
 struct AbandonedProcess {
   std::string task;  // "worker-0"
-  int restarts = 0;  // identifies the task's process
-  /// The process is probably exiting, and its own status is the best report. It is killed only if
-  /// it still exists a second later.
+  int restarts = 0;  // identifies the process among those of the task
+  /// True if the process is probably exiting. Its own status is then the best report, so it is
+  /// killed only if it still exists a second later.
   bool is_ending = false;
   std::string why;
 };
@@ -82,7 +83,7 @@ struct AbandonedProcess {
 struct AwaitedTask {
   std::string task;           // "worker-0"
   std::optional<int> joined;  // restarts of the task's last process that joined the job
-  bool may_repeat = false;    // even if parameter servers have its updates
+  bool may_repeat = false;    // restart even if parameter servers have its updates
 };
 
 /// A process of a task, identified by its number of restarts.
@@ -93,30 +94,32 @@ struct TaskProcess {
 
 struct SupervisorOptions {
   std::string log_dir = "";                        // gets a file "worker-0.log" per task; "": none
-  int max_restarts = 0;                            // per task
+  int max_restarts = 0;                            // limit per task
   Duration grace = std::chrono::seconds(30);       // time between SIGTERM and SIGKILL
-  std::optional<Duration> timeout = std::nullopt;  // for the whole job
-  /// If set, called several times a second for the processes given up since the last call. Those
-  /// that have not ended are killed, which counts as a failure.
+  std::optional<Duration> timeout = std::nullopt;  // limit for the whole job
+  /// If set, called several times a second. Returns the processes that were given up after the last
+  /// call. Those that have not ended are killed, which counts as a failure.
   std::function<std::vector<AbandonedProcess>()> find_given_up = {};
-  /// If set, called when a process has failed, for all failures known to the job, the cause first.
-  /// Processes that fail because of another one may exit before it.
+  /// If set, called when a process has failed. Returns all failed processes known to the job, the
+  /// cause first, because processes that fail because of another one may exit before it.
   std::function<std::vector<TaskProcess>()> find_failed = {};
-  /// If set, called as find_given_up, for the tasks for which running processes wait. One that
-  /// exited with code 0 is restarted if a restarted process waits, which was too late for the last
-  /// steps of the others. Otherwise it exited too early, a failure.
+  /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
+  /// If such a task exited with code 0, it is restarted if a restarted process waits for it, which
+  /// was too late for the last steps of the other tasks. Otherwise the task exited too early, which
+  /// is a failure.
   std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
 
-/// Starts the processes of a plan, forwards signals, restarts failed processes after a short pause
-/// as often as the options permit, and ends all when one fails finally. When it returns or throws,
-/// no process remains, not even a descendant.
+/// Starts the processes of a plan, forwards signals, and restarts failed processes after a short
+/// pause as often as the options permit. Ends all processes when one fails for good. When it
+/// returns or throws, no process remains, not even a descendant.
 ///
-/// Writes each line whole to standard output or standard error, after "[worker-0]: ". Names are
-/// colored on a terminal (unless NO_COLOR is set). The launcher's own messages begin with "tutti
-/// run: " and go to standard error. Processes do not wait for the reader. At the end it waits until
-/// all output has been read. A stop signal ends that wait, and after a requested stop or a timeout
-/// it takes at most the grace period. If the reader closes the pipe, this process receives SIGTERM.
+/// Writes each line as a whole to standard output or standard error, with the prefix "[worker-0]:
+/// ". Names are colored on a terminal (unless NO_COLOR is set). The launcher's own messages begin
+/// with "tutti run: " and go to standard error. Processes do not wait for the reader. At the end it
+/// waits until all output has been read. A stop signal ends this wait. After a requested stop or a
+/// timeout, it takes at most the grace period. If the reader closes the pipe, this process receives
+/// SIGTERM.
 ///
 /// Throws kNotFound or kUnavailable if a process cannot be started, kUnavailable naming a log that
 /// cannot be written.
