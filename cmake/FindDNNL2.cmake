@@ -1,5 +1,5 @@
-# Finds oneDNN. Result: DNNL2_FOUND, DNNL2_VERSION, target DNNL2::dnnl. (Debian's own package configuration
-# file stops without OpenCL headers, hence this module.)
+# Finds oneDNN. Result: DNNL2_FOUND, DNNL2_VERSION, target DNNL2::dnnl. (This module exists because
+# Debian's package configuration file of oneDNN fails without OpenCL headers.)
 find_path(DNNL2_INCLUDE_DIR dnnl.hpp)
 find_library(DNNL2_LIBRARY dnnl)
 if(DNNL2_INCLUDE_DIR)

@@ -1,6 +1,7 @@
-# Finds gRPC for C++ with protobuf and both compilers. Result: GRPCCPP_FOUND, GRPCCPP_VERSION, targets gRPC::grpc++,
-# gRPC::grpc_cpp_plugin, protobuf::libprotobuf, protobuf::protoc, OpenSSL::Crypto. (gRPC's own package file stops with an error where
-# the plugin of the compiler is not installed, hence this module.)
+# Finds gRPC for C++ with protobuf and both compilers. Result: GRPCCPP_FOUND, GRPCCPP_VERSION,
+# targets gRPC::grpc++, gRPC::grpc_cpp_plugin, protobuf::libprotobuf, protobuf::protoc,
+# OpenSSL::Crypto. (This module exists because gRPC's own package file fails if the compiler's
+# plugin is not installed.)
 find_program(GRPCCPP_PLUGIN grpc_cpp_plugin)
 find_program(GRPCCPP_PROTOC protoc)
 set(GRPCCPP_VERSION "")

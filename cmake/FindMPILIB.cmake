@@ -1,5 +1,6 @@
-# Finds MPI's library, which is all that a program against an installed tutti needs of MPI. Result: MPILIB_FOUND, target
-# MPILIB::mpi. (FindMPI asks for a language and a compiler; projects in C and in C++ use tutti.)
+# Finds MPI's library. A program that links an installed tutti needs no other part of MPI. Result:
+# MPILIB_FOUND, target MPILIB::mpi. (FindMPI requires a language and its compiler, but projects in C
+# or C++ may use tutti.)
 find_library(MPILIB_LIBRARY NAMES mpi mpich HINTS ${MPILIB_HINTS} $ENV{MPI_HOME}
              PATH_SUFFIXES lib openmpi/lib mpich/lib)
 include(FindPackageHandleStandardArgs)

@@ -1,4 +1,4 @@
-# Finds MkDocs, which makes the site of the documentation: MKDOCS_EXECUTABLE, MkDocs_VERSION.
+# Finds MkDocs, which builds the documentation's site. Result: MKDOCS_EXECUTABLE, MkDocs_VERSION.
 find_program(MKDOCS_EXECUTABLE mkdocs)
 if(MKDOCS_EXECUTABLE)
   execute_process(COMMAND ${MKDOCS_EXECUTABLE} --version OUTPUT_VARIABLE MkDocs_VERSION ERROR_QUIET)

@@ -1,4 +1,5 @@
-# Finds utf8proc, whose Debian package brings no CMake file. Result: Utf8Proc_FOUND, Utf8Proc_VERSION, target Utf8Proc::utf8proc.
+# Finds utf8proc, whose Debian package has no package file for CMake. Result: Utf8Proc_FOUND,
+# Utf8Proc_VERSION, target Utf8Proc::utf8proc.
 find_path(Utf8Proc_INCLUDE_DIR utf8proc.h)
 find_library(Utf8Proc_LIBRARY utf8proc)
 if(Utf8Proc_INCLUDE_DIR)

@@ -1,7 +1,8 @@
-# The CUDA toolkit, cuDNN, cuBLAS and NCCL: found, never downloaded, never needed by a program without GPUs.
-# Result: TUTTI_CUDA_FOUND (headers and libraries are there: the tests can simulate GPUs) and TUTTI_CUDA_MODULE (the
-# module tensor/cuda is built; it is the only target that links CUDA's libraries). With sanitizers, and in tests without
-# TUTTI_LONG_TESTS, only the former.
+# Finds the CUDA toolkit, cuDNN, cuBLAS and NCCL. They are never downloaded, and programs without
+# GPUs never need them. Result: TUTTI_CUDA_FOUND (headers and libraries were found, so the tests can
+# simulate GPUs) and TUTTI_CUDA_MODULE (the module tensor/cuda is built; it is the only target that
+# links CUDA's libraries). With sanitizers, and in test builds without TUTTI_LONG_TESTS, only
+# TUTTI_CUDA_FOUND is set.
 set(TUTTI_CUDA_FOUND FALSE)
 set(TUTTI_CUDA_MODULE FALSE)
 set(cuda_state "off")
@@ -16,12 +17,12 @@ if(NOT TUTTI_CUDA STREQUAL "OFF")
   else()
     set(cuda_state "not found")
     if(TUTTI_CUDA STREQUAL "ON")
-      message(FATAL_ERROR "tutti: TUTTI_CUDA=ON, but not all of it was found: CUDA toolkit ${CUDAToolkit_VERSION}, "
+      message(FATAL_ERROR "tutti: TUTTI_CUDA=ON, but not all parts were found: CUDA toolkit ${CUDAToolkit_VERSION}, "
                           "cuDNN ${CUDNN9_VERSION}, NCCL ${NCCL2_VERSION}; set ${cuda_advice}")
     endif()
   endif()
 endif()
-list(APPEND TUTTI_DEPENDENCY_ROWS "CUDA|${cuda_state}|GPUs, by a module that is opened where there is a driver|")
+list(APPEND TUTTI_DEPENDENCY_ROWS "CUDA|${cuda_state}|GPUs, by a module that is opened if there is a driver|")
 
 if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE
     AND (TUTTI_LONG_TESTS OR NOT TUTTI_BUILD_TESTS OR TUTTI_CUDA STREQUAL "ON"))
@@ -48,7 +49,8 @@ if(NOT TUTTI_CUDA_MODULE)  # programs would open a module of an earlier configur
   file(REMOVE ${CMAKE_BINARY_DIR}/lib/libtutti_cuda.so)
 endif()
 
-# Host and module must agree on every type that crosses between them (tensor/device_backend.h): both carry this text.
+# Host and module must agree on every type that they exchange (tensor/device_backend.h), so both
+# contain this build id.
 set(build_id_inputs tensor/device_backend.h include/tutti/tensor/op.h include/tutti/tensor/reduce_op.h include/tutti/tensor/dtype.h include/tutti/tensor/shape.h include/tutti/core/error.h)
 set(build_id_text "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${TUTTI_SANITIZE}")
 foreach(header IN LISTS build_id_inputs)
@@ -60,7 +62,8 @@ string(SHA256 build_id_hash "${build_id_text}")
 string(SUBSTRING ${build_id_hash} 0 12 build_id_hash)
 set(TUTTI_BACKEND_BUILD_ID "${PROJECT_VERSION}-${build_id_hash}")
 
-# What the module needs at run time; looked for one by one when it cannot be opened.
+# Libraries that the module needs at run time. If the module cannot be opened, each of them is
+# checked.
 set(TUTTI_CUDA_LIBRARIES "")
 set(TUTTI_CUDA_LIBRARY_FOLDERS "")
 if(TUTTI_CUDA_FOUND)

@@ -1,11 +1,11 @@
-# Third-party libraries: found, never downloaded. tutti_dependency() looks one up and notes it for the
-# table that ends configuration (TuttiSummary); a missing one that is needed ends configuration with the
-# line that installs it.
+# Third-party libraries, which are found but never downloaded. tutti_dependency() looks for a
+# library and records it for the table at the end of configuration (TuttiSummary). If a required
+# library is missing, configuration ends with the command that installs it.
 
 # tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev GIVES "fast CPU kernels" MODE AUTO)
-#   MODE: REQUIRED; AUTO (used when found); ON (must be found); OFF (not looked for).
-#   LINKED: programs link it, too, so the Debian package for development needs what APT names.
-#   HEADER: a header to look for where a library brings no package file.
+#   MODE: REQUIRED; AUTO (used if found); ON (must be found); OFF (not searched for).
+#   LINKED: programs also link it, so Debian's libtutti-dev depends on the packages in APT. HEADER:
+#   a header to search for if the library has no package file.
 macro(tutti_dependency)
   cmake_parse_arguments(dep "LINKED" "NAME;PACKAGE;VERSION;HEADER;APT;GIVES;MODE" "" ${ARGN})
   set(dep_found FALSE)
@@ -63,7 +63,7 @@ tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG images" MODE
 tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev libssl-dev"
                  GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC} LINKED)
 set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile
-tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages by MPI"
+tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages with MPI"
                  MODE ${TUTTI_MPI} LINKED)
 tutti_dependency(NAME Doxygen PACKAGE Doxygen VERSION 1.9 APT doxygen GIVES "the reference, with MkDocs: target reference"
                  MODE AUTO)
@@ -79,5 +79,5 @@ if(TUTTI_MISSING_NAMES)
   string(REPLACE ";" " " packages "${TUTTI_MISSING_PACKAGES}")
   message(FATAL_ERROR "tutti: needs libraries that were not found: ${names}\n"
                       "Install them:  apt-get install ${packages}\n"
-                      "(or pass -D<name>_DIR / -DCMAKE_PREFIX_PATH when they lie elsewhere)")
+                      "(or pass -D<name>_DIR / -DCMAKE_PREFIX_PATH if they are installed elsewhere)")
 endif()

@@ -9,7 +9,7 @@ foreach(module IN LISTS modules)
   endif()
   list(APPEND targets tutti_${module})
 endforeach()
-# Components: runtime (programs, and the library that they load), cuda, dev, doc.
+# Components: runtime (programs and the library that they load), cuda, dev, doc.
 install(TARGETS ${targets} EXPORT tutti_targets ARCHIVE COMPONENT dev
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)
 install(TARGETS tutti_cli COMPONENT runtime)
@@ -19,7 +19,8 @@ endif()
 
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 
-# Guides, the reference where it was made (target `reference`), and the examples as a project by itself.
+# Guides, the reference if it was built (target `reference`), and the examples as a separate
+# project.
 install(FILES LICENSE README.md CHANGELOG.md CITATION.cff .github/SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc PATTERN "__pycache__" EXCLUDE
         PATTERN "docs/reference" EXCLUDE REGEX "docs/pictures/.*\\.(py|csv)$" EXCLUDE)

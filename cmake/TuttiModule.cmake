@@ -1,17 +1,20 @@
-# One library per folder. tutti_module(strategy DEPENDS autograd data) states the folder's edges once;
-# tests/layering_test.py reads the same lines and compares them with the #include lines. FLOORS are for this test alone:
-# the order of a folder's subfolders, the lowest first.
+# One library per folder. tutti_module(strategy DEPENDS autograd data) declares a folder's
+# dependencies; tests/layering_test.py reads the same lines and compares them with the #include
+# lines. Only this test uses FLOORS, the order of a folder's subfolders, the lowest first.
 #
-# Public headers are in include/tutti/<folder>/; they are included as "tutti/strategy/strategy.h", in the tree and after
-# installation. The folders in the root hold sources and private headers, which are included as "strategy/x.h".
+# Public headers are in include/tutti/<folder>/ and are included as "tutti/strategy/strategy.h",
+# both in the source tree and after installation. The folders in the root contain sources and
+# private headers, which are included as "strategy/x.h".
 set(TUTTI_INCLUDE_DIR ${PROJECT_SOURCE_DIR}/include)
-# Messages of installed libraries name files as "strategy/strategy.cc" and "tutti/strategy/strategy.h", wherever they were
-# built. The compiler takes the last option that fits.
+# Messages of installed libraries name files as "strategy/strategy.cc" and
+# "tutti/strategy/strategy.h", wherever the libraries were built. The compiler applies the last
+# option that matches.
 set(TUTTI_PATH_OPTIONS -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/= -fmacro-prefix-map=${TUTTI_INCLUDE_DIR}/=)
 
-# With TUTTI_UNITY, the sources of each folder are compiled as one file, those of a subfolder apart: what two of them
-# call alike does not depend on how many there are, and a program takes from a library the subfolders that it uses.
-# Names in anonymous namespaces are therefore unique within a folder. Sources with options of their own stay alone.
+# With TUTTI_UNITY, the sources of each folder are compiled as one file, and those of each subfolder
+# as another one. So the set of names that must not collide does not depend on the number of
+# sources, and a program links only the subfolders that it uses. Names in anonymous namespaces must
+# be unique within a folder. Sources with separate options are compiled alone.
 function(tutti_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TUTTI_UNITY} UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
@@ -23,11 +26,12 @@ function(tutti_unity target)
   endforeach()
 endfunction()
 
-# What is done for each element of a tensor stands in VECTORIZED modules and in few sources of the others, named by
-# tutti_vectorized(); the rest decides and talks, and compiles in two thirds of the time that -O3 takes.
+# Loops over elements of tensors are in VECTORIZED modules, and in a few sources of other modules,
+# which tutti_vectorized() names. The remaining sources contain control logic; with -O1 they compile
+# in two thirds of the time that -O3 takes.
 set(TUTTI_CONTROL_OPTIONS $<$<CONFIG:Release>:-O1>)
 
-# Sources of this folder whose loops over elements rely on the compiler's vectorizer.
+# Declares sources of this folder whose loops over elements rely on the compiler's vectorizer.
 function(tutti_vectorized)
   list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O3>)
@@ -71,7 +75,7 @@ function(tutti_module name)
   set_property(GLOBAL APPEND PROPERTY TUTTI_MODULES ${name})
 endfunction()
 
-# The sources of a folder, and no others, see MPI's header.
+# Makes MPI's header available to the sources of a folder, and to no other sources.
 function(tutti_use_mpi folder)
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
   set(options -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
@@ -81,8 +85,8 @@ function(tutti_use_mpi folder)
   set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${options}")
 endfunction()
 
-# libtutti.so of the objects of all folders. It shows the names of namespace tutti and no others: what it is made with
-# (generated messages, templates of the standard library) stays inside.
+# Links libtutti.so from the objects of all folders. It exports only names of namespace tutti:
+# generated messages and templates of the standard library remain internal.
 function(tutti_shared_library)
   list(REMOVE_ITEM modules plugin)
   list(TRANSFORM modules REPLACE "(.+)" "$<TARGET_OBJECTS:tutti_\\1>" OUTPUT_VARIABLE objects)
@@ -94,12 +98,12 @@ function(tutti_shared_library)
   target_include_directories(tutti_tutti INTERFACE $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}> $<INSTALL_INTERFACE:include>)
   set(names ${PROJECT_SOURCE_DIR}/cmake/package/libtutti.map)
   target_link_options(tutti_tutti PRIVATE LINKER:--version-script=${names} LINKER:-z,defs)
-  # Before 1.0 a new minor version may change what programs were compiled for.
+  # Before 1.0, a new minor version may change the binary interface.
   set_target_properties(tutti_tutti PROPERTIES OUTPUT_NAME tutti LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
     LINK_DEPENDS ${names} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
-# tutti::tutti: everything a program needs.
+# Defines tutti::tutti, which links everything that a program needs.
 function(tutti_umbrella)
   get_property(modules GLOBAL PROPERTY TUTTI_MODULES)
   if(TUTTI_SHARED)

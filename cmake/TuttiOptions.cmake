@@ -1,7 +1,7 @@
 # Options, language level and warning flags of the whole build.
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
-option(TUTTI_LONG_TESTS "With the tests: the CUDA module without a GPU and all programs of docs/, as ./test --full needs" ON)
+option(TUTTI_LONG_TESTS "With the tests, also build the CUDA module without a GPU and all programs of docs/ (for ./test --full)" ON)
 option(TUTTI_BUILD_BENCHMARKS "Build the measuring programs of benchmarks/" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
 option(TUTTI_INSTALL "Install rules and packages" ${PROJECT_IS_TOP_LEVEL})
@@ -14,7 +14,7 @@ set(TUTTI_JPEG AUTO CACHE STRING "JPEG images with libjpeg: AUTO, ON or OFF")
 set(TUTTI_GRPC AUTO CACHE STRING "Calls between processes by gRPC: AUTO, ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "GPUs by CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON or OFF")
 set(TUTTI_MPI AUTO CACHE STRING "Collectives and messages by MPI: AUTO, ON or OFF")
-option(TUTTI_XLA "TpuStrategy: steps as programs of XLA, by a PJRT plugin that is found at run time" ON)
+option(TUTTI_XLA "TpuStrategy: steps as XLA programs, run by a PJRT plugin that is found at run time" ON)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -29,18 +29,20 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 endif()
 
-# Same bits everywhere: no fused multiply-add unless it is written, no -march=native
-# (docs/determinism.md).
+# For the same bits on all machines: no fused multiply-add unless the source contains it, and no
+# -march=native (docs/determinism.md).
 set(TUTTI_COMPILE_OPTIONS -Wall -Wextra -ffp-contract=off)
 if(TUTTI_WERROR)
   list(INSERT TUTTI_COMPILE_OPTIONS 2 -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ 12 gives both falsely for moved std::variant and concatenated std::string.
+  # g++ 12 gives both warnings falsely, for moved std::variant and concatenated std::string.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-maybe-uninitialized -Wno-restrict)
-  # What it warns of in headers is meant in sources, which TUTTI_UNITY includes like headers.
+  # The warning is about anonymous namespaces in included files; TUTTI_UNITY includes sources, in
+  # which they are intended.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-subobject-linkage)
-  # Its memory is collected less often: a tenth of the compiler's time for at most 600 MB.
+  # The compiler collects garbage less often, which saves a tenth of its time and costs at most 600
+  # MB.
   list(APPEND TUTTI_COMPILE_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=600000>)
 elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND TUTTI_COMPILE_OPTIONS -Wthread-safety)
@@ -59,7 +61,7 @@ if(TUTTI_SANITIZE)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
 endif()
 
-# Conveniences, used when they are there.
+# Optional tools, used if they are found.
 find_program(TUTTI_CCACHE ccache)
 if(TUTTI_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TUTTI_CCACHE})

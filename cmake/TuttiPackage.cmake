@@ -1,9 +1,9 @@
-# Debian packages: cpack -G DEB in a build folder. tutti (the program, and the shared library where there is one),
-# libtutti-dev, tutti-doc and, from builds with CUDA, tutti-cuda.
+# Debian packages, made by cpack -G DEB in a build folder: tutti (the program, and the shared
+# library if the build has one), libtutti-dev, tutti-doc and, from builds with CUDA, tutti-cuda.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VENDOR "The tutti maintainers")
 set(CPACK_PACKAGE_CONTACT "The tutti maintainers <tutti@users.noreply.github.com>")
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training in C++20, after tf.distribute")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training in C++20, modelled on tf.distribute")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
@@ -30,7 +30,7 @@ set(CPACK_DEBIAN_DEV_DESCRIPTION "distributed training in C++20: headers and lib
  For find_package(tutti) and pkg-config.")
 if(TUTTI_SHARED)
   set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "tutti ${same_version}")
-else()  # what tuttiConfig.cmake looks for
+else()  # packages that tuttiConfig.cmake searches for
   list(REMOVE_ITEM TUTTI_LINKED_PACKAGES openmpi-bin)
   list(JOIN TUTTI_LINKED_PACKAGES ", " CPACK_DEBIAN_DEV_PACKAGE_DEPENDS)
 endif()
@@ -41,13 +41,13 @@ set(CPACK_DEBIAN_DOC_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_DOC_DESCRIPTION "distributed training in C++20: guides and examples
  The examples are a CMake project by themselves.")
 
-if(TUTTI_CUDA_MODULE)  # CUDA's libraries come from no package of Debian's
+if(TUTTI_CUDA_MODULE)  # no Debian package contains CUDA's libraries
   list(APPEND CPACK_COMPONENTS_ALL cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME tutti-cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION science)
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "tutti ${same_version}, libc6, libgcc-s1, libstdc++6")
   set(CPACK_DEBIAN_CUDA_DESCRIPTION "distributed training in C++20: GPUs
  Needs NVIDIA's driver, CUDA ${CUDAToolkit_VERSION_MAJOR} with cuBLAS, and cuDNN 9, which no
- package of Debian brings.")
+ Debian package contains.")
 endif()
 include(CPack)

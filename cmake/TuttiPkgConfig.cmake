@@ -1,6 +1,7 @@
-# tutti.pc, for builds without CMake: pkg-config --static --libs tutti. What it names is what the targets link.
+# tutti.pc, for builds without CMake: pkg-config --static --libs tutti. It names the libraries that
+# the targets link.
 
-# Collects the flag of a library and of what it brings; each library once.
+# Collects the flags of a library and of its dependencies, without duplicates.
 function(tutti_append_flags library)
   if(NOT TARGET ${library})
     get_filename_component(name "${library}" NAME)

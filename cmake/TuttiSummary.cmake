@@ -1,4 +1,5 @@
-# The table that ends configuration: what was found, what it gives, and how to turn on what is off.
+# Table at the end of configuration: which libraries were found, what they are for, and how to
+# enable missing ones.
 function(tutti_pad text width result)
   string(LENGTH "${text}" length)
   math(EXPR missing "${width} - ${length}")

@@ -1,8 +1,10 @@
-# What a build leaves out of the tests, for want of a library: ./test prints it, so that it is not taken for tested.
-# Result: tests-not-built.txt in the build folder, a line per reason.
+# List of tests that a build omits because a library is missing. ./test prints it, so that users do
+# not assume that these tests ran. Result: tests-not-built.txt in the build folder, one line per
+# reason.
 file(WRITE ${CMAKE_BINARY_DIR}/tests-not-built.txt "")
 
-# tutti_tests_not_built("no libpng" data/png_*_test.cc gpu ...): folders and files below tests/. A script counts as one test.
+# tutti_tests_not_built("no libpng" data/png_*_test.cc gpu ...) adds folders and files below tests/.
+# A script counts as one test.
 function(tutti_tests_not_built reason)
   set(count 0)
   foreach(place IN LISTS ARGN)
@@ -20,7 +22,7 @@ function(tutti_tests_not_built reason)
     endforeach()
   endforeach()
   if(count EQUAL 0)
-    message(FATAL_ERROR "tutti_tests_not_built(${reason}): no test in ${ARGN}")
+    message(FATAL_ERROR "tutti_tests_not_built(${reason}): expected tests in ${ARGN}, got none")
   endif()
   list(JOIN ARGN ", " places)
   file(APPEND ${CMAKE_BINARY_DIR}/tests-not-built.txt "${count} tests of ${places} (${reason})\n")

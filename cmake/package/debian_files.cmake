@@ -1,4 +1,5 @@
-# Runs before CPack builds the packages: puts the copyright notice and Debian's changelog where it looks for them in each of them.
+# Runs before CPack builds the packages: adds the copyright notice and Debian's changelog to each
+# package, where Debian expects them.
 string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # or SOURCE_DATE_EPOCH
 file(WRITE ${CPACK_TEMPORARY_DIRECTORY}/changelog
      "tutti (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium\n\n  * CHANGELOG.md in tutti-doc says what changed.\n\n"
@@ -13,7 +14,7 @@ foreach(component IN ITEMS runtime dev doc cuda)
     file(COPY ${CMAKE_CURRENT_LIST_DIR}/copyright ${CPACK_TEMPORARY_DIRECTORY}/changelog.gz DESTINATION ${place})
   endif()
 endforeach()
-# The module is opened by its path, and CUDA's libraries lie where no package of Debian's puts them.
+# The module is opened by its path, and CUDA's libraries are in folders that no Debian package uses.
 if(IS_DIRECTORY ${CPACK_TEMPORARY_DIRECTORY}/cuda)
   file(WRITE ${CPACK_TEMPORARY_DIRECTORY}/cuda/usr/share/lintian/overrides/tutti-cuda
        "tutti-cuda: custom-library-search-path\ntutti-cuda: sharedobject-in-library-directory-missing-soname\n")

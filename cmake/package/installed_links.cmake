@@ -1,4 +1,5 @@
-# Included at installation: links of the installed pages that lead to what is not installed become plain text.
+# Included at installation: in installed pages, replaces links to files that are not installed with
+# plain text.
 # SPDX-License-Identifier: Apache-2.0
 file(GLOB_RECURSE pages ${tutti_pages}/*.md)
 foreach(page IN LISTS pages)

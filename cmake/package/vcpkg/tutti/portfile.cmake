@@ -1,5 +1,5 @@
-# An overlay port: vcpkg install tutti --overlay-ports=<this repository>/cmake/package/vcpkg. It builds the sources that it
-# lies in, so that no checksum of an archive has to be kept.
+# An overlay port: vcpkg install tutti --overlay-ports=<this repository>/cmake/package/vcpkg. It
+# builds the repository that contains it, so that it needs no checksum of an archive.
 get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../../.." ABSOLUTE)
 
 vcpkg_check_features(OUT_FEATURE_OPTIONS options
