@@ -17,7 +17,7 @@ if(NOT TUTTI_CUDA STREQUAL "OFF")
   else()
     set(cuda_state "not found")
     if(TUTTI_CUDA STREQUAL "ON")
-      message(FATAL_ERROR "tutti: TUTTI_CUDA=ON, but not all parts were found: CUDA toolkit ${CUDAToolkit_VERSION}, "
+      message(FATAL_ERROR "tutti: TUTTI_CUDA=ON, but not all of it was found: CUDA toolkit ${CUDAToolkit_VERSION}, "
                           "cuDNN ${CUDNN9_VERSION}, NCCL ${NCCL2_VERSION}; set ${cuda_advice}")
     endif()
   endif()

@@ -13,7 +13,7 @@ set(TUTTI_PNG AUTO CACHE STRING "PNG images with libpng: AUTO, ON or OFF")
 set(TUTTI_JPEG AUTO CACHE STRING "JPEG images with libjpeg: AUTO, ON or OFF")
 set(TUTTI_GRPC AUTO CACHE STRING "Calls between processes by gRPC: AUTO, ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "GPUs by CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON or OFF")
-set(TUTTI_MPI AUTO CACHE STRING "Collectives and messages by MPI: AUTO, ON or OFF")
+set(TUTTI_MPI AUTO CACHE STRING "Collectives and messages with MPI: AUTO, ON or OFF")
 option(TUTTI_XLA "TpuStrategy: steps as XLA programs, run by a PJRT plugin that is found at run time" ON)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 

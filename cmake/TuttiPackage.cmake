@@ -3,7 +3,7 @@
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_VENDOR "The tutti maintainers")
 set(CPACK_PACKAGE_CONTACT "The tutti maintainers <tutti@users.noreply.github.com>")
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training in C++20, modelled on tf.distribute")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training in C++20, after tf.distribute")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
