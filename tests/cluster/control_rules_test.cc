@@ -549,7 +549,7 @@ TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   expect_refused(report(a->number, 0, 0), ErrorCode::kInvalidArgument,
                  "worker 0 lost its connection to worker 0; expected another member of the job");
   expect_refused(report(a->number, 1, before + 1), ErrorCode::kInvalidArgument,
-                 "came after verdict 3; expected at most 2");
+                 "reports a connection newer than verdict 3; expected at most 2");
   EXPECT_EQ(last(), before);
 }
 

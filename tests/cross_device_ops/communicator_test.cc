@@ -211,7 +211,7 @@ TEST(Communicator, InvalidArgumentsOfAllRanksKeepTheGroupUsable) {
   refused("multiple of 2", [](Communicator& c, int, Floats x) {
     c.reduce_scatter(ReduceOp::kSum, x.first(5), x.subspan(5, 2));
   });
-  refused("this rank in it", [](Communicator& c, int rank, Floats) { c.group({1 - rank}); });
+  refused("includes this rank", [](Communicator& c, int rank, Floats) { c.group({1 - rank}); });
   refused("increasing", [](Communicator& c, int, Floats) { c.group({0, 0}); });
   expect_on_ranks(2, [&](int rank) { of(all, rank).barrier(); });
 }

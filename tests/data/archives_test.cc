@@ -439,7 +439,7 @@ TEST(Tar, RefusesUnsupportedEntryTypesAndInvalidPaxRecords) {
   EXPECT_ERROR(pax("10 size=x\n"), kDataLoss, "size");
   EXPECT_ERROR(pax("22 GNU.sparse.major=1\n"), kUnimplemented, "sparse");
   EXPECT_ERROR(samples_in(with_header(written({{"p", "12 path=b.y\n"}}), 156, "x")), kDataLoss,
-               "behind its name");
+               "after its name");
 }
 
 TEST(Tar, RefusesDuplicateExtensionInSample) {

@@ -376,7 +376,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"NoInference", {.num_rows_for_inference = 0}, {"num_rows_for_inference"}},
         Refused{"LabelAlone",
                 {.select_columns = {"a"}, .label_column = "a", .pack_features = true},
-                {"label alone"}},
+                {"only the label"}},
         Refused{"DefaultThatDoesNotFit",
                 only({.name = "a", .dtype = DType::kUInt8, .default_value = 256}),
                 {"'a'", "default_value of type uint8", "256"}},

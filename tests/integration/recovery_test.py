@@ -67,7 +67,7 @@ def main():
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
         text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False,
                                    begun="Total params")
-        require("BackupAndRestore: continues after batch" in text, "no backup is taken", text)
+        require("BackupAndRestore: continues after a total of" in text, "no backup is taken", text)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ TEST(RestartCount, RefusesRestartBeyondLimit) {
   const ExitStatus failed{1, 0};
   EXPECT_EQ(count.refusal(failed, seconds(9)), std::nullopt);
   EXPECT_EQ(count.refusal(failed, seconds(9)), std::nullopt);
-  EXPECT_EQ(count.refusal(failed, seconds(9)), "it was started again 2 times already");
+  EXPECT_EQ(count.refusal(failed, seconds(9)), "it was already restarted 2 times");
   EXPECT_EQ(count.restarts(), 2);
 }
 

@@ -203,7 +203,7 @@ TEST(BinaryLabels, OutsideZeroToOneWarnOnce) {
     }
   });
   ASSERT_EQ(warnings.size(), 2u);
-  EXPECT_THAT(warnings[0], HasSubstr("binary_crossentropy: expected labels of 0 or 1"));
+  EXPECT_THAT(warnings[0], HasSubstr("binary_crossentropy: expected labels from 0 to 1"));
   for (const char* name : {"binary_accuracy", "precision", "auc"}) {
     const auto of_metric = warnings_of([&] {
       auto metric = MetricSpec(name).make(Loss("binary_crossentropy"));
@@ -212,9 +212,9 @@ TEST(BinaryLabels, OutsideZeroToOneWarnOnce) {
         metric->update_state(Tensor::from<std::int64_t>({2}, {9, 0}), z);
     });
     ASSERT_EQ(of_metric.size(), 1u) << name;
-    EXPECT_THAT(of_metric[0], HasSubstr(concat(name, ": expected labels of 0 or 1")));
+    EXPECT_THAT(of_metric[0], HasSubstr(concat(name, ": expected labels from 0 to 1")));
   }
-  EXPECT_THAT(warnings[1], HasSubstr("binary_focal_crossentropy: expected labels of 0 or 1"));
+  EXPECT_THAT(warnings[1], HasSubstr("binary_focal_crossentropy: expected labels from 0 to 1"));
 }
 
 template <class Size>

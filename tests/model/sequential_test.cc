@@ -316,7 +316,7 @@ TEST(FunctionalTest, InputCopiesKeepIdentity) {
   EXPECT_EQ(slice(model(batch), {0, 0}, {-1, 4}).to_doubles(), batch.to_doubles());
   EXPECT_EQ(Sequential(x, Dense(2)).input_shape(), x.shape());
   const auto other = Input{{4}};  // of the same shape, but another input
-  EXPECT_INVALID(Functional({other}, {y}), "needs an input 'x' of shape [4]");
+  EXPECT_INVALID(Functional({other}, {y}), "depends on an input 'x' of shape [4]");
 }
 
 TEST(FunctionalTest, LayerCalledTwiceSharesWeights) {

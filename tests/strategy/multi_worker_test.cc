@@ -396,8 +396,8 @@ TEST(MultiWorker, NcclOnCpuReplicasFailsOnEveryWorker) {
   LocalStrategyOptions options = on_cpus(2);
   options.cross_device_ops.options.implementation = CommunicationImplementation::kNccl;
   expect_refusal(options, options,
-                 "implementation NCCL: worker 0 has replicas on cpu:0, cpu:1, and NCCL works on "
-                 "GPUs alone");
+                 "implementation NCCL: worker 0 has replicas on cpu:0, cpu:1, and NCCL works "
+                 "only on GPUs");
   expect_refusal(options, on_cpus(1), "worker 1 names another implementation");
   options.cross_device_ops.name = "ring";
   expect_refusal(options, options, "implementation NCCL is the operation 'nccl'");

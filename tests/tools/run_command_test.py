@@ -226,7 +226,7 @@ class Restarts(TuttiRunCase):
             'say(f"try={restart}")\nif index == 0: sys.exit(9)\ntime.sleep(100)'))
         self.assertEqual(code, 9)
         self.assertEqual(re.findall(r"^\[worker-0\]: try=(\d)$", output, re.MULTILINE), ["0", "1", "2"])
-        self.assertIn("not started again: it was started again 2 times already", errors)
+        self.assertIn("not started again: it was already restarted 2 times", errors)
         self.assertRegex(errors, r"    worker-0: exited with code 9 after [\d.]+ s, restarts: 2\n")
 
     def test_repeated_immediate_failure_ends_restarts(self):
@@ -413,7 +413,7 @@ class WrongUsage(TuttiRunCase):
                 (("-n", "1", "--env", "A", "--", "true"), "run: --env: expected NAME=VALUE, got 'A'"),
                 (("-n", "1", "--grace", "-1", "--", "true"), "run: --grace: expected 0 to 1e+06, got -1"),
                 (("-n", "1", "--max-restarts", "-1", "--", "true"), "run: --max-restarts: expected 0 to"),
-                (("-n", "2", "--hosts", "a,b", "--", "true"), "run: --hosts: processes are started on this machine"),
+                (("-n", "2", "--hosts", "a,b", "--", "true"), "run: --hosts: tutti starts processes only on this machine"),
                 (("-n", "2", "--hosts", "a,,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),
                 (("-n", "2", "--hosts", "a:40,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),
                 (("-n", "1", "--fast", "--", "true"), "unknown flag --fast")):
