@@ -528,11 +528,10 @@ Logs FitLoop::fetched_logs() {
 
 void FitLoop::require_same_model() const {
   if (model_.model_state_ == state_) return;
-  fail(
-      ErrorCode::kFailedPrecondition,
-      "Model::fit: a callback assigned another model to the model in training; expected the same "
-      "model until fit() returns; call stop_training() in the callback, and the assignment after "
-      "fit()");
+  fail(ErrorCode::kFailedPrecondition,
+       "Model::fit: a callback assigned another model to the model in training; expected the same "
+       "model until fit() returns; call stop_training() in the callback, and the assignment after "
+       "fit()");
 }
 
 void FitLoop::run_step(const PerReplica<Batch>& batch) {

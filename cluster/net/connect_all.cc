@@ -505,8 +505,8 @@ class GroupConnector {
     if (const int rank = next_to_call(); rank != kNoRank) fail_to_reach(rank);
     if (const std::vector<int> ranks = missing(); !ranks.empty()) {
       fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not connect within ",
-           seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused peer: ",
-           last_refusal_);
+           seconds(), " s to ", own_.address(),
+           last_refusal_.empty() ? "" : "; refused peer: ", last_refusal_);
     }
     const auto late = std::ranges::find_if(peers_, &Peer::is_awaited);
     fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", late - peers_.begin(),

@@ -62,10 +62,10 @@ std::size_t Connection::read_socket(std::span<const iovec> places) {
   if (count < 0 && is_only_later(errno)) return 0;
   const std::string reason =
       is_silent_ && is_local_ ? "its process has ended"
-      : is_silent_            ? concat("it acknowledged no sent data for ",
-                                       kSilence / std::chrono::seconds(1), " s")
-      : count == 0            ? "it closed the connection"
-                              : concat("the connection broke (", std::strerror(errno), ")");
+      : is_silent_
+          ? concat("it acknowledged no sent data for ", kSilence / std::chrono::seconds(1), " s")
+      : count == 0 ? "it closed the connection"
+                   : concat("the connection broke (", std::strerror(errno), ")");
   tutti::fail(ErrorCode::kUnavailable, peer_, " disconnected: ", reason);
 }
 

@@ -325,8 +325,8 @@ std::string misfit_of(const Announcement& mine, int rank, const Announcement& th
   const std::string who = concat("rank ", rank), whose = concat("rank ", other);
   const std::string reason = refusal_of(mine.build, who, theirs.build, whose);
   if (!reason.empty() || fits_in_size) return reason;
-  return concat("group sizes differ: ", who, " has ", mine.group_size, " ranks, ", whose,
-                " has ", theirs.group_size,
+  return concat("group sizes differ: ", who, " has ", mine.group_size, " ranks, ", whose, " has ",
+                theirs.group_size,
                 "; give all ranks the same size, and each group its own key prefix");
 }
 

@@ -543,8 +543,8 @@ void require_own_gpus(const Group& group) {
   for (std::size_t r = 0; r < group.local_devices.size(); ++r) {
     if (group.local_devices[r].type == DeviceType::kGpu) continue;
     fail(ErrorCode::kInvalidArgument,
-         "nccl: works only on GPUs; expected a GPU for each replica, got ",
-         group.local_devices[r], " for replica ", r, "; use canonical or ring for CPUs");
+         "nccl: works only on GPUs; expected a GPU for each replica, got ", group.local_devices[r],
+         " for replica ", r, "; use canonical or ring for CPUs");
   }
   if (const auto shared = find_shared_gpu(group.local_devices)) {
     fail(ErrorCode::kInvalidArgument, "nccl: replicas ", shared->first, " (",

@@ -380,8 +380,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical")
-    return;  // others use messages between threads, as kSpread
+  if (name != "canonical") return;  // others use messages between threads, as kSpread
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

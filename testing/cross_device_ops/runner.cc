@@ -305,8 +305,7 @@ std::string check_mismatch(const Run& run) {
 std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;
-  const bool on_all =
-      !has_root(run.c.collective);  // otherwise some ranks may complete
+  const bool on_all = !has_root(run.c.collective);  // otherwise some ranks may complete
   auto outcomes = play(run, [&](int rank) {
     if (rank < last) return run.group.make_call(rank, problem);
     if (run.c.check == Check::kDeadline) return;
