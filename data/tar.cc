@@ -469,7 +469,7 @@ std::optional<TarEntry> TarReader::next() {
     TarEntry entry{extra.name.value_or(name_of(block)), header_, extra.size.value_or(stated)};
     extra = {};
     const bool is_file = type == '0' || type == '\0' || type == '7';
-    // Links and devices have no content, whatever their size field says.
+    // Links and devices have no content, whatever their size field contains.
     const bool has_none = type >= '1' && type <= '6';
     set_content(has_none ? 0 : entry.size);
     // Old programs wrote folders as files whose names end in "/".

@@ -27,7 +27,7 @@ struct GrpcOptions {
   TlsFiles tls = {};
   /// Limit of one message, in bytes.
   int most_bytes = 4 << 20;
-  /// Whether to send pings, which detect a silent host or link within 5 s and end the connection.
+  /// Enables pings, which detect a silent host or link within 5 s and end the connection.
   bool keeps_alive = false;
   /// Returns true if the server uses a UNIX-domain socket, as it does at loopback addresses without
   /// TLS files.

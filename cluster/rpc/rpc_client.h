@@ -23,7 +23,7 @@ class ClientStream;
 }  // namespace internal
 
 struct RpcClientOptions {
-  /// This task and the server. A `server` with an empty job stands for any task of this job.
+  /// This task and the server. A `server` with an empty job matches any task of this job.
   MemberTask self = {};
   MemberTask server = {"ps", 0, ""};
   std::uint64_t incarnation = 0;
