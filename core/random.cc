@@ -237,7 +237,8 @@ void internal::fill_random(std::span<std::byte> bytes) {
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
     if (count < 0 && errno != EINTR) {
       fail(ErrorCode::kUnavailable,
-           "the system provides no random numbers: ", std::generic_category().message(errno));
+           "getrandom: expected random bytes from the system, got error: ",
+           std::generic_category().message(errno));
     }
   }
 }

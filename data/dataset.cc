@@ -431,9 +431,10 @@ Dataset Dataset::repeat(std::int64_t count) const {
   return Dataset(std::make_shared<RepeatSource>(source_, count));
 }
 
-// Dataset::shuffle(). The buffer holds up to `buffer_size` elements. Each draw first fills it from
-// below, then takes a random element and moves the last one to its place. Draw d uses random number
-// d of the stream, so that the order is a pure function of seed, epoch and buffer size.
+// Dataset::shuffle(). The buffer holds up to `buffer_size` elements. Each draw first fills the
+// buffer from below, then takes a random element and moves the last element to its place. Draw d
+// uses random number d of the stream, so that the order is a pure function of seed, epoch and
+// buffer size.
 
 namespace {
 

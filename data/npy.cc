@@ -15,9 +15,9 @@
 #include "data/input_file.h"
 #include "tutti/core/logging.h"
 
-// A .npy file is "\x93NUMPY", major, minor, header length (2 bytes in version 1, else 4), the
-// header and the elements. The header is a Python dictionary such as {'descr': '<f4',
-// 'fortran_order': False, 'shape': (2, 3), } with spaces up to a newline.
+// A .npy file consists of "\x93NUMPY", major and minor version, header length (2 bytes in version
+// 1, else 4), the header and the elements. The header is a Python dictionary such as {'descr':
+// '<f4', 'fortran_order': False, 'shape': (2, 3), } with spaces up to a newline.
 
 namespace tutti {
 namespace {

@@ -262,7 +262,7 @@ struct Model::State {
     const char* method = nullptr;      // null if none runs
     internal::FitLoop* fit = nullptr;  // null in an evaluate() outside fit()
     bool stop_requested = false;       // ends fit after the current step and its epoch
-    bool is_interrupted = false;       // ends fit at once
+    bool is_interrupted = false;       // ends fit immediately
   };
 
   Strategy* strategy = nullptr;  // must outlive the model's use

@@ -304,7 +304,8 @@ void ControlSession::run() {
     }
     const std::vector<v1::JobEvent> events = stream->receive(next_heartbeat);
     const TimePoint time = now();
-    // A paused process could not receive messages meanwhile.
+    // Do not count a pause of this process, in which it could not receive messages, as silence of
+    // the server.
     if (time - last_round > 2 * every)
       last_heard_ = std::min(time, last_heard_ + (time - last_round));
     last_round = time;
@@ -585,7 +586,7 @@ void check(std::string_view key, std::string_view value = "") {
   internal::check_store_value("control store", key, value);
 }
 
-/// Returns the tasks that never joined or, if all did, those that were lost.
+/// Returns the tasks that never joined; if all tasks joined, returns the tasks that were lost.
 std::string missing_names(const std::vector<Member>& members) {
   std::vector<std::string> never, gone;
   for (const Member& member : members) {

@@ -46,7 +46,7 @@ struct Member {
 enum class VerdictKind : std::uint8_t {
   kDead = 1,          // its connection closed and was not replaced
   kStopped = 2,       // its process exists but is silent
-  kStuck = 3,         // alive, but missing in a collective in which others wait
+  kStuck = 3,         // alive, but other members wait for it in a collective
   kFailed = 4,        // it reported an error
   kLeft = 5,          // it left normally
   kJoined = 6,        // it joined, possibly as a restarted process

@@ -42,7 +42,7 @@ std::optional<Endpoint> parse_listen_address(const std::string& text);
 /// the system's reason and, if the port is taken, its owner (if visible).
 Listener listen_at(const Endpoint& endpoint);
 /// Throws kInvalidArgument "<where>: expected an address of this machine ..." if listening fails
-/// and waiting cannot help. A taken port does not throw, since it may become free.
+/// and waiting cannot help. Does not throw if the port is taken, because it may become free.
 void check_can_listen(const std::string& where, const Endpoint& endpoint);
 /// Listens at a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();

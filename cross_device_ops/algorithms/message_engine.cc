@@ -492,7 +492,7 @@ class MessageEngine final : public CollectiveEngine {
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
-  /// Prefers an abort, since an exited peer may be a consequence of it.
+  /// Prefers an abort, because an exited peer may be a consequence of it.
   std::optional<Error> failure_of_peer() override {
     std::optional<Error> failure;
     for (int peer = 0; peer < size(); ++peer) {

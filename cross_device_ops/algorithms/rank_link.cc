@@ -1,4 +1,4 @@
-// A rank of a group and its links to the others.
+// A rank of a group and its links to the other ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/rank_link.h"
 

@@ -91,7 +91,7 @@ class StallWatch {
   /// Returns "has waited 10.2 s in all_reduce(...) #3 at a.cc:7" or "is in no collective; its last
   /// one was ...".
   static std::string state_of(const CallRecorder& recorder);
-  /// Returns the states of all ranks but `own`: "rank 1 has waited ...; rank 2 does not answer".
+  /// Returns the states of all other ranks: "rank 1 has waited ...; rank 2 does not answer".
   static std::string states_of_others(CollectiveEngine& engine);
 
  private:

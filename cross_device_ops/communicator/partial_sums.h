@@ -16,7 +16,7 @@ namespace tutti::internal {
 
 /// Sums over replicas that are numbered over all ranks of a communicator in rank order. Before a
 /// sum, each rank adds its own replicas: to one *partial sum*, or to several if the canonical order
-/// needs more. Thread safety as Communicator.
+/// needs more. Has the thread safety of Communicator.
 class PartialSums {
  public:
   /// `counts`: number of replicas of each rank. The communicator must outlive this object.

@@ -24,8 +24,8 @@ struct ExitStatus {
   int signal = 0;  // 0: it exited with `code`
 
   bool success() const { return code == 0 && signal == 0; }
-  /// Returns true if a signal such as SIGKILL killed it, which an error of the process itself does
-  /// not cause.
+  /// Returns true if it was killed by a signal, such as SIGKILL, that an error of the process
+  /// itself does not cause.
   bool killed_from_outside() const;
   /// Returns the exit code that a shell reports: the code, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }

@@ -317,7 +317,7 @@ struct Supervisor {
   }
 
   /// Returns true if the cause may still be exiting. A process whose connections are closed, or
-  /// that has reported its failure, may exit later than those that fail because of it.
+  /// that has reported its failure, may exit later than processes that fail because of it.
   bool is_cause_still_ending() {
     const auto is_ending = [](const Slot& slot) {
       return slot.running && slot.process->is_ending();
