@@ -281,7 +281,7 @@ void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
-    if (peer) peer->abort(aborted);  // flush_aborts() writes what remains
+    if (peer) peer->abort(aborted);  // flush_aborts() writes more later
   }
   wake_waiters();
   flush_aborts();
