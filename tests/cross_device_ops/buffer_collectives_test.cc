@@ -1,5 +1,5 @@
-// Tests the public functions on plain buffers and tensors, the threads of one process, and packed
-// tensors.
+// Tests collectives of plain buffers and of tensors, the transport and store of one process's
+// threads, and tensor packing.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <atomic>
@@ -51,7 +51,7 @@ class Recorder final : public CrossDeviceOps {
   }
 };
 
-TEST(BufferCollectives, AreComposedOfAllReduceAndCopies) {
+TEST(BufferCollectives, DefaultImplementationsUseOnlyAllReduceAndCopies) {
   Recorder ops;
   std::vector<Floats> in = {{1, 2, 3}, {10, 20, 30}}, out = {{0, 0, 0}, {0, 0, 0}};
   ops.all_reduce(ReduceOp::kMean, buffers_of(in), buffers_of(out));
@@ -75,7 +75,7 @@ TEST(BufferCollectives, AreComposedOfAllReduceAndCopies) {
                                                  "SUM float32 x 1", "SUM float32 x 2"}));
 }
 
-TEST(BufferCollectives, MisalignedReductionsUseCopies) {
+TEST(BufferCollectives, MisalignedBuffersAreReducedInAlignedCopies) {
   Recorder ops;
   std::vector<std::byte> memory[2] = {std::vector<std::byte>(13), std::vector<std::byte>(13)};
   std::vector<ReplicaBuffer> buffers;
@@ -165,7 +165,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(TensorCommunication, CollectivesOfTensorsAndIndexedSlices) {
+TEST(TensorCommunication, CollectivesAcceptTensorsAndIndexedSlices) {
   expect_on_communicators(3, [&](Communicator& mine) {
     const int rank = mine.rank();
     const auto expect = [](bool holds, const char* what) {
@@ -207,7 +207,7 @@ TEST(TensorCommunication, InvalidCallOfOneRankFailsOnAllRanks) {
   });
 }
 
-TEST(TensorCommunication, DifferentShapesAreAMismatch) {
+TEST(TensorCommunication, DifferentShapesFailOnAllRanks) {
   const Communicators all = in_process_communicators(2);
   EXPECT_THAT(errors_of_ranks(2,
                               [&](int rank) {
@@ -300,20 +300,20 @@ std::vector<Tensor> floats_of_sizes(const std::vector<std::int64_t>& sizes) {
   return tensors;
 }
 
-TEST(TensorPacker, PackIsClosedAtByteLimit) {
-  const auto tensors = floats_of_sizes({1, 2, 3, 4});  // 4, 8, 12 and 16 bytes
+TEST(TensorPacker, StartsNewPackAtByteLimit) {
+  const auto tensors = floats_of_sizes({1, 2, 3, 4});  // of 4, 8, 12 and 16 bytes
   EXPECT_EQ(packed_tensors(tensors, 12), (Lists{{3}, {2}, {1, 0}}));
   EXPECT_EQ(packed_tensors(tensors, 13), (Lists{{3}, {2, 1}, {0}}));
   EXPECT_EQ(packed_tensors(tensors, 1000), (Lists{{3, 2, 1, 0}}));
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 2, 1}), 1), (Lists{{2}, {1}, {0}}));
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 2, 1}), 4), (Lists{{2}, {1}, {0}}));
-  const std::int64_t mebi = 1 << 18;  // floats in a MiB
+  const std::int64_t mebi = 1 << 18;  // number of floats in 1 MiB
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 2, 3}), 0), (Lists{{2, 1, 0}}));
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 3 * mebi, 1 * mebi, 5}), 0),
             (Lists{{3, 2, 1}, {0}}));
 }
 
-TEST(TensorPacker, PackHoldsOneDType) {
+TEST(TensorPacker, StartsNewPackForEachDType) {
   const std::vector<Tensor> tensors = {Tensor::zeros({2}, DType::kInt32), Tensor::zeros({1}),
                                        Tensor::zeros({3}, DType::kInt32), Tensor::zeros({4}),
                                        Tensor::zeros({1}, DType::kBool)};

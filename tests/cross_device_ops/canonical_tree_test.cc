@@ -1,5 +1,5 @@
-// Tests the canonical tree against a literal implementation of its definition, and sparse sums that
-// use it.
+// Compares the canonical tree with a literal implementation of its definition, and tests sparse
+// sums that use the tree.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -50,7 +50,7 @@ TEST(CanonicalTree, AddsNeighborsForAnyBlockSize) {
 }
 
 TEST(CanonicalTree, ResultDiffersFromSequentialSum) {
-  // The test above proves something only if a sum from left to right has other bits.
+  // Shows that the test above can fail: a sum from left to right has other bits.
   const auto inputs = random_inputs<float>(8, 100);
   const auto sums = tree_sums(inputs);
   int different = 0;
@@ -103,7 +103,7 @@ TEST(CanonicalTree, MeanDividesByTheNumberOfValues) {
   const std::vector<Tensor> integers = {Tensor::from<std::int64_t>({2}, {1, 1 << 25}),
                                         Tensor::from<std::int64_t>({2}, {2, 1})};
   const Tensor mean = reduce_tensors_along_tree(ReduceOp::kMean, integers, {});
-  EXPECT_EQ(mean.dtype(), DType::kFloat32);  // true division
+  EXPECT_EQ(mean.dtype(), DType::kFloat32);  // integers are divided without truncation
   expect_tensor(mean, {2}, {1.5, 16777216.0});
   // The sum, 180,000, exceeds float16's maximum of 65,504.
   const std::vector<Tensor> halves(3, Tensor::full({2}, 60000, DType::kFloat16));
@@ -137,7 +137,7 @@ TEST(CanonicalNodes, AreLargestCompleteSubtrees) {
   EXPECT_EQ(node_pairs(0, 3, 6), (Pairs{{0, 2}, {2, 1}}));
   EXPECT_EQ(node_pairs(3, 3, 6), (Pairs{{3, 1}, {4, 2}}));
   EXPECT_EQ(node_pairs(1, 6, 8), (Pairs{{1, 1}, {2, 2}, {4, 2}, {6, 1}}));
-  // At the right edge, 4 and 5 form a whole subtree of six replicas, but only half of one of eight.
+  // In the last two cases, replica 4 is the last of five, so it is a complete subtree by itself.
   EXPECT_EQ(node_pairs(4, 1, 5), (Pairs{{4, 1}}));
   EXPECT_EQ(node_pairs(2, 3, 5), (Pairs{{2, 2}, {4, 1}}));
   EXPECT_THROW(canonical_nodes(3, 2, 4), Error);
@@ -145,7 +145,8 @@ TEST(CanonicalNodes, AreLargestCompleteSubtrees) {
   EXPECT_THROW(canonical_nodes(0, 0, 4), Error);
 }
 
-// Every partition of V replicas into three consecutive workers gives the bits of one process.
+// Each process reduces one of three consecutive ranges of replicas; the result has the bits that
+// one process computes.
 TEST(CanonicalNodes, CombineBitIdenticallyToWholeTree) {
   constexpr std::size_t kCount = 9001;  // several blocks and a partial one
   for (int replicas = 1; replicas <= 9; ++replicas) {
@@ -176,7 +177,7 @@ TEST(CanonicalNodes, CombineBitIdenticallyToWholeTree) {
                             reinterpret_cast<std::byte*>(partials[n].data()), kCount);
           partial_inputs.push_back(reinterpret_cast<const std::byte*>(partials[n].data()));
         }
-        // Combines in place, in the last part.
+        // The output is the last of the inputs.
         combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, partial_inputs,
                       reinterpret_cast<std::byte*>(partials.back().data()), kCount);
         ASSERT_EQ(partials.back(), expected)
@@ -239,7 +240,8 @@ TEST(Combine, PreservesOperandOrderOfZerosAndPropagatesNaN) {
             reinterpret_cast<const std::byte*>(&b), reinterpret_cast<std::byte*>(&out), 1);
     return out;
   };
-  EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));  // equal: the left one wins
+  // the operands are equal: the left one wins
+  EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));
   EXPECT_TRUE(std::signbit(result(ReduceOp::kMax, minus, zero)));
   for (const ReduceOp op : kEveryOp) {
     EXPECT_TRUE(std::isnan(result(op, nan, 1.0f))) << op;
@@ -302,7 +304,8 @@ void expect_bits_of_the_dense_sum(std::size_t replicas, const Shape& dense_shape
   std::vector<IndexedSlices> slices;
   std::vector<Tensor> dense;
   for (std::size_t r = 0; r < replicas; ++r) {
-    const auto rows = static_cast<std::int64_t>(r % 3 == 1 ? 0 : 20 + r);  // some have no rows
+    // some replicas have no rows
+    const auto rows = static_cast<std::int64_t>(r % 3 == 1 ? 0 : 20 + r);
     slices.push_back(random_slices<T>(r + 1, rows, dense_shape));
     dense.push_back(slices.back().to_dense());
   }
@@ -320,7 +323,8 @@ TEST(SparseSum, MatchesDenseSumAndAddsDuplicatesInOrder) {
     expect_bits_of_the_dense_sum<double>(replicas, {50, 2, 2});
     expect_bits_of_the_dense_sum<float>(replicas, {7});
   }
-  // 1e8 + 1 - 1e8 is 0 from left to right in float, and 1 if the large values meet first.
+  // In float, 1e8 + 1 - 1e8 is 0 if added from left to right, and 1 if the large values are added
+  // first.
   const IndexedSlices first = rows_of({1e8f, 1.0f, -1e8f}, {2, 2, 2}, {4, 1});
   const IndexedSlices second = rows_of({5.0f, 7.0f}, {0, 2}, {4, 1});
   const std::vector<IndexedSlices> both = {first, second};
@@ -328,7 +332,7 @@ TEST(SparseSum, MatchesDenseSumAndAddsDuplicatesInOrder) {
   expect_rows(sum, {5.0, 7.0}, {0, 2});
 }
 
-TEST(SparseSum, AcceptsEmptyRowsAndRefusesDifferentShapes) {
+TEST(SparseSum, AcceptsSlicesWithoutRowsAndRefusesDifferentShapes) {
   const std::vector<IndexedSlices> empty = {rows_of({}, {}, {4, 2}), rows_of({}, {}, {4, 2})};
   const Gradient sum = sum_slices_canonically(empty, {});
   expect_rows(sum, {}, {});

@@ -22,7 +22,7 @@ using testing::expect_error;
 using testing::expect_same_bits;
 using testing::expect_tensor;
 
-/// The operations of every build; other tests may have registered more.
+/// Names of the operations in every build; other tests may register more.
 inline const std::vector<std::string> kBuiltinOps = {"canonical", "hierarchical_copy",
                                                      "reduction_to_one_device", "ring"};
 
@@ -81,8 +81,8 @@ inline Device device_of_value(const Gradient& gradient) {
   return gradient.is_slices() ? gradient.slices().values.device() : gradient.dense().device();
 }
 
-/// Sums the values of replicas elementwise: "in each round neighbour 2i+1 is added to 2i, an odd
-/// last one passes up".
+/// Sums the values of replicas elementwise. In each round, value 2i+1 is added to value 2i; an odd
+/// last value enters the next round unchanged.
 template <class T>
 std::vector<T> tree_sums(std::vector<std::vector<T>> values) {
   while (values.size() > 1) {
@@ -103,7 +103,8 @@ inline Communicator& of(const Communicators& all, int rank) {
   return *all[static_cast<std::size_t>(rank)];
 }
 
-/// Runs body(communicator) on a thread per rank of an in-process group; returns the error of each.
+/// Runs body(communicator) on one thread per rank of an in-process group; returns each rank's
+/// error.
 template <class Body>
 std::vector<std::string> errors_of_communicators(int size, const CommunicatorOptions& options,
                                                  const Body& body) {

@@ -1,4 +1,4 @@
-// Tests the exchange between ranks: headers of calls, and values relayed by rank 0.
+// Tests headers of collective calls, and values that rank 0 relays between ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_header.h"
 
@@ -60,7 +60,7 @@ TEST(CollectiveHeader, RoundTripsAsLittleEndianBytes) {
   EXPECT_EQ(static_cast<int>(bytes[4]), 17);  // the sequence number's lowest byte
 }
 
-TEST(CollectiveHeader, EveryComparedFieldChangesFingerprint) {
+TEST(CollectiveHeader, FingerprintDependsOnEveryComparedField) {
   const CollectiveHeader first = sample();
   const auto changed = [&](auto change) {
     CollectiveHeader other = first;
@@ -96,7 +96,7 @@ TEST(CollectiveHeader, FingerprintIgnoresRankAndCallSite) {
   EXPECT_EQ(other.difference(sample()), std::nullopt);
 }
 
-TEST(CollectiveHeader, MismatchNamesLowerRankFirst) {
+TEST(CollectiveHeader, MismatchErrorNamesLowerRankFirst) {
   CollectiveHeader other = sample();
   other.rank = 0;
   other.count = 12;
@@ -117,7 +117,7 @@ TEST(CollectiveHeader, RefusalDescribesReason) {
             "root from 0 to 2, got 7");
   EXPECT_EQ(got.difference(sample()), Mismatch::kArguments);
   EXPECT_NE(got.fingerprint(), sample().fingerprint());
-  EXPECT_EQ(got.difference(refused), std::nullopt);  // equal
+  EXPECT_EQ(got.difference(refused), std::nullopt);  // no difference
   EXPECT_EQ(got.fingerprint(), refused.fingerprint());
   CollectiveHeader later = refused;
   ++later.sequence;
@@ -132,7 +132,8 @@ TEST(CollectiveHeader, CorruptedBytesAreRefused) {
   auto bytes = good;
   bytes[0] = std::byte{0};
   EXPECT_THAT(data_loss_of(bytes), HasSubstr("another version"));
-  for (const std::size_t place : {72u, 73u, 74u, 75u}) {  // collective, op, dtype, refused
+  // offsets of collective, op, dtype and `refused`
+  for (const std::size_t place : {72u, 73u, 74u, 75u}) {
     bytes = good;
     bytes[place] = std::byte{200};
     EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such")) << place;

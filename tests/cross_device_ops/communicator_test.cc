@@ -1,4 +1,4 @@
-// Tests collectives of ranks on plain memory: sums, order, deadlines, aborts, mismatched calls.
+// Tests collectives on plain memory: sums, order, deadlines, aborts, and mismatched calls of ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -57,7 +57,7 @@ TEST_P(CommunicatorSizes, AllReduceAddsAlongTreeOnEveryRank) {
   });
 }
 
-TEST_P(CommunicatorSizes, ListIsReducedAsOneBuffer) {
+TEST_P(CommunicatorSizes, ListOfBuffersIsReducedAsOneBuffer) {
   const int size = GetParam();
   const std::vector<float> expected = tree_sum(size, 700);
   expect_on_communicators(size, [&](Communicator& mine) {
@@ -82,7 +82,7 @@ TEST(Communicator, InProcessRanksMayUseAnyAlgorithm) {
   EXPECT_THROW(in_process_communicators(2, {.algorithm = "no_such"}), Error);
 }
 
-TEST(Communicator, EveryAlgorithmReducesListsAsOneBuffer) {
+TEST(Communicator, EveryAlgorithmReducesListOfBuffersAsOneBuffer) {
   for (const std::string& name : internal::message_algorithms()) {
     SCOPED_TRACE(name);
     expect_on_communicators(3, {.algorithm = name}, [&](Communicator& mine) {
@@ -103,8 +103,8 @@ TEST(Communicator, EveryAlgorithmReducesListsAsOneBuffer) {
   }
 }
 
-TEST(Communicator, ListLongerThanSlotIsReduced) {
-  constexpr std::size_t kBuffers = 700, kCount = 33;  // more than a rank's slot lists
+TEST(Communicator, ReducesListOfMoreBuffersThanSlotHolds) {
+  constexpr std::size_t kBuffers = 700, kCount = 33;  // more buffers than a rank's slot can list
   expect_on_communicators(3, {}, [](Communicator& mine) {
     std::vector<std::vector<float>> buffers(kBuffers);
     std::vector<Elements> list;
@@ -187,7 +187,7 @@ TEST(Communicator, ContradictoryGroupsFailOnAllRanks) {
                                  HasSubstr("0, 1, 2"))));
 }
 
-TEST(Communicator, InvalidArgumentsOfAllRanksKeepTheGroupUsable) {
+TEST(Communicator, ArgumentsInvalidOnAllRanksKeepGroupUsable) {
   const Communicators all = in_process_communicators(2);
   const auto refused = [&](const std::string& expected, const auto& call) {
     const auto errors = errors_of_ranks(2, [&](int rank) {
@@ -272,7 +272,8 @@ TEST(Communicator, StalledCallLogsMissingRanksAndTheirState) {
                                "all_reduce(SUM, float32 x 4, 'before')"));
 }
 
-// Each rank calls `calls` with its own arguments; all must get an error with `kind`.
+// Calls `calls` on each rank, with other arguments on rank 1. Expects an error of kind `kind` on
+// all ranks.
 template <class Calls>
 void expect_mismatch(const std::string& kind, const Calls& calls) {
   for (const int size : {2, 3, 5}) {
@@ -285,7 +286,7 @@ void expect_mismatch(const std::string& kind, const Calls& calls) {
                                    HasSubstr("rank 0 calls"), HasSubstr("rank 1 calls"),
                                    HasSubstr("communicator_test.cc:"))))
         << kind;
-    // Every later call fails with the reason.
+    // All later calls fail with the same reason.
     const auto later = errors_of_ranks(size, [&](int rank) { of(all, rank).barrier(); });
     EXPECT_THAT(later, Each(HasSubstr("collective mismatch (" + kind + ")"))) << kind;
   }
@@ -327,9 +328,9 @@ TEST(CommunicatorMismatch, ErrorOnEveryRankNamesBothCalls) {
   });
 }
 
-/// Call that is invalid on one rank, whatever the others do.
+/// Call that is invalid on one rank, regardless of the calls of the other ranks.
 struct WrongCall {
-  const char* reason;  // as reported to the other ranks
+  const char* reason;  // as the other ranks report it
   void (*call)(Communicator& own, bool wrong, Floats a, Floats b);
 };
 
@@ -340,7 +341,7 @@ const WrongCall kWrongCalls[] = {
      [](Communicator& c, bool wrong, Floats a, Floats b) {
        c.reduce(ReduceOp::kSum, a, b, wrong ? -1 : 0, {.name = "kernel"});
      }},
-    // The calls differ only in their memory.
+    // Both calls have equal headers: only their memory differs.
     {"input and output overlap; expected the same memory where the call can work in place",
      [](Communicator& c, bool wrong, Floats a, Floats b) {
        c.all_reduce(ReduceOp::kSum, a.first(6), wrong ? a.subspan(3, 6) : b.first(6));
@@ -398,7 +399,7 @@ TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAllRanks) {
                                    HasSubstr("rank 1 calls"), HasSubstr("which it refuses: "),
                                    HasSubstr(wrong.reason), HasSubstr("communicator_test.cc:"));
         EXPECT_THAT(errors, Each(is_told)) << algorithm;
-        // Every later call fails with the reason.
+        // All later calls fail with the same reason.
         const auto later = errors_of_ranks(size, [&](int rank) { of(all, rank).barrier(); });
         EXPECT_THAT(later, Each(is_told)) << algorithm;
       }
@@ -406,7 +407,7 @@ TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAllRanks) {
   }
 }
 
-TEST(CommunicatorMismatch, ArgumentsInvalidOnAllRanksKeepTheGroupUsable) {
+TEST(CommunicatorMismatch, EveryAlgorithmKeepsGroupUsableAfterArgumentsInvalidOnAllRanks) {
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
       const auto errors =
@@ -454,7 +455,7 @@ TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAllRanks) {
   }
 }
 
-TEST(CommunicatorMismatch, RefusalByCallerReachesAllRanks) {
+TEST(CommunicatorMismatch, CallRefusedByCallerFailsOnAllRanks) {
   auto errors = errors_of_communicators(3, [&](Communicator& mine) {
     std::vector<float> a(12);
     if (mine.rank() != 1) return mine.all_reduce(ReduceOp::kSum, std::span(a));
@@ -467,11 +468,11 @@ TEST(CommunicatorMismatch, RefusalByCallerReachesAllRanks) {
                                  HasSubstr("which it refuses: no numbers left; xxx"))));
 }
 
-/// Call that one rank makes while the others make another one; 4 floats per rank.
+/// Call that some ranks make while the remaining ranks make another one; 4 floats per rank.
 struct Plain {
   const char* name;
   void (*call)(Communicator& own, Floats a, Floats b);
-  bool is_of_last = false;  // the last rank is the root; redundant for two ranks
+  bool is_of_last = false;  // the last rank is the root; with two ranks equal to the case of rank 1
 };
 const Plain kPlain[] = {
     {"all_reduce", [](Communicator& c, Floats a,
@@ -491,8 +492,9 @@ const Plain kPlain[] = {
     {"barrier", [](Communicator& c, Floats, Floats) { c.barrier(); }},
 };
 
-/// The messages of both calls have the same lengths, so only the headers can reveal the mismatch; a
-/// wrong result is worse than a wait. `who` has a bit for each rank that calls `one`.
+/// Expects an error on each rank when some call `one` and the remaining ones call `other`. Both
+/// calls have messages of the same lengths, so only the headers reveal the mismatch. `who` has a
+/// bit for each rank that calls `one`.
 void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
                       const Plain& other) {
   const auto errors =
@@ -510,7 +512,7 @@ class MixedCalls : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MixedCalls, FailOnEveryRank) {
   for (const int size : {2, 3, 4, 5}) {
-    for (unsigned who = 1; who < (1u << size) - 1; who += 2) {  // rank 0 and some others
+    for (unsigned who = 1; who < (1u << size) - 1; who += 2) {  // rank 0 and some other ranks
       for (const Plain& one : kPlain) {
         for (const Plain& other : kPlain) {
           const bool has_last = one.is_of_last || other.is_of_last;
@@ -525,7 +527,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, MixedCalls,
                          ::testing::Values("canonical", "ring", "hierarchical_copy"),
                          [](const auto& param) { return std::string(param.param); });
 
-TEST(CommunicatorMismatch, ErrorNamesSwappedOrderOfKnownCalls) {
+TEST(CommunicatorMismatch, ErrorReportsSwappedOrderOfRepeatedCalls) {
   const auto errors = errors_of_communicators(2, [&](Communicator& mine) {
     std::vector<float> a(4);
     for (int step = 0; step < 3; ++step) {

@@ -1,4 +1,4 @@
-// Helpers for tests of message engines: ranks as threads, calls, bytes sent by a schedule.
+// Helpers for tests of message engines: ranks as threads, calls, and the traffic of a schedule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -73,7 +73,7 @@ class TypedBytes {
       if constexpr (Half<T>) {
         element = T(static_cast<float>(value));
       } else if constexpr (std::is_same_v<T, std::uint8_t>) {
-        element = static_cast<T>(static_cast<int>(value));  // negative ones wrap
+        element = static_cast<T>(static_cast<int>(value));  // negative values wrap
       } else {
         element = static_cast<T>(value);
       }
@@ -98,7 +98,7 @@ class TypedBytes {
   std::vector<std::byte> bytes_;
 };
 
-/// Call with its header, as the communicator builds it.
+/// Arguments and header of a call, built as the communicator builds them.
 struct TestCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
@@ -145,8 +145,8 @@ inline TestCall all_reduce_call(TypedBytes& data, ReduceOp op = ReduceOp::kSum) 
           .outputs = {data.elements()}};
 }
 
-/// Messages and elements that a schedule sends. MessageRun adds a header per call
-/// (kEncodedHeaderBytes), in a message of its own unless begins_with_send().
+/// Messages and elements that a schedule sends. MessageRun adds one header of kEncodedHeaderBytes
+/// per call. The header is a separate message unless begins_with_send().
 struct Traffic {
   std::size_t messages = 0;
   std::size_t elements = 0;

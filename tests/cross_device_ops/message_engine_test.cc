@@ -1,5 +1,5 @@
-// Tests collectives over messages between threads: bits, segments, bytes sent, mismatches, missing
-// ranks.
+// Tests collectives that exchange messages between threads: result bits, segments, bytes sent,
+// mismatches, missing ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/engine_helpers.h"
@@ -48,7 +48,7 @@ TEST(MessageEngine, LargeBuffersAreSentInSegments) {
   }
 }
 
-TEST(MessageEngine, InPlaceAllGatherWithMoreRanksThanPostedReceives) {
+TEST(MessageEngine, AllGatherWorksInPlaceWithMoreRanksThanPostedReceives) {
   for (const std::string& name : message_algorithms()) {
     with_engines(name, 16, [&](CollectiveEngine& engine) {
       TypedBytes all(DType::kInt32, 160);
@@ -66,8 +66,8 @@ TEST(MessageEngine, InPlaceAllGatherWithMoreRanksThanPostedReceives) {
   }
 }
 
-/// Widely different magnitudes and signed zeros, so that another order of operands changes the
-/// bits.
+/// Values of widely different magnitudes and signed zeros, so that another order of operands
+/// changes the bits.
 const std::vector<std::vector<double>>& wild_values() {
   static const auto values = [] {
     std::vector<std::vector<double>> all(11, std::vector<double>(20'011));
@@ -148,7 +148,7 @@ TEST(MessageEngine, RingMatchesLocalRingBitwise) {
   });
 }
 
-TEST(MessageEngine, SendsScheduledMessagesAndOneHeader) {
+TEST(MessageEngine, SendsScheduledMessagesPlusOneHeader) {
   for (const internal::Algorithm& algorithm : internal::algorithms()) {
     for (const int size : {1, 2, 3, 6, 8}) {
       const Transports transports = in_process_transports(size);
@@ -226,7 +226,8 @@ TEST(MessageEngine, ReportsNameAndSupportedReductions) {
                "canonical, ring, hierarchical_copy");
 }
 
-/// Every rank makes `call` except `wrong`, whose call differs in `kind`.
+/// Runs a collective on one rank. If `wrong`, this rank's call differs from those of the other
+/// ranks in the property that `kind` names.
 void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective collective, bool wrong) {
   TypedBytes input(DType::kFloat32, 300), output(DType::kFloat32, 300);
   TypedBytes longer(DType::kFloat32, 301), wider(DType::kFloat64, 300);
@@ -299,7 +300,7 @@ TEST(MessageEngine, EveryCollectiveDetectsDifferentOperationOrName) {
     const auto collective = static_cast<Collective>(number);
     if (collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
         collective == Collective::kAllToAll) {
-      continue;  // need counts; tested below
+      continue;  // these need counts; the next test covers them
     }
     for (const Mismatch kind : {Mismatch::kOperation, Mismatch::kName}) {
       for (int wrong = 0; wrong < kSize; ++wrong) {
@@ -318,7 +319,7 @@ TEST(MessageEngine, EveryCollectiveDetectsDifferentOperationOrName) {
   }
 }
 
-TEST(MessageEngine, DifferentChunkLengthsAreAMismatchOnAllRanks) {
+TEST(MessageEngine, DifferentChunkLengthsFailOnAllRanks) {
   for (const int size : {2, 3, 5}) {
     const auto n = static_cast<std::size_t>(size);
     for (int wrong = 0; wrong < size; ++wrong) {
@@ -331,14 +332,14 @@ TEST(MessageEngine, DifferentChunkLengthsAreAMismatchOnAllRanks) {
           TestCall call{.collective = collective, .dtype = DType::kInt32, .count = 10 * n};
           call.counts.assign(n, 10);
           call.receive_counts.assign(n, 10);
-          if (rank == wrong) call.counts[n / 2] = 11;  // all_to_all: sends one element too many
+          if (rank == wrong) call.counts[n / 2] = 11;  // in all_to_all, sends one element too many
           call.inputs = {all.input()};
           call.outputs = {out.elements()};
           CollectiveHeader header = call.header(rank, 0);
           if (collective != Collective::kAllToAll) {
             header.count += rank == wrong ? 1 : 0;
           } else if (rank == wrong && n / 2 == static_cast<std::size_t>(rank)) {
-            call.receive_counts[n / 2] = 11;  // a rank's part for itself cannot mismatch
+            call.receive_counts[n / 2] = 11;  // a rank's chunk for itself always matches
           }
           engine->run(call.call(), header, late());
         });
@@ -380,12 +381,12 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
   const std::string wanted = concat(" before the deadline; rank ", group.missing, " did not join");
   EXPECT_NE(first.find(wanted), std::string::npos)
       << group.name << " rank " << rank << ": " << first;
-  EXPECT_EQ(message_of(1, late()), first);  // the group stays closed
+  EXPECT_EQ(message_of(1, late()), first);  // the group remains unusable
 }
 
 TEST(MessageEngine, TimeoutOnAllRanksNamesMissingRank) {
   std::vector<LonelyGroup> groups;
-  std::vector<std::pair<std::size_t, int>> ranks;  // (index of the group, rank)
+  std::vector<std::pair<std::size_t, int>> ranks;  // pairs of group index and rank
   for (const std::string& name : message_algorithms()) {
     for (const auto& [size, missing] : {std::pair{2, 1}, {3, 0}, {5, 2}, {5, 3}}) {
       for (int r = 0; r < size; ++r) {
@@ -394,7 +395,7 @@ TEST(MessageEngine, TimeoutOnAllRanksNamesMissingRank) {
       groups.push_back({name, size, missing, in_process_transports(size)});
     }
   }
-  // The groups run concurrently, because they mostly wait.
+  // The groups run concurrently to save time: they mostly wait.
   expect_no_errors(on_ranks(static_cast<int>(ranks.size()), [&](int i) {
     const auto& [group, rank] = ranks[static_cast<std::size_t>(i)];
     expect_missing_is_named(groups[group], rank);
@@ -408,7 +409,7 @@ TEST(MessageEngine, BusyRankAnswersQueriesAndIsReported) {
         message_engine(transports[static_cast<std::size_t>(rank)], "hierarchical_copy");
     TypedBytes data(DType::kFloat32, 100);
     if (rank != 1) return all_reduce_call(data).run(*engine, 0, in(std::chrono::seconds(1)));
-    // Does what a communicator's thread does while its main thread computes.
+    // Rank 1 acts like a communicator's thread while the main thread computes.
     for (int i = 0; i < 200; ++i) {
       engine->answer_state_queries([] { return std::string("is in no collective"); });
       Clock::system().sleep_for(std::chrono::milliseconds(10));
@@ -425,7 +426,7 @@ TEST(MessageEngine, BusyRankAnswersQueriesAndIsReported) {
 TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
   const Transports transports = in_process_transports(4);
   Event asked;
-  expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 does not answer
+  expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 never answers
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "ring");
     if (rank > 0) {
       while (!asked.wait_until(in(std::chrono::milliseconds(5)))) {
@@ -434,7 +435,8 @@ TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
       return;
     }
     std::vector<std::vector<std::string>> answers;
-    for (int i = 0; i < 2; ++i) {  // twice: answers to one request must not reach the next
+    // repeats: answers to the first request must not reach the second
+    for (int i = 0; i < 2; ++i) {
       answers.push_back(engine->states_of_ranks(in(std::chrono::seconds(1))));
     }
     asked.set();

@@ -1,5 +1,5 @@
-// Tests communicators over an operation that spans processes: headers by messages, data by the
-// operation.
+// Tests communicators whose cross-device operation spans processes: headers travel as messages, and
+// the operation moves the data.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Floats iota(std::size_t count, int first) {
   return values;
 }
 
-/// Runs body(communicator) on a thread per rank; the threads share only a store.
+/// Runs body(communicator) on a thread per rank; the threads share only a key-value store.
 void run_ranks(int size, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& body) {
   const auto store = std::make_shared<InProcessStore>();
@@ -63,7 +63,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.all_reduce(ReduceOp::kSum, list);
   EXPECT_EQ(small[0], static_cast<float>(size));
   EXPECT_EQ(large, Floats(1000, static_cast<float>(2 * size)));
-  // A dtype and operation that the plugin does not support.
+  // The plugin supports neither this dtype nor this operation.
   std::vector<double> doubles(3, me);
   ranks.all_reduce(ReduceOp::kMax, std::span(doubles));
   EXPECT_EQ(doubles, std::vector<double>(3, size - 1));
@@ -84,7 +84,7 @@ void expect_all_collectives(Communicator& ranks) {
   Floats expected(3, 0);
   for (int r = 1; r < size; ++r) expected.push_back(static_cast<float>(r));
   EXPECT_EQ(all, expected);
-  // One rank contributes nothing, and the memory is unaligned.
+  // Rank 0 contributes nothing, and the output is unaligned.
   std::vector<std::size_t> few(n, 1);
   few[0] = 0;
   std::vector<std::byte> raw(4 * n + 1);
@@ -108,7 +108,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.barrier();
 }
 
-TEST(OpsEngine, FullAndMinimalOperationsProvideAllCollectives) {
+TEST(OpsEngine, AllCollectivesWorkOverFullAndMinimalOperations) {
   for (const char* kind : {"store", "store_all_reduce"}) {
     const std::string name = plugin(kind);
     for (const int size : {1, 2, 3}) {
@@ -134,7 +134,7 @@ TEST(OpsEngine, AbortOfOneRankEndsOperationOfAllRanks) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
-    // Rank 0 aborts once the others have their first sum; they may already be in the second.
+    // Rank 0 aborts after all ranks have their first sum; they may already be in the second call.
     expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] {
       ranks.barrier();
       if (ranks.rank() == 0) ranks.abort(Error(ErrorCode::kInternal, "the disk is full"));
@@ -143,7 +143,7 @@ TEST(OpsEngine, AbortOfOneRankEndsOperationOfAllRanks) {
   });
 }
 
-TEST(OpsEngine, EachSubgroupHasOwnOperation) {
+TEST(OpsEngine, EachSubgroupHasItsOwnOperation) {
   run_ranks(4, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     const int first = ranks.rank() / 2 * 2;
     const std::vector<int> members{first, first + 1};
@@ -185,7 +185,7 @@ class MessageSum final : public CrossDeviceOps {
  public:
   struct Seen {
     Mutex mutex;
-    std::vector<std::pair<std::uint64_t, std::string>> buffers;  // of rank 0
+    std::vector<std::pair<std::uint64_t, std::string>> buffers;  // recorded on rank 0
   };
 
   MessageSum(const Group& group, Seen& seen) : transport_(group.transport), seen_(seen) {
@@ -207,7 +207,8 @@ class MessageSum final : public CrossDeviceOps {
       MutexLock lock(seen_.mutex);
       seen_.buffers.emplace_back(own.id, own.name);
     }
-    // These tags equal those of the headers, but belong to the operation's own messages.
+    // The headers' messages use the same tags, but must not be confused with the operation's
+    // messages.
     constexpr std::uint64_t kTag = 0;
     const auto ranks = static_cast<std::size_t>(transport_->size());
     std::vector<Floats> values(ranks, Floats(own.count));
@@ -283,7 +284,7 @@ TEST(OpsEngine, AbortEndsMessageWaitOfOperation) {
   });
 }
 
-TEST(OpsEngine, BuffersCarryIdAndNameOfCall) {
+TEST(OpsEngine, BuffersHaveIdAndNameOfCall) {
   MessageSum::Seen& seen = message_sum();
   run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     Floats values(5, 1);

@@ -1,4 +1,4 @@
-// Tests reductions and concatenations of values of replicas, and the errors of operations.
+// Tests reductions, gathers and broadcasts of per-replica values, and the errors of operations.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cmath>
@@ -41,7 +41,7 @@ std::vector<std::vector<Device>> destinations_of(int num_replicas) {
   return {cpus(num_replicas), {cpu(9)}, {Device::parse("cpu:7")}};
 }
 
-TEST_P(CrossDeviceOpsTest, ReduceMeanAndSum) {
+TEST_P(CrossDeviceOpsTest, ReducesToMeanAndSum) {
   for (const int replicas : {1, 2, 4}) {
     const auto ops = make(replicas);
     std::vector<double> values;
@@ -88,7 +88,7 @@ PerReplica<Gradient> slices_of_cdo_05() {
   return sparse({rows_of({1, 2}, {1}, {5, 2}), rows_of({3, 4, 5, 6}, {1, 3}, {5, 2})});
 }
 
-TEST_P(CrossDeviceOpsTest, SumAndMeanOfSparseRows) {
+TEST_P(CrossDeviceOpsTest, ReducesSparseRowsToSumAndMean) {
   const Gradient sum = make(2)->reduce(ReduceOp::kSum, slices_of_cdo_05(), cpu(3));
   expect_rows(sum, {1, 2, 3, 4, 5, 6}, {1, 1, 3});
   EXPECT_EQ(device_of_value(sum), cpu(3));
@@ -99,7 +99,7 @@ TEST_P(CrossDeviceOpsTest, SumAndMeanOfSparseRows) {
   expect_tensor(mean.to_dense(), {5, 2}, {0, 0, 2, 3, 0, 0, 2.5, 3, 0, 0});
 }
 
-TEST_P(CrossDeviceOpsTest, BatchReduceOfOneSparseValue) {
+TEST_P(CrossDeviceOpsTest, BatchReduceAcceptsSingleSparseValue) {
   const std::vector<ReduceTask> tasks = {{slices_of_cdo_05(), {cpu(0), cpu(1)}}};
   const auto sums = make(2)->batch_reduce(ReduceOp::kSum, tasks);
   const auto means = make(2)->batch_reduce(ReduceOp::kMean, tasks);
@@ -121,7 +121,7 @@ TEST_P(CrossDeviceOpsTest, SparseRowsAreConcatenatedInReplicaOrder) {
               {0, 1, 1, 2, 7, 8, 3, 2});
 }
 
-TEST_P(CrossDeviceOpsTest, BatchAllReduceOfDenseScalars) {
+TEST_P(CrossDeviceOpsTest, BatchAllReduceSumsDenseScalars) {
   const std::vector<double> odd{1, 3, 5, 7}, even{2, 4, 6, 8};
   for (const int size : {1, 2, 4}) {
     const std::vector<PerReplica<Gradient>> batch = {scalars({odd.begin(), odd.begin() + size}),
@@ -135,7 +135,7 @@ TEST_P(CrossDeviceOpsTest, BatchAllReduceOfDenseScalars) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, DenseAndSparseBatchPreservesOrder) {
+TEST_P(CrossDeviceOpsTest, BatchOfDenseAndSparseValuesPreservesOrder) {
   const PerReplica<Gradient> sparse_a =
       sparse({rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({5, 6}, {1, 2}, {10, 1})});
   const PerReplica<Gradient> sparse_b =
@@ -154,7 +154,7 @@ TEST_P(CrossDeviceOpsTest, DenseAndSparseBatchPreservesOrder) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, AllReduceOfSparseRows) {
+TEST_P(CrossDeviceOpsTest, AllReduceSumsSparseRows) {
   const IndexedSlices one = rows_of({1}, {0}, {5, 1});
   const IndexedSlices three = rows_of({3}, {2}, {5, 1});
   for (const int group : {1, 2, 4}) {
@@ -205,7 +205,7 @@ TEST_P(CrossDeviceOpsTest, AllReducePreservesInputsAndDevices) {
   EXPECT_EQ(sum[1].device(), cpu(2));
 }
 
-TEST_P(CrossDeviceOpsTest, BatchOfMixedTypesAndEmptyTensors) {
+TEST_P(CrossDeviceOpsTest, BatchMayMixTypesAndEmptyTensors) {
   const auto pair = [](const Tensor& a, const Tensor& b) {
     return PerReplica<Gradient>({Gradient(a), Gradient(b)});
   };
@@ -225,7 +225,7 @@ TEST_P(CrossDeviceOpsTest, BatchOfMixedTypesAndEmptyTensors) {
   EXPECT_EQ(sums[4][0].dense().dtype(), DType::kInt64);
 }
 
-TEST(CrossDeviceOps, CpuDefaultIsCanonicalAndDeterminismIsReported) {
+TEST(CrossDeviceOps, CanonicalIsDefaultOnCpuAndOperationsReportDeterminism) {
   const auto ops = build_cross_device_ops({}, Group{2, 0, cpus(2)});
   EXPECT_EQ(ops->name(), "canonical");
   EXPECT_EQ(ops->determinism(), Determinism::kCanonical);
@@ -251,7 +251,7 @@ TEST(CrossDeviceOps, BroadcastCopiesToEachDestination) {
 using internal::kAheadBytes;
 using internal::reduce_to_all;
 
-/// Values of several ranks, with a guard element at each end that must not change.
+/// Values of several ranks, between two guard elements that must not change.
 template <class T>
 std::vector<std::vector<T>> values_of_ranks(std::size_t ranks, std::size_t count) {
   std::vector<std::vector<T>> values(ranks);
@@ -282,8 +282,8 @@ void expect_the_trees_bits(std::size_t ranks, std::size_t count, std::size_t ahe
   }
 }
 
-TEST(ReduceToAll, PrefetchPreservesBits) {
-  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9 do not fit in registers
+TEST(ReduceToAll, PrefetchingDoesNotChangeBits) {
+  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9 ranks do not fit in registers
     for (const std::size_t count : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 1003u, 5000u}) {
       for (const std::size_t ahead : {std::size_t{0}, kAheadBytes}) {
         expect_the_trees_bits<float>(ranks, count, ahead);
@@ -320,7 +320,7 @@ TEST(HalfReduction, EveryAlgorithmRoundsFloatSumOnce) {
           expect_same_bits(ops->all_reduce(op, PerReplica<Tensor>(values))[0], expected);
         }
       }
-      // The ring adds in its own order, but like its sum of floats rounds only once.
+      // The ring adds in another order, but also rounds its sum of floats only once.
       const auto ring = make_op("ring", replicas);
       expect_same_bits(
           ring->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[0],
@@ -344,7 +344,7 @@ Tensor gather_copies(const Tensor& value, int copies, int axis, Device destinati
   return ops->gather(ops->broadcast(value, cpus(copies)), axis, destination);
 }
 
-/// Returns ones([1, r + 1]) for replica r, or its transpose.
+/// Returns PerReplica values: ones([1, r + 1]) for replica r, or its transpose.
 PerReplica<Tensor> uneven_ones(int replicas, int uneven_axis) {
   std::vector<Tensor> values;
   for (int r = 0; r < replicas; ++r) {
@@ -588,7 +588,7 @@ TEST_P(ProcessWaits, NoWakeUpIsLost) {
   constexpr int kRounds = 400;
   const auto play = [&](int own) {
     for (int i = own; i < kRounds; i += 2) {
-      // Some replies are immediate, some come after the other thread has gone to sleep.
+      // Some replies are immediate; others come after the waiting thread is asleep.
       if (i % 50 == 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       ASSERT_TRUE(wait.wait_until(
           in(std::chrono::milliseconds(20000)), [&] { return turn.load() == i; }, [] {}));

@@ -1,4 +1,4 @@
-// Tests names of operations, registered operations and plugins, the fallback, and communicators.
+// Tests the registry of operations, plugins, options, and the fallback for unsupported reductions.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -48,7 +48,8 @@ class TreeSum final : public CrossDeviceOps {
   int& calls_;
 };
 
-/// Registers a TreeSum that counts its calls in a static variable, and returns that.
+/// Registers a TreeSum that counts its calls in a static variable; returns a reference to the
+/// count.
 int& register_tree_sum(const std::string& name) {
   static int counters[8];
   static std::size_t used = 0;
@@ -94,7 +95,7 @@ TEST(CrossDeviceOpsRegistry, EachPackIsOneCall) {
   EXPECT_EQ(calls_with(1), 6);
   EXPECT_EQ(calls_with(4), 6);
   EXPECT_EQ(calls_with(8), 3);
-  EXPECT_EQ(calls_with(16), 2);  // 4 and 2 scalars
+  EXPECT_EQ(calls_with(16), 2);  // one pack has 4 scalars, the other 2
 }
 
 TEST(CrossDeviceOpsRegistry, SingleReplicaAndEmptyTensorsSkipOperation) {
@@ -161,7 +162,8 @@ TEST(CrossDeviceOpsRegistry, FactoryReceivesGroupAndOptions) {
   EXPECT_EQ(options.bytes_per_pack, 77);
 }
 
-/// Registers "configurable" once; returns the options that its factory received last.
+/// Registers operation "configurable" at its first call. Returns the options that its factory
+/// received last.
 const Json& options_of_configurable() {
   static Json seen;
   static int calls = 0;
@@ -203,7 +205,7 @@ TEST(CrossDeviceOpsRegistry, UnknownAndMalformedOptionsAreRefused) {
                    "name=value", text);
   }
   EXPECT_INVALID(make_cross_device_ops("configurable", {}, "{\"k\":"), "plugin options");
-  // Communicators refuse them, too.
+  // Communicators refuse such options, too.
   for (const char* const algorithm : {"canonical", "ring", "hierarchical_copy"}) {
     EXPECT_INVALID(in_process_communicators(2, {.algorithm = algorithm, .plugin_options = "k=1"}),
                    "has no option 'k'");
@@ -298,7 +300,7 @@ TEST(CommunicationOptionsTest, RefusesMpiWithoutMpirunAndNcclOnCpus) {
   try {
     build_cross_device_ops(nccl, Group{2, 0, cpus(2)});
     ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {  // with or without NCCL in the build
+  } catch (const Error& error) {  // both with and without NCCL in the build
     EXPECT_TRUE(error.code() == kInvalid || error.code() == ErrorCode::kUnimplemented);
     EXPECT_THAT(error.message(), HasSubstr("nccl: "));
     EXPECT_THAT(error.message(), HasSubstr("canonical"));
@@ -325,12 +327,12 @@ TEST(Plugin, IsRegisteredAsOperation) {
   EXPECT_THAT(registered_cross_device_ops(), Contains(name));
   EXPECT_EQ(sums_of(name, 3), (std::vector<float>{6, 6, 6}));
   EXPECT_EQ(make_op(name, 2)->determinism(), Determinism::kRunToRun);
-  // An unsupported dtype falls back to other means.
+  // Another operation computes sums of a dtype that the plugin does not support.
   EXPECT_EQ(sums_of(name, 2, DType::kInt32), (std::vector<float>{3, 3}));
   EXPECT_EQ(sums_of(name, 2, DType::kFloat16), (std::vector<float>{3, 3}));
 }
 
-TEST(Plugin, ReportsSliceable) {
+TEST(Plugin, ReportsWhetherOperationIsSliceable) {
   const auto canonical = make_op(load_cross_device_ops_plugin(path_of("canonical")), 2);
   EXPECT_TRUE(canonical->sliceable());
   EXPECT_EQ(canonical->determinism(), Determinism::kCanonical);
@@ -361,14 +363,15 @@ TEST(Plugin, DifferentReplicaCountIsRefused) {
   EXPECT_EQ(op->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[1].to_doubles()[3], 2.0);
 }
 
-TEST(Plugin, AcceptsOlderAndNewerTablesByStructSize) {
+TEST(Plugin, AcceptsOlderAndNewerTablesAsGivenByStructSize) {
   const std::string older = load_cross_device_ops_plugin(path_of("older"));
-  EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);  // the default
+  // the value for a table without this member
+  EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);
   EXPECT_EQ(sums_of(older, 2), (std::vector<float>{3, 3}));
   const std::string newer = load_cross_device_ops_plugin(path_of("newer"));
   EXPECT_EQ(make_op(newer, 2)->determinism(), Determinism::kRunToRun);
   EXPECT_EQ(sums_of(newer, 2), (std::vector<float>{3, 3}));
-  // A plugin from before plugins could span processes.
+  // Plugin built before plugins could span processes.
   const std::string one_process = load_cross_device_ops_plugin(path_of("one_process"));
   const auto op = make_op(one_process, 2);
   EXPECT_EQ(sums_of(one_process, 2), (std::vector<float>{3, 3}));
@@ -446,7 +449,7 @@ using internal::carry_out_unchecked;
 
 constexpr int kProcesses = 2, kReplicas = 2, kMembers = kProcesses * kReplicas;
 
-// Runs two processes of two replicas each as threads that share only the store.
+// Runs two processes of two replicas each. Each process is a thread, and they share only the store.
 void run_processes(const std::string& name, const CommunicationOptions& options,
                    const std::function<void(CrossDeviceOps&, int)>& body) {
   const auto store = std::make_shared<InProcessStore>();
@@ -466,7 +469,8 @@ ReplicaBuffer buffer_of(std::vector<T>& values) {
   return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>(), {}};
 }
 
-// One process's arguments: `count` values per replica; those of member m are 10m, 10m+1, ...
+// Arguments of one process: a list of `count` values per replica. Member m's list is 10m, 10m+1,
+// ...
 struct Lists {
   Lists(int first, std::size_t count) : lists(kReplicas) {
     for (int i = 0; i < kReplicas; ++i) {
@@ -512,7 +516,8 @@ TEST(MultiProcessPlugin, ProvidedCollectivesReachAllMembers) {
         op, {.collective = Collective::kBroadcast, .root = 2, .outputs = copies.buffers()});
     for (const List& list : copies.lists) EXPECT_EQ(list, (List{20, 21, 22}));
 
-    const std::size_t counts[] = {0, 2, 1, 1};  // member r's input, or its part
+    // length of member r's input, or of its part of the output
+    const std::size_t counts[] = {0, 2, 1, 1};
     Lists parts(first, 0), gathered(first, 4);
     for (int i = 0; i < kReplicas; ++i) {
       parts.lists[static_cast<std::size_t>(i)] = List(counts[first + i], first + i);
@@ -593,7 +598,8 @@ TEST(MultiProcessPlugin, RequiresStoreOfGroup) {
   EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)}),
                  "plugin_store", "key-value store", "Group::store");
   EXPECT_ERROR(make_op(name, 2), kFailedPrecondition,
-               "the group has no store");  // optional for one process, but this plugin needs it
+               // the store is optional for one process, but this plugin needs it
+               "the group has no store");
 }
 
 }  // namespace tutti::registry_test

@@ -1,4 +1,5 @@
-// Tests schedules of all algorithms on symbols, and on the buffers of one process.
+// Tests the schedules of all algorithms on symbols instead of numbers, and on the buffers of one
+// process.
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
 #include <bitset>
@@ -21,21 +22,21 @@ using internal::find_algorithm;
 using internal::make_schedule;
 using internal::Schedule;
 
-// Schedules run on symbols instead of numbers: which values were combined, and which ranks knew of
-// each other.
+// Schedules run on symbols instead of numbers. A symbol shows which values were combined, and
+// `Knowledge` shows which ranks' checks are known to a rank.
 
 using Symbol = int;  // 0: never written
 
-/// Set of expressions: a value is a leaf (rank, element) or a combination of two values, left and
-/// right.
+/// Set of expressions. An expression is a leaf (rank, element) or combines a left and a right
+/// expression.
 class Symbols {
  public:
   Symbol leaf(int rank, std::size_t element) {
     return number_of({-1 - rank, static_cast<int>(element)});
   }
   Symbol combined(Symbol left, Symbol right) { return number_of({left, right}); }
-  /// Combines in a literal way: "In each round neighbour 2i+1 is added to 2i, an odd last one
-  /// passes up."
+  /// Combines values as the definition says: in each round, value 2i+1 is added to value 2i; an odd
+  /// last value enters the next round unchanged.
   Symbol by_rounds(std::vector<Symbol> values) {
     while (values.size() > 1) {
       std::vector<Symbol> next;
@@ -47,7 +48,7 @@ class Symbols {
     }
     return values[0];
   }
-  /// Returns how often each rank's element occurs; leaves of other elements count as rank -1.
+  /// Returns how often each rank's `element` occurs. Leaves of other elements count as rank -1.
   std::map<int, int> leaves(Symbol symbol, std::size_t element) const {
     std::map<int, int> result;
     collect(symbol, element, result);
@@ -78,7 +79,7 @@ class Symbols {
   std::vector<std::pair<int, int>> parts_;
 };
 
-using Knowledge = std::bitset<64>;  // ranks known to have verified
+using Knowledge = std::bitset<64>;  // ranks that are known to have verified the call
 
 struct Rank {
   std::vector<Symbol> input, output, scratch;
@@ -87,7 +88,7 @@ struct Rank {
   std::vector<bool> heard_from;
 };
 
-/// All ranks of a call. run() exchanges messages that carry symbols and knowledge.
+/// All ranks of one collective call. run() exchanges messages that carry symbols and knowledge.
 class SymbolicRun {
  public:
   SymbolicRun(Symbols& symbols, std::vector<internal::Schedule> schedules)
@@ -155,7 +156,7 @@ class SymbolicRun {
         lanes_[r * size() + peer].push_back({read(rank, step.range), rank.verified});
         break;
       case StepKind::kVerify:
-        // A header that travels with data must have arrived when the data was received.
+        // A header that travels with data has arrived if its data was received.
         if (internal::begins_with_send(schedules_[left], static_cast<int>(r))) {
           EXPECT_TRUE(rank.heard_from[left]) << "rank " << r << " verifies too early";
         }
@@ -204,7 +205,8 @@ class SymbolicRun {
 };
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33};
-// Elements of 4 bytes in segments of 64: several segments, some of them empty.
+// Numbers of elements of 4 bytes. With segments of 64 bytes, these give several segments, of which
+// some are empty.
 constexpr std::size_t kCounts[] = {0, 1, 5, 16, 37, 200};
 
 CallShape shape_of(Collective collective, int size, std::size_t count) {
@@ -246,7 +248,7 @@ void expect_all_combined(Symbols& symbols, const Algorithm& algorithm, int size,
   }
 }
 
-// n - 1 suffice: agreement between neighbours propagates around the ring.
+// It suffices that n - 1 ranks verified: agreement between neighbours propagates around the ring.
 void expect_everybody_verified(const SymbolicRun& run, std::size_t at_least) {
   for (const Rank& rank : run.ranks) ASSERT_GE(rank.verified.count(), at_least);
 }
@@ -262,7 +264,8 @@ void for_all_shapes(Collective collective, const Body& body) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const int size : kWorlds) {
       for (const std::size_t count : kCounts) {
-        if (size > 9 && count != 5 && count != 37) continue;  // one segment, and several
+        // only counts of one and of several segments
+        if (size > 9 && count != 5 && count != 37) continue;
         SCOPED_TRACE(concat(algorithm.name, ", ", size, " ranks, ", count, " elements"));
         body(algorithm, shape_of(collective, size, count));
         if (::testing::Test::HasFatalFailure()) return;
@@ -296,7 +299,8 @@ TEST(Schedules, ReduceYieldsTreeResultAtEveryRoot) {
       for (int r = 0; r < shape.size; ++r) {
         Rank& rank = run.ranks[static_cast<std::size_t>(r)];
         rank.input = leaves_of(symbols, r, shape.count);
-        if (r == shape.root) rank.output.resize(shape.count);  // empty on the other ranks
+        // outputs of the other ranks are empty
+        if (r == shape.root) rank.output.resize(shape.count);
       }
       run.run();
       const Algorithm canonical = find_algorithm("canonical");
@@ -411,13 +415,14 @@ TEST(Schedules, BarrierVerifiesEveryRank) {
     const CallShape shape = shape_of(Collective::kBarrier, size, 0);
     SymbolicRun run(symbols, schedules_of(find_algorithm("ring"), shape));
     run.run();
-    // A verified rank has the header of its left neighbour, so n - 1 verified ranks have all.
+    // A verified rank has the header of its left neighbour, so n - 1 verified ranks have compared
+    // all headers.
     expect_everybody_verified(run, static_cast<std::size_t>(size) - 1);
   }
 }
 
-// Formulas from the heads of the sources for counts that divide evenly: bytes and messages of
-// all_reduce.
+// Messages and elements that one rank sends in an all_reduce. formula() follows the comments at the
+// beginning of the algorithms' sources, and holds for counts that divide evenly.
 struct Cost {
   std::size_t messages;
   std::size_t elements;
@@ -447,8 +452,7 @@ Cost formula(std::string_view name, std::size_t n, std::size_t r, std::size_t co
 TEST(Schedules, AllReduceCostsMatchFormula) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const std::size_t n : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33}) {
-      // Chunks of halving and slices divide evenly at multiples of 64 bytes, into one or several
-      // segments.
+      // For these counts, chunks and slices are multiples of 64 bytes, in one or several segments.
       for (const std::size_t count : {n * 32 * 16, n * 32 * 64}) {
         CallShape shape = shape_of(Collective::kAllReduce, static_cast<int>(n), count);
         shape.segment_bytes = 2048;
@@ -486,13 +490,14 @@ TEST(Schedules, CostsOfRemainingCollectivesMatchFormula) {
     }
     EXPECT_EQ(cost("ring", Collective::kBarrier), Pair(closing, 0));
     EXPECT_EQ(cost("canonical", Collective::kReduce), Pair(n - 1 + 1 + closing, count));
-    EXPECT_EQ(cost("ring", Collective::kBroadcast), Pair(closing, 0));  // a leaf
+    // rank 1 is a leaf of the tree
+    EXPECT_EQ(cost("ring", Collective::kBroadcast), Pair(closing, 0));
     EXPECT_EQ(cost("ring", Collective::kAllToAll),
               Pair(n - 1 + std::bit_width(n - 1), (n - 1) * 16));
   }
 }
 
-TEST(Schedules, DependOnlyOnCallShape) {
+TEST(Schedules, AreDeterminedByCallShape) {
   for (const Algorithm& algorithm : algorithms()) {
     CallShape shape = shape_of(Collective::kAllReduce, 6, 1000);
     shape.rank = 3;

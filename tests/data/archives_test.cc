@@ -1,5 +1,5 @@
-// Tests packed files: numpy's, tar and gzip. Round trips, files of other programs, every kind of
-// damage.
+// Tests reading and writing of .npy, .npz, tar and gzip files: round trips, files written by other
+// programs, and every kind of damage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 
@@ -39,7 +39,7 @@ TEST(Npy, WritesSameBytesAsNumpySave) {
 
 TEST(Npy, RoundTripsEveryType) {
   for (DType dtype : kAllDTypes) {
-    if (dtype == DType::kBFloat16) continue;  // not in numpy: refused below
+    if (dtype == DType::kBFloat16) continue;  // numpy lacks it; refusal is tested below
     for (const Shape& shape : {Shape{}, Shape{3}, Shape{2, 1, 3}, Shape{0, 4}}) {
       const Tensor tensor = Tensor::full(shape, 1, dtype);
       const Tensor read = parse_npy(format_npy(tensor), "f");
@@ -81,7 +81,7 @@ TEST(Npy, RefusesDamagedFiles) {
   EXPECT_ERROR(parse_npy(file("{}", ""), "f"), kDataLoss, "lacks a key");
 }
 
-// Bytes from numpy.array([...], '<i2').tobytes() and the like; numpy's own values are [-1, 258].
+// The bytes were printed by numpy.array([-1, 258], '<i2').tobytes() and similar calls.
 TEST(Npy, WidensUnsupportedIntegerTypes) {
   const auto parsed = [](const std::string& type, const std::string& bytes) {
     return parse_npy(file(header_of(type, "False", "(2,)"), bytes), "f");
@@ -161,7 +161,7 @@ std::string mixed_npz() {
     }
   };
   replace("README.npy", "README.txt");
-  // Patches the type, then the member's checksum in both headers.
+  // Changes the member's type, then updates its checksum in both of its zip headers.
   const std::string local("PK\x03\x04", 4);
   const std::size_t type = bytes.find("|u1"), begin = bytes.rfind(local, type);
   bytes.replace(type, 3, "|O ");
@@ -183,7 +183,7 @@ TEST(Npz, ReadsArraysByNameDespiteUnsupportedMembers) {
   EXPECT_EQ(chosen[0].first, "y_train");
   EXPECT_THAT(chosen.at("x_train").to_doubles(), ElementsAre(1, 2));
   EXPECT_THAT(chosen.at("y_train").to_doubles(), ElementsAre(3, 4));
-  EXPECT_EQ(chosen.at(1).first, "x_train");  // by position
+  EXPECT_EQ(chosen.at(1).first, "x_train");  // looked up by position
   EXPECT_TRUE(chosen.has("x_train"));
   EXPECT_FALSE(chosen.has("o"));
   EXPECT_ERROR(chosen.at("x_test"), kNotFound, "'x_test'", "[y_train, x_train]");
@@ -242,7 +242,7 @@ std::string written(const std::vector<std::pair<std::string, std::string>>& file
 }
 
 // The seeds were written by Python's tarfile in its three formats.
-TEST(Tar, ReadsPythonTarfileArchivesAsSamples) {
+TEST(Tar, ReadsSamplesFromArchivesWrittenByPython) {
   for (const char* name : {"ustar.tar", "gnu.tar", "pax.tar"}) {
     const std::vector<TarSample> samples = samples_in(seed(name));
     ASSERT_GE(samples.size(), 3u) << name;
@@ -294,7 +294,7 @@ TEST(Tar, RoundTripsNamesOfEveryLength) {
   }
 }
 
-TEST(TarDataset, YieldsSamplesAsComponentsAndResumesAtAnyPosition) {
+TEST(TarDataset, YieldsSamplesAndResumesAtAnyPosition) {
   const std::string folder = empty_folder();
   for (int shard = 0; shard < 3; ++shard) {
     TarWriter writer(folder + "/" + std::to_string(shard));
@@ -352,7 +352,7 @@ TEST(Tar, RefusesTruncatedFiles) {
     EXPECT_ERROR(samples_in(good.substr(0, length)), kDataLoss, "here", "offset", "ends",
                  "expected", "got");
   }
-  // An archive cut between two files differs from a whole one only in the missing block of zeros.
+  // An archive that is truncated between two files lacks only the block of zeros at the end.
   EXPECT_ERROR(samples_in(good.substr(0, 1536)), kDataLoss, "offset 1536", "ends early", "got 0");
   EXPECT_ERROR(samples_of_bytes(good.substr(0, 1300)).skip(9), kDataLoss, "offset 512",
                "within a file", "expected 1024 bytes, got 788");
@@ -384,11 +384,11 @@ TEST(Tar, ReadsConcatenatedArchives) {
   }
   EXPECT_EQ(keys, "a1b2c3a1b2");
   EXPECT_EQ(samples_of_bytes(first + second).skip(9), 3);
-  // Bytes behind the end that are not a header do not belong to the archive.
+  // Bytes after the end of the archive that are not a header are ignored.
   EXPECT_EQ(samples_in(first + std::string(2000, 'z')).size(), 2u);
 }
 
-/// Returns `tar` with other bytes in its first header, and the matching checksum.
+/// Returns `tar` with `bytes` written at `place` in its first header, whose checksum is updated.
 std::string with_header(std::string tar, std::size_t place, const std::string& bytes) {
   tar.replace(place, bytes.size(), bytes);
   tar.replace(148, 8, "        ");
@@ -509,7 +509,7 @@ TEST(CompressedInput, IsReadLikeUncompressedFiles) {
   EXPECT_EQ(rows_of(tar_dataset({packed_file("a.tar.gz", tar)})).size(), 4u);
 }
 
-TEST(CompressedInput, ReadsCifar10ArchiveAsDownloaded) {
+TEST(CompressedInput, ReadsCompressedCifar10Archive) {
   const std::string tar = empty_folder() + "/plain.tar";
   TarWriter writer(tar);
   writer.write("cifar-10-batches-bin/test_batch.bin",
@@ -527,8 +527,8 @@ TEST(CompressedInput, ReadsCifar10ArchiveAsDownloaded) {
   EXPECT_ERROR(read_cifar10(folder, Split::kTest), kDataLoss, packed);
 }
 
-// The file exceeds one read buffer.
-TEST(CompressedInput, IsDecompressedCompletelyBeyondReadBuffer) {
+// The compressed file is larger than one read buffer.
+TEST(CompressedInput, IsDecompressedCompletelyIfLargerThanReadBuffer) {
   std::string csv = "x\n";
   for (int i = 0; i < 100000; ++i) csv += std::to_string(i * 7919 % 100003) + "\n";
   const std::string path = packed_file("a.csv.gz", csv);
@@ -544,7 +544,7 @@ TEST(CompressedInput, TruncatedFileIsRefused) {
   EXPECT_ERROR(csv_dataset({path}), kDataLoss, path, "ends early");
 }
 
-// 300 MB of zeros in a third of a megabyte.
+// The file expands from a third of a megabyte to 300 MB of zeros.
 TEST(CompressedInput, DecompressionBombsAreRefusedByEveryReader) {
   const std::string path = packed_file("bomb.gz", std::string(300 << 20, '\0'));
   ASSERT_LT(std::filesystem::file_size(path), 400000u);
@@ -626,7 +626,7 @@ TEST(InputLimits, CsvLineLengthIsLimited) {
   EXPECT_ERROR(read_csv({path}, {.max_line_bytes = 18}), kResourceExhausted,
                path + ":2: ", "at most 18 bytes", "CsvOptions::max_line_bytes");
   EXPECT_INVALID(read_csv({path}, {.max_line_bytes = 0}), "max_line_bytes >= 1");
-  // Empty fields and quoted line breaks take memory as well.
+  // Empty fields and quoted line breaks count towards the limit, too.
   for (const std::string& record :
        {std::string(3 << 20, ','), std::string(3 << 20, 'x'), "\"" + std::string(3 << 20, '\n')}) {
     const std::string long_path = file_of(record + "\n1\n");
@@ -635,7 +635,7 @@ TEST(InputLimits, CsvLineLengthIsLimited) {
   }
 }
 
-// Source without a known length or an end.
+// /dev/zero has no known length and no end.
 TEST(InputLimits, ReadingStopsAtEndlessCsvLine) {
   internal::CsvReader reader(internal::InputFile("/dev/zero"), {.max_line_bytes = 1000});
   internal::CsvRecord record;
@@ -665,11 +665,11 @@ TEST(InputLimits, OverlappingNpzMembersAreRefused) {
   EXPECT_ERROR(parse_npz(bytes, "f"), kDataLoss, "f: member 'y.npy'", "members overlap", "'x.npy'");
 }
 
-TEST(InputLimits, DeclaredExpandedSizeOfNpzIsLimited) {
+TEST(InputLimits, ExpandedSizeDeclaredInNpzIsLimited) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
   EXPECT_ERROR(parse_npz(bytes, "f", {.limits = {.max_bytes = 100}}), kResourceExhausted,
                "f: member 'x.npy'", "max_bytes");
-  // Each may expand to 200 MiB, but not both together.
+  // Each member may expand to 200 MiB, but the two together may not expand to 400 MiB.
   const std::string large("\0\0\x80\x0c", 4);
   constexpr std::size_t kSize = 24;
   for (std::size_t at = bytes.find("PK\x01\x02"); at != std::string::npos;

@@ -14,7 +14,7 @@ namespace tutti::testing::augment_test {
 
 using Numbers = std::vector<std::int64_t>;
 
-/// Returns the image's own random number as an element.
+/// Returns an element that holds a number drawn from the random stream of the given element.
 Element random_number(const Element&, const SampleRandom& random) {
   return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
 }
@@ -26,7 +26,7 @@ std::int64_t promised_number(std::uint64_t seed, std::uint64_t epoch, std::uint6
           .bits(5));
 }
 
-// The keys are a stable promise: runs resumed by a later version must see the same data.
+// The numbers must not change between versions: a resumed run must see the same data.
 TEST(Augment, RandomNumbersAreKeyedBySeedEpochAndPosition) {
   const Dataset dataset = augment(Dataset::range(5).shuffle(5, 1), random_number, {.seed = 42});
   for (std::uint64_t epoch : {0, 1, 7}) {
@@ -59,8 +59,7 @@ TEST(Augment, SkippingPreservesRandomNumbersOfLaterElements) {
         augment(Dataset::range(30), random_number, {.num_parallel_calls = calls});
     auto elements = dataset.iterate(0);
     Numbers seen;
-    // Skips elements before the first one, within what the threads have read ahead, and beyond
-    // that.
+    // Skips elements before the first one, among those that were read ahead, and beyond them.
     for (const std::int64_t skipped : {3, 1, 0, 12}) {
       elements->skip(skipped);
       seen.push_back(elements->next()->operator[](0).item_int());
@@ -69,7 +68,7 @@ TEST(Augment, SkippingPreservesRandomNumbersOfLaterElements) {
   }
 }
 
-TEST(Augment, FailedElementsCountAsPositionsForAnyThreadCount) {
+TEST(Augment, FailedElementsAdvancePositionForAnyThreadCount) {
   const auto broken = [](const Element& element) -> Element {
     if (number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken");
     return element;
@@ -90,7 +89,7 @@ TEST(Augment, RepeatedPassesUseDifferentRandomNumbers) {
   const Numbers all = scalars_of(once.repeat(3));
   EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 12u);
   EXPECT_EQ(Numbers(all.begin() + 4, all.begin() + 8), scalars_of(once, 1));
-  // Above repeat(), the elements of all passes are counted.
+  // augment() after repeat() numbers the elements of all passes consecutively.
   const Numbers above = scalars_of(augment(Dataset::range(4).repeat(2), random_number));
   EXPECT_EQ(std::set<std::int64_t>(above.begin(), above.end()).size(), 8u);
 }
@@ -170,7 +169,7 @@ TEST(AugmentImages, HalfOfAllImagesAreFlippedAlongEachAxis) {
       augment_images(coordinates(4000, 2, 2),
                      {image::random_flip_left_right(), image::random_flip_up_down()}, {.seed = 4});
   for (const Element& element : dataset) ++corners[numbers_of(element[0])[0]];
-  EXPECT_EQ(corners.size(), 4u);  // the two flips are independent
+  EXPECT_EQ(corners.size(), 4u);  // all four corners occur, because the two flips are independent
   expect_binomial(corners, 4000, 0.25);
 }
 
@@ -189,7 +188,8 @@ TEST(AugmentImages, CutoutSquareIsCenteredUniformly) {
   expect_binomial({{4, sizes[4]}}, 6000, 6.0 / 12.0);
   expect_binomial({{2, sizes[2]}}, 6000, 5.0 / 12.0);
   expect_binomial({{1, sizes[1]}}, 6000, 1.0 / 12.0);
-  // The last pixel is erased only by its own centre, an inner one by 4 centres.
+  // The last pixel is erased only if it is the centre itself; an inner pixel is erased by 4
+  // centres.
   expect_binomial({{11, erased[11]}}, 6000, 1.0 / 12.0);
   expect_binomial({{5, erased[5]}}, 6000, 4.0 / 12.0);
 }
@@ -372,7 +372,7 @@ TEST(Mixup, MixesFeaturesAndLabelsWithSameWeight) {
         EXPECT_NEAR(total, 1.0, 1e-6);
         for (std::size_t i = 0; i < 16; ++i) EXPECT_NEAR(features[r * 16 + i], expected, 1e-5);
       }
-      // Partners are a permutation: no row is the partner of two rows.
+      // Partners are a permutation: no row is the partner of two other rows.
       for (const double count : received) EXPECT_LE(count, 1.0);
     }
   }
@@ -388,7 +388,7 @@ TEST(Mixup, WeightsFollowTheBetaDistribution) {
       if (labels[r * kRows + r] < 1.0) weights.push_back(labels[r * kRows + r]);
     }
   }
-  // One of twelve rows is its own partner.
+  // In each batch, one of the twelve rows is its own partner on average.
   EXPECT_NEAR(static_cast<double>(weights.size()), 400.0 * 11, 200);
   EXPECT_LT(largest_distance(weights, [](double x) { return 3 * x * x - 2 * x * x * x; }),
             1.95 / std::sqrt(static_cast<double>(weights.size())));
@@ -450,7 +450,7 @@ TEST(Cutmix, PastesRectangleOfPartnerImage) {
           const double value = features[r * 16 + static_cast<std::size_t>(4 * y + x)];
           if (value == static_cast<double>(r)) continue;
           if (foreign++ == 0) partner = value;
-          EXPECT_EQ(value, partner);  // all from one image
+          EXPECT_EQ(value, partner);  // all pasted pixels are from one image
           top = std::min(top, y), left = std::min(left, x);
           bottom = std::max(bottom, y), right = std::max(right, x);
         }

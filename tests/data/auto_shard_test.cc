@@ -1,4 +1,4 @@
-// Tests sharding over workers.
+// Tests how datasets are sharded over workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 
@@ -95,7 +95,7 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
                 "intended, use AutoShardPolicy::kData"}));
 }
 
-TEST(AutoShard, EveryBranchIsShardedByFiles) {
+TEST(AutoShard, EveryInputOfZipAndConcatenateIsShardedByFiles) {
   const std::string pattern = record_files();
   const Dataset records = records_of(pattern);
   const Numbers own = records_of_files({3, 8});
@@ -128,13 +128,13 @@ TEST(AutoShard, InterleavedFilesAreDistributed) {
     expected.push_back(80 + r);
   }
   EXPECT_EQ(scalars_of(auto_shard(interleaved, 5, 3, AutoShardPolicy::kAuto)), expected);
-  // The files are below an interleave that reads none itself.
+  // Here the interleave itself reads no files; its input does.
   const Dataset counted = records_of(*paths).flat_map(
       [](const Element& e) { return Dataset::range(number_in(e), number_in(e) + 1); });
   EXPECT_EQ(scalars_of(auto_shard(counted, 5, 3, AutoShardPolicy::kFile)),
             records_of_files({3, 8}));
-  // The number of files after a filter is unknown: AUTO shards by elements, FILE by files
-  // nevertheless.
+  // The number of files after a filter is unknown. The policy AUTO then shards by elements, and
+  // FILE still shards by files.
   const Dataset even = Dataset::range(kFiles)
                            .filter([](const Element& e) { return number_in(e) % 2 == 0; })
                            .flat_map([paths](const Element& e) {
@@ -144,7 +144,7 @@ TEST(AutoShard, InterleavedFilesAreDistributed) {
   EXPECT_EQ(scalars_of(auto_shard(even, 2, 1, AutoShardPolicy::kFile)), records_of_files({2, 6}));
 }
 
-TEST(AutoShard, ShardDoesNotShareCacheOfWholeDataset) {
+TEST(AutoShard, ShardDoesNotShareCacheWithFullDataset) {
   const Dataset all =
       records_of(record_files()).shuffle(50, 3).cache().batch(4).unbatch().repeat(2);
   EXPECT_EQ(sorted(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile))),
@@ -200,7 +200,7 @@ TEST(AutoShard, ShardingByFileWorksThroughEveryDecorator) {
       {"augment", [=](const Dataset& d) { return augment(d, random); }},
       {"augment_images",
        [=](const Dataset& d) { return augment_images(d.map(picture), steps).map(corner); }},
-      // Batches of one row are mixed with themselves.
+      // A batch of one row is mixed with itself.
       {"mixup",
        [=](const Dataset& d) {
          return mixup(d.map(picture).batch(1), {.alpha = 0.2}).unbatch().map(corner);
@@ -258,7 +258,8 @@ TEST(AutoShard, DataPolicyShardsElementsOfEveryFile) {
             expected);
 }
 
-// tf: "the shard before these datasets so that the right number of elements is prefetched".
+// Quotes tf.data: "the shard before these datasets so that the right number of elements is
+// prefetched".
 TEST(AutoShard, DataShardPrecedesFinalPrefetch) {
   const Dataset ahead = Dataset::range(10).map([](const Element& e) { return e; }).prefetch(2);
   const Dataset own = auto_shard(ahead.prefetch(1), 5, 3, AutoShardPolicy::kData);
@@ -273,7 +274,7 @@ TEST(AutoShard, DataShardPrecedesFinalPrefetch) {
   EXPECT_EQ(source->cardinality(), 2);
   EXPECT_EQ(source->inputs().front()->cardinality(), 10);
 
-  // In the middle of the pipeline, prefetch stays where it is.
+  // A prefetch in the middle of the pipeline is not moved.
   const Dataset batches = auto_shard(ahead.batch(2), 5, 3, AutoShardPolicy::kData);
   EXPECT_FALSE(internal::only_reads_ahead(batches.source()));
   EXPECT_EQ(rows_of(batches), (Rows{{6, 7}}));
@@ -368,13 +369,13 @@ TEST(AutoShard, AutoPolicyShardsElementsOfFewerFilesThanWorkers) {
     all.insert(all.end(), part.begin(), part.end());
   }
   EXPECT_EQ(sorted(all), first_numbers(30));
-  // The shorter of two lists of files counts.
+  // With two lists of files, the shorter one decides.
   const Dataset both = Dataset::zip({records_of(record_files(3)), records});
   EXPECT_EQ(choose_auto_shard(both, 4, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
 }
 
-// Concurrent calls may see this: an element that cannot be read must not take others with it.
+// A failing element must not drop others, even where concurrent calls read ahead.
 TEST(AutoShard, FailingElementDoesNotDropOtherElements) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {

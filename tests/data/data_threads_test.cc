@@ -1,4 +1,4 @@
-// Tests datasets with threads of their own, and random numbers that functions draw without a key.
+// Tests datasets that start threads, and random numbers that user functions draw without a key.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <set>
@@ -42,7 +42,7 @@ TEST(ParallelMap, PreservesOrder) {
   for (int threads : {2, 3, 8}) {
     const Dataset mapped = Dataset::range(200).map(
         [](const Element& element) {
-          // Earlier elements take longer.
+          // Later elements finish first.
           const std::int64_t value = number_in(element);
           if (value % 7 == 0) Clock::system().sleep_for(std::chrono::microseconds(300));
           return Element({number(value)});
@@ -131,7 +131,7 @@ TEST(Prefetch, ReadsAheadUpToBufferSize) {
                       .prefetch(3)
                       .iterate();
   elements->next();
-  // One element was returned and three are queued, without being requested.
+  // One element was returned, and three were queued without a request for them.
   EXPECT_TRUE(fourth.wait_until(soon()));
   Clock::system().sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(read, 4);
@@ -229,7 +229,7 @@ TEST(Cache, IsFilledDespiteSkipsButNotAfterError) {
   EXPECT_THAT(values_and_errors(broken), ElementsAre(0, -1, 2, 3));
 }
 
-TEST(Cache, SupportsTwoInterleavedFirstPasses) {
+TEST(Cache, SupportsTwoSimultaneousFirstPasses) {
   const Dataset cached = Dataset::range(6).cache();
   auto a = cached.iterate();
   auto b = cached.iterate();
@@ -278,7 +278,7 @@ std::size_t num_different(const Numbers& numbers) {
   return std::set<std::int64_t>(numbers.begin(), numbers.end()).size();
 }
 
-/// Makes the dataset as the same program run again would: datasets are numbered from 0.
+/// Makes the dataset as a new run of the same program would: its datasets are numbered from 0.
 Dataset made_first(const std::function<Dataset()>& make) {
   set_random_seed(5);
   return make();
@@ -298,7 +298,7 @@ TEST(RandomFunction, MapIsIndependentOfThreadCountAndDiffersPerEpoch) {
     const Dataset dataset = made_first(make);
     EXPECT_EQ(scalars_of(dataset, 1), one);
     EXPECT_EQ(scalars_of(dataset, 0), zero);
-    EXPECT_EQ(scalars_of(dataset, 0), zero);  // a pass is a function of the epoch
+    EXPECT_EQ(scalars_of(dataset, 0), zero);  // each pass depends only on the epoch
   }
   set_random_seed(6);
   EXPECT_NE(scalars_of(ways[0](), 0), zero);
@@ -337,7 +337,7 @@ TEST(RandomFunction, EveryFunctionTypeDrawsDifferentNumbersPerEpoch) {
       passes.insert(scalars_of(plain, epoch));
       EXPECT_EQ(scalars_of(ahead, epoch), scalars_of(plain, epoch)) << "kind " << i;
     }
-    EXPECT_GE(passes.size(), 3u) << "kind " << i;  // two lengths of take_while() may agree
+    EXPECT_GE(passes.size(), 3u) << "kind " << i;  // two take_while() passes may have equal length
   }
 }
 
@@ -377,7 +377,7 @@ TEST(RandomFunction, TwoDatasetsDrawIndependentNumbers) {
   EXPECT_EQ(num_different(both), 20u);
 }
 
-// Makes one dataset per file, as interleaved readers do.
+// Makes one inner dataset per element, as readers of interleaved files do.
 TEST(RandomFunction, InterleavedDatasetsDrawIndependentNumbers) {
   const auto of_map = [](const Element&) { return Dataset::range(4).map(drawn); };
   const auto of_augment = [](const Element&) {
@@ -455,7 +455,7 @@ TEST(RandomFunction, WorkersDrawIndependentNumbersWhenSharded) {
   }
 }
 
-// Sharding by elements draws the numbers of a single process.
+// Shards of elements draw the same numbers as one process that reads all elements.
 TEST(RandomFunction, ElementShardsDrawSameNumbersAsOneProcess) {
   const auto first_bits = [](const Element&, const SampleRandom& random) {
     return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
@@ -470,7 +470,7 @@ TEST(RandomFunction, ElementShardsDrawSameNumbersAsOneProcess) {
               own);
     EXPECT_EQ(scalars_of(augment(Dataset::range(9), first_bits, {.seed = 4}).shard(3, worker)),
               own);
-    // Calls shard() explicitly, below the function.
+    // Here shard() is called explicitly, before augment().
     EXPECT_EQ(scalars_of(augment(Dataset::range(9).shard(3, worker), first_bits, {.seed = 4})),
               own);
   }

@@ -1,5 +1,5 @@
-// Helpers for tests of datasets: the numbers that a pass yields, positions that can be saved, and
-// files in tests/fuzz/seeds: images written by Python's zlib (PNG) and Pillow (JPEG), arrays.
+// Helpers for tests of datasets: the numbers in a pass, positions that can be saved, and files in
+// tests/fuzz/seeds: PNG images written by Python's zlib, JPEG images written by Pillow, and arrays.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace tutti::testing {
 
-/// One list of numbers per element, from its first component.
+/// Numbers in the first component of each element.
 using Rows = std::vector<std::vector<std::int64_t>>;
 
 inline std::vector<std::int64_t> numbers_of(const Tensor& tensor) {
@@ -44,7 +44,7 @@ inline Rows rows_of(const Dataset& dataset, std::uint64_t epoch = 0) {
   return drain(*dataset.iterate(epoch));
 }
 
-/// Same as rows_of(), but for elements of one number each.
+/// Same as rows_of(), but for elements that hold one number each.
 inline std::vector<std::int64_t> scalars_of(const Dataset& dataset, std::uint64_t epoch = 0) {
   std::vector<std::int64_t> numbers;
   for (const auto& row : rows_of(dataset, epoch)) {
@@ -68,8 +68,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<long>(bytes.size()));
 }
 
-/// Position between two elements, as stored in a checkpoint: `elements` elements of epoch `epoch`
-/// were returned.
+/// Position in a pass: `elements` elements of epoch `epoch` were returned. Stored in checkpoints.
 struct DatasetPosition {
   std::uint64_t epoch = 0;
   std::int64_t elements = 0;
@@ -92,9 +91,9 @@ class ResumableIterator {
  public:
   explicit ResumableIterator(Dataset dataset) : dataset_(std::move(dataset)) {}
 
-  /// Returns the next element of the current epoch, or nullopt at its end. Then position() is the
-  /// start of the next epoch, with which the following call begins. An exception leaves position()
-  /// unchanged.
+  /// Returns the next element of the current epoch, or nullopt at its end. After nullopt,
+  /// position() is the start of the next epoch, and the next call begins there. An exception leaves
+  /// position() unchanged.
   std::optional<Element> next() {
     if (!elements_) {
       elements_ = dataset_.iterate(position_.epoch);
@@ -109,7 +108,7 @@ class ResumableIterator {
     return element;
   }
 
-  /// Skips the rest of the current epoch; at the start of an epoch, all of it.
+  /// Skips the remaining elements of the current epoch, or all of them at its start.
   void next_epoch() {
     elements_.reset();
     position_ = {position_.epoch + 1, 0};
@@ -117,9 +116,9 @@ class ResumableIterator {
 
   DatasetPosition position() const { return position_; }
 
-  /// Resumes at `position`, which may be one past the last element of an epoch. Elements are
-  /// skipped by ElementIterator::skip() before the next element is read. Throws kOutOfRange if the
-  /// dataset is known to be shorter.
+  /// Resumes at `position`, which may be one past the last element of an epoch. The next call of
+  /// next() skips elements by ElementIterator::skip(). Throws kOutOfRange if the dataset is known
+  /// to be shorter.
   void restore(const DatasetPosition& position) {
     const std::int64_t length = dataset_.cardinality().value_or(kInfinite);
     if (position.elements < 0 || (length != kInfinite && position.elements > length)) {
@@ -140,7 +139,7 @@ inline std::string seed_bytes(const std::string& name) {
   return read_file(std::string(TUTTI_FUZZ_SEEDS) + "/image/" + name);
 }
 
-/// Channels of pixel (x, y) of all PNG images, which are 5 wide and 4 high.
+/// Function that returns the channels of pixel (x, y). All PNG images are 5 pixels wide and 4 high.
 using Pixel = std::function<std::vector<int>(int x, int y)>;
 inline int red(int x, int) { return 50 * x; }
 inline int green(int, int y) { return 60 * y; }

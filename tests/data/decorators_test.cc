@@ -1,4 +1,5 @@
-// Tests decorators of datasets: batching, repeating, shuffling, filtering, mapping, interleaving.
+// Tests transformations of datasets: batching, repeating, shuffling, filtering, mapping,
+// interleaving.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -271,7 +272,7 @@ TEST(BatchSize, ReportsFullBatchSizeAndPartialLastBatch) {
   EXPECT_FALSE(Dataset::range(10).repeat().batch(4).source().may_end_in_partial_batch());
 }
 
-TEST(BatchSize, IsKeptBySelectionAndUnknownAfterMap) {
+TEST(BatchSize, IsKeptByTakeShuffleAndRepeatButUnknownAfterMap) {
   const Dataset batches = Dataset::range(32).batch(4);
   EXPECT_EQ(batches.take(5).batch_size(), 4);
   EXPECT_EQ(batches.skip(5).batch_size(), 4);
@@ -318,8 +319,8 @@ TEST(Shuffle, OrderDependsOnSeedAndOptionallyEpoch) {
   EXPECT_NE(scalars_of(kept, 0), first_numbers(50));
 }
 
-// When a buffer of b elements yields the element at position i, it has read 0 .. i + b - 1. So no
-// element comes more than b - 1 positions early.
+// When a buffer of b elements yields the element at position i, it has read 0 .. i + b - 1.
+// Therefore, no element is yielded more than b - 1 positions early.
 TEST(Shuffle, SmallBufferMovesElementsForwardByLessThanItsSize) {
   constexpr std::int64_t kBuffer = 10;
   const Numbers order = scalars_of(Dataset::range(200).shuffle(kBuffer, 1));
@@ -346,7 +347,7 @@ TEST(Shuffle, ElementPositionsAreUniformlyDistributed) {
   }
 }
 
-// The order is a stable promise: runs resumed by a later version must see the same data.
+// The order must not change between versions: a resumed run must see the same data.
 TEST(Shuffle, OrderIsStableAcrossVersions) {
   RandomStream random(RandomKey{.seed = 42, .purpose = kShufflePurpose, .a = 1});
   Numbers left = first_numbers(8), expected;
@@ -373,7 +374,7 @@ TEST(Shuffle, RepeatReshufflesEachPass) {
   const Numbers second = scalars_of(below, 1);
   expected.insert(expected.end(), second.begin(), second.end());
   EXPECT_EQ(both, expected);
-  // The next epoch of the repeated dataset continues the count.
+  // The next epoch of the repeated dataset continues to count passes.
   const Numbers later = scalars_of(below.repeat(2), 1);
   EXPECT_TRUE(std::equal(later.begin(), later.begin() + 20, scalars_of(below, 2).begin()));
 }

@@ -1,4 +1,4 @@
-// Tests functions of images against tf.image's published values and plain loops.
+// Compares image functions with published values of tf.image and with plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numeric>
@@ -18,7 +18,7 @@ Tensor bytes_image(const Shape& shape, const Numbers& values) {
   return Tensor::from(shape, bytes);
 }
 
-/// Returns 1, 2, 3, ... with one channel.
+/// Returns an image with one channel whose pixels are 1, 2, 3, ...
 Tensor counting(std::int64_t height, std::int64_t width, DType dtype = DType::kUInt8) {
   Numbers values(static_cast<std::size_t>(height * width));
   std::iota(values.begin(), values.end(), 1);
@@ -27,7 +27,7 @@ Tensor counting(std::int64_t height, std::int64_t width, DType dtype = DType::kU
   return Tensor::from({height, width, 1}, std::vector<float>(values.begin(), values.end()));
 }
 
-/// Image from tf's own tests, 2 x 2 pixels with 3 channels.
+/// 2 x 2 pixels with 3 channels, from TensorFlow's own tests.
 const Numbers kPublished = {0, 5, 13, 54, 135, 226, 37, 8, 234, 90, 255, 1};
 Tensor published() { return bytes_image({2, 2, 3}, kPublished); }
 Tensor published_float() {
@@ -82,7 +82,7 @@ TEST(ImageOps, CropsReturnRequestedRegion) {
   EXPECT_THAT(numbers_of(image::crop_or_pad_to_bounding_box(image, -1, -2, 3, 4,
                                                             image::PaddingMode::kZeros)),
               ElementsAre(0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 5, 6));
-  // Lies entirely outside the image.
+  // The crop lies entirely outside the image.
   EXPECT_THAT(
       numbers_of(image::crop_or_pad_to_bounding_box(image, 0, 9, 1, 2, image::PaddingMode::kZeros)),
       ElementsAre(0, 0));
@@ -126,7 +126,7 @@ TEST(ImageOps, EraseFillsOverlapOfBoxAndImage) {
   EXPECT_THAT(numbers_of(image::erase(counting(2, 3), 2, 0, 2, 2)), ElementsAre(1, 2, 3, 4, 5, 6));
   const Tensor image = counting(1, 2, DType::kFloat32);
   EXPECT_THAT(image::erase(image, 0, 0, 1, 1, 0.5).to_doubles(), ElementsAre(0.5, 2.0));
-  EXPECT_THAT(image.to_doubles(), ElementsAre(1.0, 2.0));  // unchanged
+  EXPECT_THAT(image.to_doubles(), ElementsAre(1.0, 2.0));  // the input is unchanged
   EXPECT_INVALID(image::erase(counting(2, 3), 0, 0, 1, 1, 256), "image::erase", "0 .. 255",
                  "got 256");
 }
@@ -186,7 +186,8 @@ TEST(ImageOps, ConversionToUInt8Saturates) {
               ElementsAre(0, 255, 127, 0));
 }
 
-// Follows tf's PerImageWhiteningTest, compared with its formula in double.
+// Follows TensorFlow's PerImageWhiteningTest; expects the values of its formula in double
+// precision.
 TEST(ImageOps, StandardizationMatchesFormula) {
   for (const DType dtype : {DType::kUInt8, DType::kFloat32}) {
     Numbers values(13 * 9 * 3);
@@ -254,8 +255,8 @@ Tensor test_picture(int width, int height) {
       width, height);
 }
 
-/// Implements the definition: pixels in range are weighted by distance, and positions beyond the
-/// border repeat the border.
+/// Literal implementation: averages the pixels in range, weighted by distance; positions outside
+/// the image take the value of the nearest border pixel.
 double slow_bilinear(const Tensor& image, double y, double x, std::int64_t channel) {
   double sum = 0;
   for (auto row = static_cast<std::int64_t>(y) - 2; row <= y + 2; ++row) {
@@ -290,7 +291,7 @@ TEST(ResizeImage, BilinearMatchesDefinition) {
   }
 }
 
-// Value of tf.image.resize of [[0], [1]] to 4 rows.
+// Expected values from tf.image.resize of [[0], [1]] to 4 rows.
 TEST(ResizeImage, UsesHalfPixelCenters) {
   const Tensor image = Tensor::from<float>({2, 1, 1}, {0, 1});
   EXPECT_THAT(resize_image(image, {4, 1}).to_doubles(), ElementsAre(0, 0.25, 0.75, 1));

@@ -1,4 +1,4 @@
-// Tests IDX files, MNIST's folders and CIFAR-10's fixed-length records, and their refusals.
+// Tests readers of IDX files, MNIST folders and CIFAR-10's fixed-length records, and their errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/image_sets.h"
 #include "core/file.h"
@@ -25,7 +25,7 @@ TEST(Idx, ReadsUnsignedBytes) {
   EXPECT_THAT(tensor.to_doubles(), ElementsAre(1, 2, 3, 4, 5, 255));
 }
 
-// The bytes are written out by hand from IEEE 754 and two's complement.
+// The bytes are the IEEE 754 and two's complement encodings, written by hand.
 TEST(Idx, ReadsBigEndianNumbers) {
   const Tensor ints = parse_idx(
       bytes({0, 0, 0x0C, 1, 0, 0, 0, 2, 0x01, 0x02, 0x03, 0x04, 0xFF, 0xFF, 0xFF, 0xFE}), "f");
@@ -227,7 +227,7 @@ TEST(FixedLengthRecords, SkipsHeaderAndFooterOfEveryFile) {
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
 }
 
-// The record exceeds the buffer, so that skipping seeks.
+// A record is larger than the read buffer, so that skipping it seeks in the file.
 TEST(FixedLengthRecords, ResumesAtAnyPosition) {
   constexpr std::int64_t kSize = 10000;
   const std::string folder = empty_folder();
@@ -282,7 +282,8 @@ TEST(InputFile, ReadsAndSkipsUpToEndOfFile) {
   EXPECT_EQ(file.offset(), 6u);
 }
 
-/// Returns a record as in cifar10_input_test.py: constant planes.
+/// Returns a CIFAR-10 record whose red, green and blue planes are constant, as in
+/// cifar10_input_test.py.
 std::string record(int label, int red, int green, int blue) {
   std::string bytes(1, static_cast<char>(label));
   for (int value : {red, green, blue}) bytes.append(32 * 32, static_cast<char>(value));
@@ -341,13 +342,13 @@ TEST(Cifar10, FindsFilesInFolderOrSubfolder) {
   }
 }
 
-// Reads the archive as downloaded, without unpacking it by hand. (Compressed: archives_test.cc.)
+// Reads the archive as downloaded, without unpacking it. (archives_test.cc tests a compressed one.)
 TEST(Cifar10, ReadsArchiveByFolderOrPath) {
   const std::string folder = empty_folder();
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
   TarWriter writer(archive);
   writer.write("cifar-10-batches-bin/batches.meta.txt", "airplane\n");
-  for (int i = 5; i >= 1; --i) {  // in any order
+  for (int i = 5; i >= 1; --i) {  // the order of files does not matter
     writer.write("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin",
                  record(i, 0, 0, i));
   }

@@ -1,11 +1,11 @@
-// Tests JPEG images: colour spaces, and damaged files. Not part of builds without libjpeg.
+// Tests JPEG images: colour spaces, and damaged files. Built only with libjpeg.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/data/image.h"
 
 namespace tutti::testing::jpeg_image_test {
 
-/// Decoders may differ in the rounding of their transforms.
+/// Expects values that differ by at most 2, because decoders round their transforms differently.
 void expect_near(const std::vector<int>& got, const std::vector<int>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2);

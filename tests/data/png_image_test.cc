@@ -1,4 +1,4 @@
-// Tests PNG images and folders of them: pixels, labels, damage. Not part of builds without libpng.
+// Tests PNG images and folders of them: pixels, labels, damaged files. Built only with libpng.
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
@@ -172,7 +172,8 @@ void put(const std::string& path, const std::string& bytes) {
   write_bytes(path, bytes);
 }
 
-/// Writes the classes cats (10, 11, 12) and dogs (20, 21), and files that are not images.
+/// Writes a folder with classes cats (images 10, 11, 12) and dogs (20, 21), and files that are not
+/// images.
 std::string pets() {
   const std::string folder = empty_folder();
   put(folder + "/dogs/b.png", flat_picture(21, 5, 5));
@@ -266,7 +267,7 @@ TEST(ImageFolderDataset, TrainingAndValidationSubsetsPartitionImages) {
   const ImageFolder training = image_folder(folder, options);
   options.subset = Subset::kValidation;
   const ImageFolder validation = image_folder(folder, options);
-  EXPECT_EQ(training.paths.size(), 8u);  // int(0.25 * 10) are held back
+  EXPECT_EQ(training.paths.size(), 8u);  // int(0.25 * 10) images are for validation
   std::vector<int> both = pictures_in(training.dataset);
   for (int number : pictures_in(validation.dataset)) both.push_back(number);
   EXPECT_EQ(both, all);
@@ -293,8 +294,7 @@ TEST(ImageFolderDataset, RefusesFoldersWithoutClassesOrImages) {
   EXPECT_ERROR(image_folder(folder), kNotFound, "class 'a'", folder + "/a", ".png", "got none",
                "class_names");
   EXPECT_ERROR(image_folder("/nowhere"), kNotFound, "/nowhere");
-  // Keras reads such a class as one without images; here it is an error, so that no class is
-  // silently lost.
+  // Keras accepts a class without images; here it is an error, so that no class is silently lost.
   put(folder + "/b/1.png", flat_picture(1));
   put(folder + "/a/notes.txt", "no picture");
   EXPECT_ERROR(image_folder(folder), kNotFound, "class 'a'", folder + "/a");

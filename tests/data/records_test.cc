@@ -1,5 +1,5 @@
-// Tests files of records: CSV, TFRecord and tf.train.Example. Conversion, round trips, published
-// checksums, refusals.
+// Tests CSV, TFRecord and tf.train.Example files: conversion, round trips, published checksums,
+// errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/csv.h"
 
@@ -181,7 +181,7 @@ TEST(Csv, Reads16BitColumnsWithinTheirRange) {
                  "'65520'");
 }
 
-// As in the tutorials, the training file determines types and vocabularies for reading other files.
+// As in the tutorials, the training file determines the types and vocabularies of other files.
 TEST(Csv, ColumnsOfTrainingTableApplyToOtherFiles) {
   const std::string train = file_of("class,zip,y\nThird,01234,0\nFirst,99999,1\nThird,01234,1\n");
   const std::string test = file_of("class,zip,y\nFirst,01234,1\n", "test.csv");
@@ -241,7 +241,7 @@ TEST(Csv, ErrorNamesRowsUsedForTypeInference) {
                  "expected numbers");
 }
 
-// Uses Auto MPG's horsepower, whose missing values are '?'.
+// The column is horsepower in the Auto MPG data set, where '?' marks a missing value.
 TEST(Csv, WarnsAboutCategoricalColumnWithMostlyNumbers) {
   const std::string path = file_of("hp,mpg\n130,18\n165,15\n?,25\n90,31\n");
   const auto warnings = warnings_of(
@@ -253,7 +253,8 @@ TEST(Csv, WarnsAboutCategoricalColumnWithMostlyNumbers) {
   EXPECT_INVALID(read_csv({path}, {.pack_features = true}), "read_csv", "'hp'", "'?' in line 4",
                  "na_values");
   EXPECT_INVALID(csv_dataset({path}), "csv_dataset", "'hp'", "'?' in line 4", "na_values");
-  // Applies the suggested remedies: as numbers, and as an explicit category.
+  // Applies both remedies that the warning suggests: numbers with a default, and an explicit
+  // category.
   CsvOptions numbers{.pack_features = true, .na_values = {"?"}};
   numbers.columns = {{.name = "hp", .default_value = -1}};
   EXPECT_THAT(read_csv({path}, numbers).rows[0].to_doubles(),
@@ -269,7 +270,7 @@ TEST(Csv, PacksTextColumnsOnlyIfCategorical) {
   EXPECT_INVALID(read_csv({path}, options), "'sex'", "'male' in line 2", "categorical");
   options.columns = {{.name = "sex", .categorical = true}};
   EXPECT_THAT(read_csv({path}, options).rows[0].to_doubles(), ElementsAre(22, 1, 38, 0));
-  // A text label becomes a class; texts in a component of their own are not packed.
+  // A text label becomes a class number and a component of its own, which is not packed.
   const std::string flowers = file_of("x,kind\n1,rose\n2,lily\n", "flowers.csv");
   const CsvTable table = read_csv({flowers}, {.label_column = "kind", .pack_features = true});
   EXPECT_THAT(table.rows[1].to_doubles(), ElementsAre(1, 0));
@@ -310,7 +311,7 @@ TEST(Csv, ErrorSuggestsProbableDelimiter) {
   CsvOptions named{.header = false, .column_names = {"a", "b", "c"}};
   EXPECT_ERROR(read_csv({path}, named), kDataLoss, path + ":1", "expected 3 fields, got 1",
                "delimiter ';'?");
-  // A single column of texts with other characters takes its name from the options.
+  // With an explicit name, a single text column may contain ';'.
   const CsvTable one = read_csv({path}, {.column_names = {"text"}});
   EXPECT_THAT(one.columns[0].vocabulary, ElementsAre("1;2;3"));
 }
@@ -402,15 +403,15 @@ TEST(Csv, RefusesMissingEmptyAndMismatchedFiles) {
   EXPECT_INVALID(read_csv({}), "at least one path");
 }
 
-// The check value of "123456789" from the catalogue of CRCs; the masked one is rotated by 15 bits
-// plus TFRecord's constant.
+// Check value of "123456789" from the catalogue of CRCs. The masked CRC is rotated by 15 bits; then
+// TFRecord's constant is added.
 TEST(Crc, MatchesPublishedValues) {
   EXPECT_EQ(internal::crc32("123456789"), 0xcbf43926u);
   EXPECT_EQ(internal::masked_crc32c("123456789"), 0xc78ab0e5u);
 }
 
-// Record written with a bitwise CRC in Python: struct.pack('<Q', 3), its masked CRC, b'abc', its
-// masked CRC.
+// Record whose CRCs were computed bit by bit in Python: struct.pack('<Q', 3), its masked CRC,
+// b'abc', its masked CRC.
 std::string record_abc() {
   return std::string("\003\000\000\000\000\000\000\000\260\231\111\016\141\142\143\156\127\361\041",
                      19);

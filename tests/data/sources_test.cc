@@ -1,4 +1,4 @@
-// Tests elements, batches and their sources, and positions: a pass that is resumed anywhere
+// Tests elements, batches and sources of datasets, and that a pass resumed at any position
 // continues like the uninterrupted one.
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
@@ -243,7 +243,7 @@ TEST(Dataset, ConcatenateYieldsDatasetsInOrderAndRefusesDifferentTypes) {
                  "features float32");
 }
 
-/// Returns a dataset of documents with these numbers.
+/// Returns a dataset of documents, each given as its list of tokens.
 Dataset documents(const std::vector<std::vector<std::int64_t>>& all) {
   return Dataset::from_generator([all](std::uint64_t) {
     return [all, i = std::size_t{0}]() mutable -> std::optional<Element> {
@@ -272,7 +272,7 @@ TEST(PackDataset, PacksTokensIntoRows) {
 TEST(PackDataset, SupportsOverlappingWindowsAndNextTokenLabels) {
   EXPECT_THAT(rows_of(documents({{1, 2, 3, 4}}).pack(3, {.shift = 1})),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(2, 3, 4)));
-  // Windows are further apart than they are long, across the ends of elements.
+  // Windows start further apart than they are long, even across the ends of elements.
   EXPECT_THAT(rows_of(kDocuments.pack(2, {.shift = 4})),
               ElementsAre(ElementsAre(1, 2), ElementsAre(5, 6)));
   EXPECT_THAT(rows_of(documents({{1}, {2}, {3}, {4}, {5}, {6}, {7}}).pack(1, {.shift = 3})),
@@ -331,7 +331,7 @@ std::vector<Pipeline> pipelines() {
        [=] { return base.shuffle(4, 2).map(twice, MapOptions{.num_parallel_calls = 3}); }},
       {"MappedAtRandom",
        [=] {
-         set_random_seed(3);  // as at the start of another process
+         set_random_seed(3);  // as at the start of a new process
          const auto draw = [](std::int64_t below) {
            return static_cast<std::int64_t>(random_uniform({}).item() * static_cast<float>(below));
          };
@@ -443,8 +443,8 @@ TEST_P(Resuming, AtAnyPositionMatchesUninterruptedRun) {
   }
   ASSERT_GT(all.size(), 2 * kEpochs);
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    // The position passes through text, as in a checkpoint; the dataset is new, as in another
-    // process.
+    // The position passes through JSON text, as in a checkpoint, and the dataset is made again, as
+    // in a new process.
     const Json saved = Json::parse(positions[i].to_json().dump());
     ResumableIterator resumed(GetParam().make());
     resumed.restore(DatasetPosition::from_json(saved));
@@ -455,7 +455,7 @@ TEST_P(Resuming, AtAnyPositionMatchesUninterruptedRun) {
   }
 }
 
-// Rebuilds a pipeline as sharding does, but over the same sources.
+// Rebuilds a pipeline as sharding does, but keeps its sources.
 SourcePtr rebuilt(const SourcePtr& source) {
   std::vector<SourcePtr> inputs = source->inputs();
   if (inputs.empty()) return source;

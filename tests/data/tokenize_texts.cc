@@ -1,6 +1,7 @@
-// Encodes and decodes the texts of a JSON array, or learns a tokenizer, for tokenizer_test.py.
-// Usage: tokenize_texts TEXTS.json TOKENIZER.json, or TEXTS.json VOCAB.json MERGES.txt [SPECIAL
-// ...], or --train TEXT SIZE TOKENIZER.json
+// Encodes and decodes the texts of a JSON array, or trains a tokenizer, for tokenizer_test.py.
+// Usage: tokenize_texts TEXTS.json TOKENIZER.json
+//    or: tokenize_texts TEXTS.json VOCAB.json MERGES.txt [SPECIAL ...]
+//    or: tokenize_texts --train TEXT SIZE TOKENIZER.json
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

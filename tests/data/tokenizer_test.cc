@@ -1,5 +1,5 @@
-// Tests byte-pair tokenizers against slow ones, and tokenizer files that are damaged or
-// unsupported.
+// Compares byte-pair tokenizers with slow reference implementations; tests errors for damaged or
+// unsupported tokenizer files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tokenizer.h"
 
@@ -24,12 +24,12 @@ const std::vector<std::pair<std::string, std::string>>& seed_merges() {
   return merges;
 }
 
-/// Returns the number of the token that merge `rank` makes; 261 is "<|end|>".
+/// Returns the token number that results from merge `rank`. Number 261 is reserved for "<|end|>".
 std::int64_t seed_token(std::size_t rank) {
   return 256 + static_cast<std::int64_t>(rank) + (rank == 5 ? 1 : 0);
 }
 
-/// Encodes bytes in the alphabet of these files.
+/// Encodes bytes in the printable alphabet of tokenizer files.
 std::string in_alphabet(const std::string& bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -66,7 +66,7 @@ std::string tokenizer_seed() {
          vocabulary.dump() + R"(,"merges":)" + merges.dump() + "}}";
 }
 
-/// Splits ASCII texts with the regular expressions themselves.
+/// Splits ASCII texts with std::regex.
 std::vector<std::string> regex_pieces(const std::string& text, const std::regex& pattern) {
   std::vector<std::string> pieces;
   for (std::sregex_iterator piece(text.begin(), text.end(), pattern), end; piece != end; ++piece)
@@ -83,7 +83,7 @@ std::vector<std::string> pieces_of(std::string_view text, TextPattern pattern) {
   return pieces;
 }
 
-/// Returns a text of fragments that the patterns treat differently.
+/// Returns a random text of fragments that the patterns treat differently.
 std::string random_text(std::uint64_t number, std::uint64_t most_parts = 12) {
   static const std::vector<std::string> parts = {" ",  " ",   "\n",  "\r", "\t", "a",
                                                  "to", "the", "S",   "7",  "42", "'",
@@ -111,7 +111,7 @@ TEST(PreTokenizer, SplitsLikeReferenceRegularExpressions) {
 }
 
 TEST(PreTokenizer, ClassifiesUnicodeCharactersAndSplitsDigits) {
-  // Contains Greek, an Arabic digit and a Roman numeral, an ideographic space, an emoji.
+  // Greek letters, an Arabic digit, a Roman numeral, an ideographic space and an emoji.
   EXPECT_THAT(pieces_of("λόγος٣Ⅷ\u3000\u3000!🙂 я", TextPattern::kGpt2),
               ElementsAre("λόγος", "٣Ⅷ", "\u3000", "\u3000", "!🙂", " я"));
   EXPECT_THAT(pieces_of("x\xFF\xC3 \xE2\x82y", TextPattern::kGpt2),
@@ -151,8 +151,8 @@ BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "
 TEST(Tokenizer, MergesInOrderOfRank) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.vocabulary_size(), 263);
-  // Bytes have the numbers 0 to 255; then follow "th", "he", "the", " the", "er", "<|end|>", and
-  // "é" as a whole.
+  // Tokens 0 to 255 are the bytes; then follow "th", "he", "the", " the", "er", "<|end|>", and "é",
+  // whose two bytes are merged.
   EXPECT_THAT(tokenizer.encode("the"), ElementsAre(258));
   EXPECT_THAT(tokenizer.encode("he the"), ElementsAre(257, 259));
   EXPECT_THAT(tokenizer.encode("ther"), ElementsAre(258, 'r'));  // "the" precedes "er"
@@ -170,7 +170,7 @@ TEST(Tokenizer, FindsSpecialTokensInTexts) {
   EXPECT_EQ(tokenizer.number_of("<|end|>"), 261);
 }
 
-/// Merges pairs as in the papers: every round examines all pairs.
+/// Merges pairs as described in the papers: every round examines all pairs.
 std::vector<std::int64_t> slowly_merged(const std::string& piece) {
   std::vector<std::string> parts;
   for (const char c : piece) parts.emplace_back(1, c);
@@ -224,7 +224,7 @@ TEST(Tokenizer, MergesLongWordsCompletely) {
   EXPECT_EQ(tokenizer.encode(word), std::vector<std::int64_t>(100'000, 258));
 }
 
-/// Returns the seed file with one part replaced.
+/// Returns the seed file in which `part` is replaced with `by`.
 std::string changed_seed(const std::string& part, const std::string& by,
                          std::string json = tokenizer_seed()) {
   const std::size_t at = json.find(part);
@@ -241,13 +241,14 @@ TEST(Tokenizer, ReadsOptions) {
               ElementsAre(259, 261, 259));
   EXPECT_THAT(encode("\"use_regex\":true", "\"use_regex\":false", "p\xC3\xA9 the"),
               ElementsAre('p', 262, 259));
-  // A token that no merge makes is used only as a whole word.
+  // A token that no merge produces is used only if it equals a complete word.
   const std::string unmade = changed_seed(R"("th e",)", "");
   EXPECT_THAT(parse_tokenizer(unmade, "f").encode("the"), ElementsAre(256, 'e'));
   const std::string whole =
       changed_seed("\"ignore_merges\":false", "\"ignore_merges\":true", unmade);
   EXPECT_THAT(parse_tokenizer(whole, "f").encode("the thee"), ElementsAre(258, ' ', 256, 'e', 'e'));
-  // An added token is not part of the vocabulary; here it matches only as a word of its own.
+  // An added token is not in the vocabulary; with single_word it matches only between word
+  // boundaries.
   const std::string added =
       changed_seed(R"("added_tokens":[)",
                    R"("added_tokens":[{"id":263,"content":"pq","single_word":true,"lstrip":false,)"
@@ -289,7 +290,7 @@ TEST(Tokenizer, AppliesNormalizerOfFile) {
 }
 
 TEST(Tokenizer, FindsAddedTokensInNormalizedText) {
-  // The token is written decomposed, and the text composed.
+  // The token's text is in decomposed form, and the encoded text in composed form.
   std::string json = changed_seed(kNoNormalizer, R"("normalizer":{"type":"NFC"})");
   json = changed_seed(R"("content":"<|end|>")", "\"content\":\"e\u0301e\"", json);
   json = changed_seed("\"normalized\":false", "\"normalized\":true", json);
@@ -406,7 +407,8 @@ TEST(Tokenizer, ReadsGpt2Files) {
                "read_tokenizer: ", "/no/tokenizer.json");
 }
 
-// Example of common introductions; of equally frequent pairs the oldest is merged first.
+// A common introductory example. Among equally frequent pairs, the pair found first is merged
+// first.
 TEST(TrainTokenizer, MergesMostFrequentPairsFirst) {
   const Json file = Json::parse(train_tokenizer("aaabdaaabac", 290));
   std::vector<std::string> merges;

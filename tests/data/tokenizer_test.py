@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Compares BytePairTokenizer with Hugging Face's tokenizers: 10,000 random texts, each cut in four ways.
+# Compares BytePairTokenizer with Hugging Face's tokenizers on 10,000 random texts, each split in
+# four ways.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: tokenizer_test.py --install                makes a virtual environment with tokenizers in .venv/tokenizers
        tokenizer_test.py --install-if-possible    the same; says so where it cannot, and succeeds
@@ -25,7 +26,7 @@ SPECIAL = ["<|endoftext|>", "<|pad|>", "<|end|>"]
 
 
 def trained(folder, pre_tokenizer, normalizer=None, **options):
-    """Returns a tokenizer that learnt from the guides and sources of this repository, and its file."""
+    """Returns a tokenizer trained on the guides and sources of this repository, and the path of its file."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(**options))
@@ -46,14 +47,14 @@ def trained(folder, pre_tokenizer, normalizer=None, **options):
 
 
 def is_known(code):
-    """Returns true for characters that are the same in every version of Unicode: those of 3.2, and planes 4 to 13."""
+    """Returns true for characters that are the same in every version of Unicode: the characters of version 3.2, and planes 4 to 13."""
     old = unicodedata.ucd_3_2_0
     is_old = all(getattr(old, each)(chr(code)) == getattr(unicodedata, each)(chr(code)) for each in ("category", "combining"))
     return (is_old and old.category(chr(code)) != "Cn" or 0x40000 <= code < 0xE0000) and not 0xD800 <= code <= 0xDFFF
 
 
 def random_texts(count):
-    """Returns texts of words of this repository, any characters, gaps, contractions and special tokens."""
+    """Returns random texts that mix words of this repository, random characters, gaps, contractions and special tokens."""
     draw = random.Random(3)
     words = (ROOT / "README.md").read_text(encoding="utf-8").split()
     gaps = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x1c", "\x85", ""]
@@ -96,7 +97,8 @@ class AgreesWithTokenizers(unittest.TestCase):
         self.assertEqual(len(results), len(self.texts))
         for text, theirs, ours in zip(self.texts, expected, results):
             self.assertEqual(ours["tokens"], theirs.ids, repr(text))
-            # Since version 0.23 `tokenizers` decodes an added token in its normal form.
+            # Before comparing, normalizes: since version 0.23 `tokenizers` decodes an added token
+            # to its normal form.
             decoded = tokenizer.decode(theirs.ids, skip_special_tokens=False)
             self.assertEqual(*(unicodedata.normalize("NFC", each) for each in (ours["text"], decoded)), repr(text))
         print(f"{len(results)} texts, {sum(len(each['tokens']) for each in results)} tokens: all equal")
@@ -181,8 +183,8 @@ class AgreesWithTokenizers(unittest.TestCase):
     def test_character_classes(self):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-        # A merge applies only within a piece, so it reveals whether a letter, digit, sign or gap
-        # shares a piece with the first byte of the following text.
+        # A merge applies only within a piece. So it reveals whether a letter, digit, sign or gap is
+        # in the same piece as the first byte of the text that follows.
         alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
         behind = [letter for letter in alphabet if letter > "\x7f"]
         merges = [(first, letter) for first in ["a", "1", "!", "\u010a"] for letter in behind]

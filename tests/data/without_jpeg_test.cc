@@ -1,4 +1,5 @@
-// Tests that builds without libjpeg refuse JPEG images by name. Not part of builds with it.
+// Tests that builds without libjpeg reject JPEG images with an error that names libjpeg. Built only
+// without it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/data/image.h"

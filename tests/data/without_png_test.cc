@@ -1,4 +1,5 @@
-// Tests that builds without libpng refuse PNG images by name. Not part of builds with it.
+// Tests that builds without libpng reject PNG images with an error that names libpng. Built only
+// without it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/data/image.h"
