@@ -1,4 +1,5 @@
-// Calls of the table of operations (tests/support/op_cases.h) that have gradients, in float64.
+// Calls of operations that have gradients, in float64, taken from the tables of
+// tests/support/op_cases.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,18 +26,18 @@ inline Tensor random_tensor(const Shape& shape, std::uint64_t seed, double low =
   return testing::random_values(shape, DType::kFloat64, low, high, seed);
 }
 
-/// A call in float64.
+/// Call of one operation in float64.
 struct Case {
   std::string name;
   OpCall call;
   double step = 1e-5;
   bool has_second_order = true;
-  std::size_t num_results = 1;  // the remaining results have no gradients
+  std::size_t num_results = 1;  // results with gradients; these come first
 
-  /// Returns the results of the call with other inputs, of any floating type.
+  /// Returns the results of the call for other inputs, which may have any floating type.
   Tensors operator()(const Tensors& inputs) const {
     if (call.op == OpId::kCast) return {cast(inputs[0], call.outputs[0].dtype)};
-    if (call.op == OpId::kAttention) {  // which XLA makes of other operations
+    if (call.op == OpId::kAttention) {  // XLA composes attention of other operations
       const auto& [scale, is_causal, steps_before] = call.attributes_as<AttentionAttributes>();
       return {attention(inputs[0], inputs[1], inputs[2], {scale, is_causal, steps_before})};
     }
@@ -70,7 +71,7 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 0 ? between(0.3, 2.0) : between(-1.5, 1.5);
     case OpId::kDivide:
       return i == 1 ? between(0.3, 2.0) : between(-1.5, 1.5);
-    case OpId::kFloorMod:  // keeps away from the jumps of the quotient
+    case OpId::kFloorMod:  // avoids inputs near the jumps of the quotient
       return i == 0 ? between(1.0, 1.5) : between(2.0, 4.0);
     case OpId::kReduceProduct:
       return between(0.7, 1.4);
@@ -78,14 +79,15 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 4 ? between(0.5, 1.5) : between(-1.5, 1.5);
     case OpId::kSoftmaxCrossEntropy:
       return i == 0 ? softmax(between(-1.5, 1.5)) : between(-1.5, 1.5);
-    case OpId::kCast:  // exact in every type, also after adding the step
+    case OpId::kCast:  // remains exact in every type after the step is added
       return round(between(-1.5, 1.5) * 4.0) * 0.25;
     default:
       return between(-1.5, 1.5);
   }
 }
 
-/// True where gradients of gradients are documented as missing, or squares are rounded to 16 bits.
+/// Returns true if second-order gradients are documented as missing, or if the operation rounds to
+/// 16 bits.
 inline bool has_first_order_alone(OpId op) {
   return op == OpId::kMaxPool || op == OpId::kBatchNormTraining || op == OpId::kLrn ||
          op == OpId::kGroupNorm || op == OpId::kCast;
@@ -109,7 +111,7 @@ inline bool is_differentiated(const testing::OpCase& c) {
     if (is_floating(input.dtype()) && input.dtype() != DType::kFloat64) return false;
     in_float64 = in_float64 || is_floating(input.dtype());
   }
-  // Gradients of activations take two tensors of one shape.
+  // Gradients of activations require two tensors of one shape.
   const bool broadcasts = call.op >= OpId::kReluGrad && call.op <= OpId::kGeluTanhGrad &&
                           call.inputs[0].shape() != call.inputs[1].shape();
   return in_float64 && !broadcasts && !c.has_special_numbers &&
@@ -126,7 +128,7 @@ inline bool is_empty(const OpCall& call) {
   return call.inputs[0].num_elements() == 0 || call.outputs[0].shape.num_elements() == 0;
 }
 
-/// Has rows with no, one and two zeros.
+/// Returns a product over rows that contain no, one and two zeros.
 inline Case product_of_zeros() {
   const OpCall call{OpId::kReduceProduct,
                     {Tensor::from<double>({3, 3}, {2, 0, 3, 0, 0, 4, 5, 6, 7})},
@@ -135,7 +137,8 @@ inline Case product_of_zeros() {
   return {"a product of zeros", call};
 }
 
-/// Returns up to twelve small calls of each differentiable operation of the family, evenly chosen.
+/// Returns up to twelve small calls of each differentiable operation of the family, evenly
+/// distributed over its cases. With `of_nothing`, returns calls whose input or result is empty.
 inline std::vector<Case> cases_of(const testing::OpFamily& family, bool of_nothing = false) {
   std::map<OpId, std::vector<testing::OpCase>> by_op;
   for (const testing::OpCase& c : family.cases()) {

@@ -1,5 +1,4 @@
-// Checks gradients of the cases against central differences in double precision, or against another
-// device.
+// Compares gradients of cases with central differences in double precision, or with another device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +11,7 @@
 
 namespace tutti::gradient_check {
 
-/// Returns the inputs from number `first` on that may have gradients.
+/// Returns the floating-point inputs with index >= `first`: those that may have gradients.
 inline Tensors sources_among(const Tensors& inputs, std::size_t first = 0) {
   Tensors sources;
   for (std::size_t i = first; i < inputs.size(); ++i) {
@@ -74,7 +73,7 @@ inline std::vector<Gradient> gradients_of(const Function& function, const Tensor
   return tape.gradient(weighted_sum(function(inputs), 1), sources);
 }
 
-/// Compares gradients for the inputs from number `first` on with central differences; a missing
+/// Compares the gradients of all inputs with index >= `first` with central differences. A missing
 /// gradient counts as zeros.
 inline void check_gradients(const Function& function, const Tensors& inputs, double step,
                             std::size_t first = 0) {
@@ -98,8 +97,8 @@ inline void check_gradients(const Function& function, const Tensors& inputs, dou
   }
 }
 
-/// Checks second derivatives: the function is the gradient of the case, for the inputs from number
-/// `first` on. Inputs without influence on the gradient count as zeros.
+/// Compares second derivatives with central differences of the first ones, for inputs with index >=
+/// `first`. A missing gradient counts as zeros.
 inline void check_second_order(const Case& c, std::size_t first) {
   const auto gradient = [&](const Tensors& inputs) {
     const Tensors sources = sources_among(inputs, first);
@@ -107,7 +106,7 @@ inline void check_second_order(const Case& c, std::size_t first) {
     for (const Tensor& source : sources) tape.watch(source);
     const Tensor y = c(inputs)[0];
     Tensors found{Tensor::zeros({}, DType::kFloat64)};
-    // The square keeps linear operations from having a constant gradient.
+    // Without the square, the gradient of a linear operation would be constant.
     for (const Gradient& each : tape.gradient(weighted_sum({square(y) + y}, 2), sources)) {
       if (each.is_none()) continue;
       const IndexedSlices* const rows = each.is_slices() ? &each.slices() : nullptr;
@@ -119,7 +118,8 @@ inline void check_second_order(const Case& c, std::size_t first) {
   check_gradients(gradient, c.call.inputs, c.step, first);
 }
 
-/// Expects numbers to differ by `tolerance` times the largest, or times 0.1.
+/// Expects numbers that differ by at most `tolerance` times the largest magnitude of `expected`, or
+/// times 0.1 if that is larger.
 inline void expect_near_largest(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   const std::vector<double> want = expected.to_doubles();
@@ -136,8 +136,8 @@ inline Tensors in_float32(const Tensors& inputs, Device device = {}) {
   return rounded;
 }
 
-/// Returns the results of the case in float32 and the gradients of their weighted sum; missing
-/// gradients are undefined tensors.
+/// Computes the case in float32. Returns its results, then the gradients of their weighted sum; a
+/// missing gradient is an undefined tensor.
 inline Tensors value_and_gradients(const Case& c, Device device) {
   const Tensors inputs = in_float32(c.call.inputs, device), sources = sources_among(inputs);
   GradientTape tape;
@@ -151,7 +151,7 @@ inline Tensors value_and_gradients(const Case& c, Device device) {
   return all;
 }
 
-/// Compares results of value_and_gradients() with those of the CPU.
+/// Compares the results of value_and_gradients() with the results on the CPU.
 inline void expect_near_cpu(const Case& c, const Tensors& actual, double tolerance) {
   const Tensors expected = value_and_gradients(c, Device{});
   ASSERT_EQ(actual.size(), expected.size());
@@ -162,7 +162,7 @@ inline void expect_near_cpu(const Case& c, const Tensors& actual, double toleran
   }
 }
 
-/// Checks that the faster float32 kernels give the float64 kernels' gradients.
+/// Compares the gradients of the faster float32 kernels with those of the float64 kernels.
 inline void check_float32(const Case& c) {
   const auto function = [&](const Tensors& inputs) { return c(inputs); };
   const std::vector<Gradient> expected = gradients_of(function, c.call.inputs);
@@ -176,7 +176,8 @@ inline void check_float32(const Case& c) {
   }
 }
 
-/// Checks empty inputs: gradients have the right shapes, and are zeros if the result is empty.
+/// Checks that gradients of empty inputs have the right shapes, and are zeros if the result is
+/// empty.
 inline void check_nothing(const Case& c) {
   const auto function = [&](const Tensors& inputs) { return c(inputs); };
   const Tensors sources = sources_among(c.call.inputs);
@@ -194,7 +195,8 @@ inline void check_all(const testing::OpFamily& family) {
   for (const Case& c : cases_of(family)) {
     SCOPED_TRACE(c.name);
     check_gradients([&](const Tensors& inputs) { return c(inputs); }, c.call.inputs, c.step);
-    // Changing a single label breaks the distribution on which the gradient of the logits relies.
+    // The gradient of the logits relies on labels that are a distribution. A change of a single
+    // label breaks this, so labels are excluded.
     const std::size_t first = c.call.op == OpId::kSoftmaxCrossEntropy ? 1 : 0;
     if (c.has_second_order) {
       SCOPED_TRACE("second order");

@@ -1,5 +1,5 @@
-// Tests gradients of functions against central differences, of attention and normalization, of many
-// slices, and recompute_grad.
+// Compares gradients of functions with central differences. Tests gradients of attention,
+// normalization and many slices, and recompute_grad.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -28,7 +28,8 @@ std::set<OpId> ops_with_cases() {
   return ops;
 }
 
-/// Gradients of gradients that are documented as missing; attention's is never needed.
+/// Operations without a gradient: their second-order gradients are documented as missing. The
+/// gradient of attention's gradient is never needed.
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
                                             OpId::kLrnGrad, OpId::kGroupNormGrad,
                                             OpId::kAttentionGrad};
@@ -122,7 +123,7 @@ using gradient_check::random_tensor;
 
 constexpr std::int64_t kHeads = 2, kFeatures = 8;
 
-/// Returns the peak bytes for attention over so many steps, forward and backward.
+/// Returns the peak memory, in bytes, of attention over `steps` steps, forward and backward.
 std::size_t peak_of(std::int64_t steps, bool fused) {
   const Tensor x = cast(random_tensor({1, kHeads, steps, kFeatures}, 1), DType::kFloat32);
   const std::size_t before = host_allocator().statistics().in_use;
@@ -144,7 +145,7 @@ TEST(AttentionGradients, MemoryGrowsLinearlyWithSequenceLength) {
   const std::size_t of_result = 512 * kHeads * kFeatures * sizeof(float);
   EXPECT_LE(peak_of(512, true), 12 * of_result);
   EXPECT_LE(peak_of(2048, true), 4.1 * static_cast<double>(peak_of(512, true)));
-  // Shows that the test would detect stored scores.
+  // The test would detect stored scores: unfused attention stores them.
   EXPECT_GE(peak_of(512, false), 512 * 512 * kHeads * sizeof(float));
 }
 
@@ -171,7 +172,7 @@ struct MixedNormalization {
         mean(random_values({4}, DType::kFloat32, -0.5, 0.5, 5)),
         variance(random_values({4}, DType::kFloat32, 0.5, 2.0, 6)) {}
 
-  /// Returns y, the statistics, and the gradients of sum(y dy) for x, gamma and beta.
+  /// Returns y, the statistics, and the gradients of sum(y * dy) with respect to x, gamma and beta.
   template <class Fn>
   std::vector<Tensor> differentiated(const Fn& normalize) const {
     const std::vector<Tensor> sources{x, gamma, beta};
@@ -219,13 +220,13 @@ TEST(MixedNormalizationTest, MatchesExplicitCastsBitwise) {
 
 namespace blocks_test {
 
-/// Offset of a slice of a [4, 6] matrix, and its size.
+/// Offset and size of a slice of a [4, 6] matrix.
 struct Cut {
   std::vector<std::int64_t> begin, size;
 };
 
-/// Returns the sum over i of (i + 1) * the sum of squares of cut i. Its gradient is 2 x times the
-/// factors of the cuts that cover each element.
+/// Returns the sum over i of (i + 1) * (sum of squares of slice i). Its gradient for an element is
+/// 2 x times the sum of the factors of all slices that contain it.
 Tensor weighed_squares(const Tensor& x, const std::vector<Cut>& cuts) {
   Tensor sum = Tensor::zeros({}, DType::kFloat64);
   double factor = 0.0;
@@ -262,7 +263,7 @@ using blocks_test::Cut;
 
 class GradientBlocks : public TestWithParam<std::vector<Cut>> {};
 
-TEST_P(GradientBlocks, AccumulateAtAnyOffset) {
+TEST_P(GradientBlocks, AccumulateFromSlicesAtAnyOffset) {
   const Variable x(random_uniform({4, 6}, {.seed = 3}, -1.0, 1.0, DType::kFloat64));
   const std::vector<double> values = x.value().to_doubles();
   const std::vector<double> factors = blocks_test::factors(GetParam());
@@ -283,20 +284,23 @@ TEST_P(GradientBlocks, AccumulateAtAnyOffset) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GradientBlocks,
-                         Values(std::vector<Cut>{{{1, 2}, {2, 3}}},                    // one
-                                std::vector<Cut>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}},  // all rows
-                                std::vector<Cut>{{{0, 1}, {4, 2}}, {{0, 4}, {4, 1}}},  // gaps
+                         Values(std::vector<Cut>{{{1, 2}, {2, 3}}},                    // one slice
+                                // slices that cover all rows
+                                std::vector<Cut>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}},
+                                // slices with gaps
+                                std::vector<Cut>{{{0, 1}, {4, 2}}, {{0, 4}, {4, 1}}},
                                 std::vector<Cut>{{{0, 0}, {4, 4}},
-                                                 {{0, 2}, {4, 4}},  // overlap
+                                                 {{0, 2}, {4, 4}},  // overlapping slices
                                                  {{0, 1}, {4, 2}}},
-                                std::vector<Cut>{{{0, 0}, {4, 6}}, {{0, 0}, {4, 6}}},  // all, twice
+                                // the full matrix, twice
+                                std::vector<Cut>{{{0, 0}, {4, 6}}, {{0, 0}, {4, 6}}},
                                 std::vector<Cut>{{{1, 0}, {1, 6}},
-                                                 {{0, 3}, {4, 1}},  // both axes
+                                                 {{0, 3}, {4, 1}},  // slices along both axes
                                                  {{0, 0}, {1, 1}},
                                                  {{3, 5}, {1, 1}},
                                                  {{3, 0}, {1, 6}}},
                                 std::vector<Cut>{{{0, 2}, {4, 0}},
-                                                 {{0, 2}, {4, 1}}}));  // an empty one
+                                                 {{0, 2}, {4, 1}}}));  // an empty slice
 
 TEST(GradientBlocksCost, UnstackGradientUsesOneConcatenation) {
   const Variable x(Tensor::ones({100, 3}, DType::kFloat64));
@@ -312,7 +316,7 @@ TEST(GradientBlocksCost, UnstackGradientUsesOneConcatenation) {
   EXPECT_LE(counter.counts[OpId::kAdd], 1) << "sums of whole tensors";
 }
 
-TEST(GradientBlocksCost, SliceGradientsAddToWholeTensorGradients) {
+TEST(GradientBlocksCost, SliceGradientsAddToFullTensorGradients) {
   const Variable x(Tensor::from<double>({4}, {1, 2, 3, 4}));
   GradientTape tape;
   const Tensor whole = x.value() * 1.0;
@@ -326,7 +330,7 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{4, kUserPurpose, number, 0, 0});
 }
 
-/// Block that is called plainly, or through recompute_grad.
+/// Function that calls another function directly or through recompute_grad.
 using Block =
     std::function<Tensor(const RecomputedFunction&, const Tensor&, const std::vector<Variable>&)>;
 
@@ -346,7 +350,8 @@ std::vector<std::vector<double>> numbers(const std::vector<Gradient>& gradients)
   return all;
 }
 
-/// Values are used several times inside and outside, so the bits of sums depend on their order.
+/// Returns the gradients of a network that applies `block` twice. Values are used several times
+/// inside and outside of the blocks, so the bits of the gradients depend on the order of sums.
 std::vector<std::vector<double>> gradients_with(const Block& block) {
   const std::vector<Variable> w = {Variable(normal({5, 5}, 1)), Variable(normal({5, 5}, 2)),
                                    Variable(normal({3}, 3))};
@@ -426,7 +431,8 @@ TEST(Recompute, VariableWritesHappenOnce) {
   const Tensor y = recompute_grad(inner, {&x, 1}, {&w, 1}).at(0);
   EXPECT_EQ(tape.gradient(y, w).dense().item(), 3.0f);
   EXPECT_EQ(count.value().item(), 1.0f);
-  (void)recompute_grad(inner, {&x, 1}, {&w, 1});  // without a tape, calls the function directly
+  // without a tape, recompute_grad calls the function directly
+  (void)recompute_grad(inner, {&x, 1}, {&w, 1});
   EXPECT_EQ(count.value().item(), 2.0f);
 }
 
@@ -450,8 +456,8 @@ TEST(Recompute, KeepsOnlyInputsInMemory) {
     EXPECT_EQ(tape.gradient(reduce_sum(y), x).dense().num_elements(), kCount);
     return held / kBytes;
   };
-  EXPECT_EQ(held_with(plain), 25U);  // x, and 4 * 6 values
-  EXPECT_EQ(held_with(again), 5U);   // x, and 4 results
+  EXPECT_EQ(held_with(plain), 25U);  // x, and 4 * 6 intermediate values
+  EXPECT_EQ(held_with(again), 5U);   // x, and the results of 4 blocks
   clear_memory_limit(device);
 }
 

@@ -1,4 +1,5 @@
-// Tests tapes: watching, nesting, persistence, readiness, pruning, custom gradients, device scopes.
+// Tests gradient tapes: watching, nesting, persistence, ready callbacks, pruning, custom gradients,
+// device scopes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/gradient_tape.h"
 
@@ -31,7 +32,7 @@ concept HasReshaped = requires(const T& x) {
   x.reshaped(Shape{1});
 };
 
-/// Counts the operations that run.
+/// Observer that counts the operations that run.
 class Counter final : public OpObserver {
  public:
   void on_op(const OpCall& call, std::span<const Tensor>) override { ++counts[call.op]; }
@@ -108,7 +109,7 @@ TEST(GradientTape, SingleReadOfVariableCanBeSource) {
   EXPECT_EQ(number(tape.gradient(y, v)), 27.0);
 }
 
-TEST(GradientTape, UnconnectedSourcesHaveNoGradient) {
+TEST(GradientTape, SourcesUnconnectedToTargetHaveNoGradient) {
   const Variable used = tape_test::variable(1.0), unused = tape_test::variable(2.0),
                  read_only = tape_test::variable(3.0);
   const Tensor unseen = Tensor::scalar(1.0, DType::kFloat64);
@@ -124,7 +125,7 @@ TEST(GradientTape, UnconnectedSourcesHaveNoGradient) {
   EXPECT_TRUE(tape.gradient(unseen, used).is_none());
 }
 
-TEST(GradientTape, OnlyDetachedViewsHaveNoGradient) {
+TEST(GradientTape, ViewsHaveGradientsUnlessDetached) {
   static_assert(!tape_test::HasRows<Tensor> && !tape_test::HasReshaped<Tensor>);
   const Variable v(Tensor::ones({2, 3}), {.name = "v"});
   const auto has_gradient = [&](auto view) {
@@ -174,7 +175,7 @@ TEST(GradientTape, ListsWatchedVariablesInOrderOfFirstUse) {
   EXPECT_EQ(watched[2].name(), "a");
 }
 
-TEST(GradientTape, SecondGradientOfNonPersistentTapeFails) {
+TEST(GradientTape, SecondGradientCallOfNonPersistentTapeFails) {
   const Variable v = tape_test::variable(1.0);
   GradientTape tape;
   const Tensor y = square(v);
@@ -198,7 +199,8 @@ TEST(GradientTape, NonPersistentTapeStopsRecordingAtGradient) {
   GradientTape inner;
   const Tensor y = v * v * v;
   const Tensor first = inner.gradient(y, v).dense();
-  const Tensor later = first * v;  // the outer tape records v's second derivative and this
+  // the outer tape still records this product, and the second derivative of v
+  const Tensor later = first * v;
   EXPECT_EQ(number(outer.gradient(later, v)), 18.0 * 3.0 + 27.0);
 }
 
@@ -214,7 +216,7 @@ TEST(GradientTape, ComputesThirdOrderDerivatives) {
   EXPECT_EQ(number(first.gradient(d2, x)), 48.0);
 }
 
-TEST(GradientTape, TapesCanEndInAnyOrder) {
+TEST(GradientTape, NestedTapesCanEndInAnyOrder) {
   const Variable v = tape_test::variable(3.0);
   auto first = std::make_unique<GradientTape>();
   auto second = std::make_unique<GradientTape>();
@@ -240,7 +242,8 @@ TEST(GradientTape, StopRecordingHidesOperationsAndReads) {
   EXPECT_EQ(number(tape.gradient(y, v)), 9.0);
 }
 
-/// Computes relu(x w0 + b0) w1 + b1 with sources w0, b0, w1, b1 and an unused one in between.
+/// Computes relu(x w0 + b0) w1 + b1. Its sources are w0, b0, w1, b1, and an unused variable between
+/// b0 and w1.
 TEST(GradientTape, ReportsReadyGradientsLastLayerFirst) {
   const Variable w0(Tensor::full({3, 4}, 0.5, DType::kFloat64)),
       b0(Tensor::zeros({4}, DType::kFloat64)), unused(Tensor::zeros({2}, DType::kFloat64)),
@@ -304,7 +307,7 @@ TEST(GradientTape, ReportsEachUnconnectedSourceOnce) {
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 2}));
 }
 
-TEST(GradientTape, DuplicateSourceGetsGradientTwice) {
+TEST(GradientTape, SourceListedTwiceGetsGradientTwice) {
   const Variable v = tape_test::variable(3.0);
   const Variable sources[] = {v, v};
   GradientTape tape;
@@ -491,8 +494,8 @@ Tensor numbers(const Shape& shape, std::uint64_t seed) {
   return random_uniform(shape, {.seed = seed, .purpose = kUserPurpose}, -1.0, 1.0);
 }
 
-/// Program from the documentation: weights_1 and biases_1 on the first device, weights_2 and
-/// biases_2 on the second, all computation on the third.
+/// Program from the documentation: weights_1 and biases_1 are on the first device, weights_2 and
+/// biases_2 on the second, and all computation is on the third.
 struct ThreeDevices {
   explicit ThreeDevices(const std::vector<std::string>& devices) : compute(devices[2]) {
     {
@@ -539,7 +542,7 @@ TEST(DeviceScopeGradients, ComputesOnThirdDeviceFromWeightsOnTwo) {
       ElementsAre(
           "cpu:0 -> cpu:2: float32 [6, 5], 120 bytes", "cpu:0 -> cpu:2: float32 [5], 20 bytes",
           "cpu:1 -> cpu:2: float32 [5, 3], 60 bytes", "cpu:1 -> cpu:2: float32 [3], 12 bytes",
-          // gradients return, the last one first
+          // then the gradients, those of the last layer first
           "cpu:2 -> cpu:1: float32 [3], 12 bytes", "cpu:2 -> cpu:1: float32 [5, 3], 60 bytes",
           "cpu:2 -> cpu:0: float32 [5], 20 bytes", "cpu:2 -> cpu:0: float32 [6, 5], 120 bytes"));
   EXPECT_EQ(log.bytes(), 2u * (120 + 20 + 60 + 12));
@@ -574,7 +577,8 @@ TEST(DeviceScopeGradients, VariablesAreCreatedOnScopeDevice) {
   EXPECT_EQ(Variable(made.storage().create_slot("slot", 1.0)).value().device(), on_cpu(3));
 }
 
-// Follows tf's towers: variables on the CPU by default, computation on other devices.
+// As in TensorFlow's multi-GPU tutorial, variables are on the CPU by default, and towers compute on
+// other devices.
 TEST(DeviceScopeGradients, LogsPlacementOfVariablesAndComputation) {
   const DeviceScope by_default("/cpu:0");
   const Variable weights(numbers({3, 2}, 5), {.name = "weights"});
@@ -599,7 +603,7 @@ TEST(DeviceScopeGradients, BackwardPassRunsOnForwardDevice) {
     const DeviceScope scope("cpu:1");
     y = square(v);
   }
-  const DeviceScope another("cpu:2");  // must not affect where backward runs
+  const DeviceScope another("cpu:2");  // must not change the device of the backward pass
   std::vector<std::string> lines;
   set_log_device_placement(true, [&](const std::string& line) { lines.push_back(line); });
   const Gradient gradient = tape.gradient(y, v);
@@ -656,7 +660,7 @@ TEST(GradientTape, DifferentiatesVariablesAndTensorsInOnePass) {
   tape.watch(x);
   const Tensor y = w * x;
   tape.stop();
-  (void)(w * 100.0f);  // no longer watched
+  (void)(w * 100.0f);  // w is no longer watched
   const std::vector<Variable> variables{w};
   const std::vector<Tensor> values{x};
   const std::vector<Gradient> gradients =

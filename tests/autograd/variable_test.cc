@@ -1,4 +1,4 @@
-// Tests variables, their initial values, the store of shared ones, and groups of replicas.
+// Tests variables, their initial values, stores of shared variables, and groups of replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -25,7 +25,7 @@ VariableOptions named(const char* name) {
 
 using Doubles = std::vector<double>;
 
-/// Applies weights -= learning_rate * gradient; counts the elements.
+/// Optimizer rule that applies weights -= learning_rate * gradient and counts the updated elements.
 class PlainDescent final : public UpdateRule {
  public:
   explicit PlainDescent(bool skips_zero) : skips_zero_(skips_zero) {}
@@ -108,7 +108,7 @@ TEST(Variable, ReadTensorIsUnaffectedByLaterWrites) {
 
 TEST(Variable, WritesInPlaceWithoutReaders) {
   Variable v(Tensor::from<float>({2}, {1, 2}));
-  v.assign_add(1.0);  // detaches from the initial tensor's storage
+  v.assign_add(1.0);  // the first write detaches the variable from the initial tensor's storage
   const void* storage = v.value().bytes().data();
   v.assign_add(1.0);
   EXPECT_EQ(v.value().bytes().data(), storage);
@@ -331,7 +331,8 @@ Variable::Initializer filled(const Shape& shape, double value) {
   };
 }
 
-/// Returns weights and biases of a dense layer, as a tower requests them.
+/// Returns the weights and biases of a dense layer, requested from `store` as a tower requests
+/// them.
 std::vector<Variable> dense_layer(VariableStore& store, const std::string& name) {
   return {store.get(name + "/weights", {3, 2}, filled({3, 2}, 1.0)),
           store.get(name + "/biases", {2}, filled({2}, 0.5))};
@@ -351,7 +352,7 @@ TEST(VariableStore, SecondTowerReusesVariablesOfFirst) {
     towers.push_back(own);
     store.reuse_variables();
   }
-  EXPECT_EQ(store.trainable_variables().size(), 10u);  // not 20
+  EXPECT_EQ(store.trainable_variables().size(), 10u);  // one tower's variables, not 20
   EXPECT_EQ(towers[0], towers[1]);
   towers[1][1].assign(2.0);
   EXPECT_EQ(towers[0][1].value().to_doubles(), (std::vector<double>{2.0, 2.0}));
@@ -434,7 +435,7 @@ void expect_any_cut_gives_the_whole(const ValueGenerator& generator) {
   EXPECT_EQ(generator.rows(num_rows, 0).shape(), generator.shape.with_dim(0, 0));
 }
 
-TEST(ValueGenerator, AnyRowPartitionIsBitIdenticalToWhole) {
+TEST(ValueGenerator, AnyRowPartitionIsBitIdenticalToFullTensor) {
   for (const Shape& shape : {Shape{67}, Shape{23, 7}, Shape{9, 3, 5}, Shape{4, 0}}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
       for (const ValueGenerator& each : all_kinds(shape, dtype)) {
@@ -455,7 +456,7 @@ TEST(ValueGenerator, MatchesRandomOperations) {
                    random_normal(shape, kKey, 1.0, 3.0));
   expect_same_bits(whole_of(of(Kind::kTruncatedNormal, 0.0, 0.7, shape, DType::kFloat32)),
                    truncated_normal(shape, kKey, 0.0, 0.7));
-  // Drawn in float32, then converted.
+  // Values are drawn in float32 and then converted.
   expect_same_bits(whole_of(of(Kind::kNormal, 1.0, 3.0, shape, DType::kFloat64)),
                    cast(random_normal(shape, kKey, 1.0, 3.0), DType::kFloat64));
   expect_same_bits(whole_of(of(Kind::kConstant, 0.1, 0.0, shape, DType::kFloat64)),
@@ -475,7 +476,7 @@ TEST(ValueGenerator, ScalarIsOneRowAndInvalidRowsAreRejected) {
                  "[3]");
 }
 
-TEST(ValueGenerator, IsRecoverableFromItsInitializer) {
+TEST(ValueGenerator, CanBeExtractedFromInitializer) {
   ValueGenerator generator = of(Kind::kUniform, 0.0, 1.0, {4, 2}, DType::kFloat32);
   const Variable::Initializer initializer = generated_initializer(generator);
   const RandomKey other{3, kInitializerPurpose, 8};

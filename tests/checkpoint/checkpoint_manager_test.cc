@@ -1,4 +1,4 @@
-// Tests folders of checkpoints: the newest is found, old ones are deleted.
+// Tests folders of checkpoints: finding the newest version, and deleting old ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint_manager.h"
 
@@ -48,7 +48,8 @@ TEST(CheckpointManager, RestoresLastSavedVersion) {
   EXPECT_EQ(info->path, folder + "/step_10");
   EXPECT_EQ(info->numerics, numerics_fingerprint());
   EXPECT_EQ(other.value().item(), 2.0f);
-  // Other functions accept a version's folder, and other programs read its file.
+  // load_weights() also accepts a version's folder, its index, and the file that other programs
+  // read.
   other.assign(0.0);
   for (const char* path : {"/step_9", "/step_9/model.safetensors.index.json"}) {
     other.assign(0.0);
@@ -60,8 +61,7 @@ TEST(CheckpointManager, RestoresLastSavedVersion) {
   EXPECT_EQ(other.value().item(), 2.0f);
 }
 
-// After training has gone back to an earlier step, the newest version is not the one with the
-// largest step.
+// When training returns to an earlier step, the newest version does not have the largest step.
 TEST(CheckpointManager, KeepsNewestVersionsAndUnrelatedFiles) {
   const std::string folder = empty_folder();
   for (const char* foreign : {"step_x", "step_", "weights.safetensors", "step_01", "step_1.txt"}) {
@@ -75,14 +75,14 @@ TEST(CheckpointManager, KeepsNewestVersionsAndUnrelatedFiles) {
   manager.save(3);
   EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_9", "step_3"));
   EXPECT_EQ(names({*manager.latest()}), std::vector<std::string>{"step_3"});
-  manager.save(9);  // again
+  manager.save(9);  // replaces the version of step 9
   EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_3", "step_9"));
   EXPECT_THAT(names_in(folder + "/step_9"),
               ElementsAre("model-00001-of-00001.save_6.safetensors", "model.safetensors.index.json",
                           "state.save_6.json"));
   EXPECT_EQ(read_file(folder + "/step_01"), "mine");
   EXPECT_EQ(read_file(folder + "/step_x"), "mine");
-  EXPECT_EQ(names_in(folder).size(), 8u);  // 6 unrelated entries, 2 versions
+  EXPECT_EQ(names_in(folder).size(), 8u);  // 6 unrelated entries and 2 versions
 }
 
 TEST(CheckpointManager, KeepsUnrelatedFilesInVersionFolders) {
@@ -93,7 +93,7 @@ TEST(CheckpointManager, KeepsUnrelatedFilesInVersionFolders) {
                                             "part_0.safetensors",       "state.backup.json",
                                             "state.save_1.json.old",    "state.save_x.json"};
   manager.save(1);
-  std::filesystem::create_directory(folder + "/step_7");  // an interrupted save
+  std::filesystem::create_directory(folder + "/step_7");  // as left by an interrupted save
   for (const char* ours : {"model-00001-of-00002.save_12.safetensors", "state.save_12.json",
                            "part_0_of_2.save_3.safetensors", "model.safetensors.index.json.tmp"}) {
     write_file_atomically(concat(folder, "/step_7/", ours), "ours");
@@ -125,7 +125,7 @@ TEST(CheckpointManager, MaxToKeepAcceptsZeroAndOneAndRefusesNegative) {
   EXPECT_INVALID(manager.save(-3), "step", "-3");
 }
 
-// Reads a folder from before versions were folders.
+// Reads a folder of an older release, in which each version was a single file.
 TEST(CheckpointManager, ContinuesFromSingleFileCheckpoints) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(0);
@@ -167,7 +167,7 @@ TEST(CheckpointManager, WritesNoFilesWithoutWritesOption) {
   follower.add_state("s", {[&] { return Json(++num_state_calls); }, [](const Json&) {}});
   CheckpointManager manager(follower, folder);
   EXPECT_EQ(manager.save(1), folder + "/step_1");
-  EXPECT_EQ(num_state_calls, 1);  // followers call it, too: it may be collective
+  EXPECT_EQ(num_state_calls, 1);  // followers call it too, because it may be collective
   follower.save(folder + "/single.safetensors");
   save_weights(folder + "/weights.safetensors", {x}, {.writes = false});
   EXPECT_THAT(names_in(folder), IsEmpty());
@@ -181,7 +181,7 @@ TEST(CheckpointManager, WritesNoFilesWithoutWritesOption) {
   EXPECT_EQ(info->about.at("strategy").as_string(), "mirrored");
 }
 
-// The snapshot is taken during the call, whatever training does afterwards.
+// The snapshot is taken during the call, so later updates do not change what is saved.
 TEST(CheckpointManager, AsyncSaveHoldsValuesAtTimeOfCall) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
@@ -190,10 +190,10 @@ TEST(CheckpointManager, AsyncSaveHoldsValuesAtTimeOfCall) {
                               {.max_to_keep = 3, .asynchronous = true});
     for (int step = 1; step <= 6; ++step) {
       large.assign(step);
-      manager.save(step);  // waits for the previous save: at most one runs
+      manager.save(step);  // waits until the previous save ends: at most one save runs
       for (int i = 0; i < 5; ++i) large.assign_add(0.125);
     }
-  }  // the destructor waits
+  }  // the destructor waits for the last save
   EXPECT_THAT(names_in(folder), ElementsAre("step_4", "step_5", "step_6"));
   CheckpointManager manager(Checkpoint({large}), folder, {.asynchronous = true});
   for (const int step : {4, 5, 6}) {
@@ -203,7 +203,7 @@ TEST(CheckpointManager, AsyncSaveHoldsValuesAtTimeOfCall) {
   }
   large.assign(7.0);
   manager.save(7);
-  EXPECT_EQ(manager.restore_latest()->step, 7);  // waits, too
+  EXPECT_EQ(manager.restore_latest()->step, 7);  // restore_latest() also waits for the save
 }
 
 }  // namespace tutti::testing::checkpoint_manager_test

@@ -1,5 +1,5 @@
-// Tests checkpoints: all values are restored or none changes; snapshots in chunks, restored from
-// one reader.
+// Tests checkpoints: restore changes either all values or none; snapshots are sent in chunks;
+// followers restore what the writer reads.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint.h"
 
@@ -30,8 +30,8 @@ StateProvider counter_state(std::int64_t& counter) {
           [&counter](const Json& json) { counter = json.as_int(); }};
 }
 
-/// Variable of two replicas, saved like ON_READ variables as the sum and by component. restore()
-/// fails on request.
+/// Variable with two replicas. Like an ON_READ variable, it is saved both as the sum and by
+/// component. restore() fails on request.
 class TwoComponents : public VariableStorage {
  public:
   explicit TwoComponents(const std::string& name)
@@ -100,8 +100,8 @@ TEST(Checkpoint, RestoresIntoNewVariablesByName) {
   EXPECT_THAT(values_of(b), ElementsAre(3));
 }
 
-TEST(Checkpoint, VariablesWithSimilarNamesGetOwnValues) {
-  // Names like those of optimizers' slots, some of which are prefixes or suffixes of others.
+TEST(Checkpoint, VariablesWithSimilarNamesGetTheirOwnValues) {
+  // Names as of optimizer slots, of which some are prefixes or suffixes of others.
   const std::vector<std::string> names = {"kernel",
                                           "kernel_1",
                                           "a/kernel",
@@ -174,7 +174,7 @@ TEST(Checkpoint, MismatchErrorNamesWeightsInFile) {
   EXPECT_INVALID(load_weights(path, variables, {.ignore_unknown = true}),
                  "variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
                  ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions");
-  // The error must not suggest what would not help.
+  // The error must not suggest an option that would not help.
   try {
     load_weights(path, variables, {.ignore_unknown = true});
     FAIL() << "did not throw";
@@ -191,7 +191,8 @@ TEST(Checkpoint, SavesAndRestoresComponentsOfVariables) {
   storage->components[0] = storage->components[1] = 0;
   checkpoint.restore(path);
   EXPECT_THAT(storage->components, ElementsAre(4, 3));
-  // A plain variable of that name restores the sum; the components do not count as unknown tensors.
+  // A plain variable named "sum" restores the sum, and the components do not count as unknown
+  // tensors.
   Variable plain(Tensor(0.0f), VariableOptions{.name = "sum"});
   Checkpoint({plain, variable("a", {1})}).restore(path);
   EXPECT_EQ(plain.value().item(), 7.0f);
@@ -233,7 +234,7 @@ TEST(Checkpoint, DeferredRestoreAppliesToLaterVariables) {
   checkpoint.add({c});
   EXPECT_THAT(values_of(c), ElementsAre(4));
   EXPECT_TRUE(checkpoint.waiting().empty());
-  const Variable fresh = variable("fresh", {9});  // no value waits any more
+  const Variable fresh = variable("fresh", {9});  // no deferred value is left for it
   checkpoint.add({fresh});
   EXPECT_THAT(values_of(fresh), ElementsAre(9));
 }
@@ -304,14 +305,14 @@ TEST(Checkpoint, FailedRestoreRollsBack) {
 
 TEST(Checkpoint, RefusesDuplicateNames) {
   Variable a = variable("a", {1});
-  Checkpoint checkpoint({a, a});  // a variable given twice counts once
+  Checkpoint checkpoint({a, a});  // a variable that is listed twice counts once
   EXPECT_EQ(checkpoint.variables().size(), 1u);
   EXPECT_ERROR(checkpoint.add({variable("a", {1})}), kAlreadyExists, "'a'");
   std::int64_t number = 0;
   checkpoint.add_state("s", counter_state(number));
   EXPECT_ERROR(checkpoint.add_state("s", counter_state(number)), kAlreadyExists, "'s'");
   EXPECT_INVALID(checkpoint.add_state("t", {}), "'t'");
-  // Names that collide only in the file.
+  // These names differ, but the names of their tensors in the file collide.
   Checkpoint colliding(
       {Variable(std::make_shared<TwoComponents>("x")), variable("x/replica_1", {1})});
   EXPECT_INVALID(colliding.save(empty_folder() + "/c.safetensors"), "x/replica_1", "two variables");
@@ -335,7 +336,8 @@ TEST(Checkpoint, WarnsAboutDifferentNumericsFingerprint) {
   const LogLines log(LogLevel::kWarning);
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
-  write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // not recorded
+  // a file without a fingerprint
+  write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}}}));
   Checkpoint().restore(path);
   EXPECT_THAT(log.list(), ElementsAre());
   write_file_atomically(
@@ -364,7 +366,8 @@ TEST(Checkpoint, RoundTripsAsBytes) {
                "tensor 'a' is damaged");
 }
 
-// Every bit of a file that this version writes is checked, as in a CheckpointManager's files.
+// Flips every bit of a single-file checkpoint; damage_test.cc tests the files of a
+// CheckpointManager.
 TEST(Checkpoint, DetectsEveryFlippedBitOfSingleFile) {
   std::int64_t number = 5;
   Variable a = variable("a", {1, 2, 3});
@@ -397,7 +400,8 @@ TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   load_weights(folder + "/w.safetensors", {a});
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
 
-  // A whole checkpoint: its state is ignored, and its slots unless the caller permits it.
+  // In a complete checkpoint, the state is ignored; slots are ignored only if the caller permits
+  // it.
   std::int64_t number = 5;
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));
@@ -408,7 +412,7 @@ TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));
 
-  // A file written by another program.
+  // Here, the file was written by another program.
   write_file_atomically(folder + "/o.safetensors",
                         format_safetensors({{{"a", Tensor::from<float>({2}, {5, 6})}},
                                             {{"format", "pt"}, {"step", "soon"}}}));
@@ -416,7 +420,7 @@ TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   EXPECT_THAT(values_of(a), ElementsAre(5, 6));
 }
 
-/// Three variables and a counter.
+/// Program with three variables and a counter in its checkpoint.
 struct Program {
   explicit Program(double value)
       : weights(Tensor::full({3, 5}, value), {.name = "weights"}),
@@ -451,7 +455,7 @@ TEST(SnapshotTransfer, SentBytesEqualFileAndRestoreSnapshot) {
   }
   EXPECT_EQ(joined, Checkpoint::to_bytes(snapshot));
   EXPECT_EQ(pieces.num_bytes, joined.size());
-  // Nothing is copied: the snapshot shares the variable's memory, and the chunks share the
+  // The snapshot is not copied: it shares the variable's memory, and the chunks share the
   // snapshot's.
   EXPECT_EQ(pieces.tensors.back().value.bytes().data(), from.mask.value().bytes().data());
 
@@ -472,7 +476,7 @@ TEST(SnapshotTransfer, ErrorNamesDamagedTensor) {
     arriving.tensors()[tensor].data()[1] ^= change;
     arriving.finish();
   };
-  // Wide types come first: step (int64), weights (float32), mask (bool).
+  // Tensors of wide types precede others: step (int64), weights (float32), mask (bool).
   EXPECT_ERROR(damaged(0, std::byte{4}), kDataLoss, "the state of worker 2", "'step' is damaged");
   EXPECT_ERROR(damaged(1, std::byte{1}), kDataLoss, "the state of worker 2",
                "'weights' is damaged");
@@ -494,7 +498,8 @@ Variable named(const char* name, double value) {
   return Variable(Tensor::full({3}, value), {.name = name});
 }
 
-/// Texts from the writing process, in order; the follower reads them later.
+/// Texts that the writing process sends, in order. The follower reads them after the writer has
+/// finished.
 struct Texts {
   std::vector<std::string> given;
   std::size_t taken = 0;
@@ -531,7 +536,7 @@ TEST(SharedRestore, FollowersRestoreVersionChosenByWriter) {
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
-TEST(SharedRestore, NoVersionAtWriterMeansNoneAtFollowers) {
+TEST(SharedRestore, FollowersRestoreNothingIfWriterHasNoVersion) {
   Texts texts;
   CheckpointManager writer(Checkpoint({}, texts.writer()), empty_folder());
   CheckpointManager follower(Checkpoint({}, texts.follower()), empty_folder());
@@ -551,7 +556,7 @@ TEST(SharedRestore, ErrorOfWriterIsThrownByAllWorkers) {
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
-TEST(CheckpointTensors, AreSavedByNameAndRestoredWithVariables) {
+TEST(CheckpointTensors, AreSavedByNameAndRestoredTogetherWithVariables) {
   const std::string folder = empty_folder();
   Variable x = named("x", 1.0);
   Tensor kept = Tensor::full({2}, 4.0);
@@ -593,7 +598,7 @@ TEST(CheckpointTensors, AreSavedByNameAndRestoredWithVariables) {
 TEST(CheckpointManagerDeleteAll, KeepsOtherFiles) {
   const std::string folder = empty_folder();
   CheckpointManager manager(Checkpoint({named("x", 1.0)}), folder, {.asynchronous = true});
-  manager.delete_all();  // the folder is empty
+  manager.delete_all();  // does nothing: the folder is already empty
   manager.save(1);
   manager.save(2);
   std::ofstream(folder + "/notes.txt") << "mine";

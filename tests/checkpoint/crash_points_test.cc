@@ -1,4 +1,5 @@
-// Tests that a process that ends at any point of a save loses no sample and no complete version.
+// Tests that a process that ends at any point of a save loses neither a training sample nor a
+// complete version.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 
@@ -14,10 +15,10 @@ namespace tutti::testing::crash_points_test {
 using file_faults::Action;
 
 constexpr int kNumSaves = 5;
-/// Step 3 occurs twice: its version is replaced.
+/// Step 3 occurs twice: its second save replaces the first version.
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 3, 3, 4};
 
-/// Saves 1, 2, ... and writes a byte to `done` after each save that returned.
+/// Saves numbers 1, 2, ... and writes a byte to `done` after each save.
 void save_all(const std::string& folder, CheckpointManagerOptions options, int done) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, options);
@@ -28,14 +29,14 @@ void save_all(const std::string& folder, CheckpointManagerOptions options, int d
   }
 }
 
-/// Returns how many of the first `count` calls commit a version.
+/// Returns how many of the first `count` file system calls commit a version.
 int num_commits(const std::vector<std::string>& calls, int count) {
   return static_cast<int>(std::count_if(calls.begin(), calls.begin() + count, [](const auto& c) {
     return c.starts_with("renameat ") && c.ends_with("/model.safetensors.index.json");
   }));
 }
 
-/// Expects that the next process continues after any crash and removes what the crash left behind.
+/// Expects that the next process can save and restore, and that it removes incomplete files.
 void expect_going_on(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, {.max_to_keep = 2});
@@ -45,7 +46,8 @@ void expect_going_on(const std::string& folder) {
   for (const CheckpointVersion& version : list_checkpoints(folder)) {
     EXPECT_EQ(version.state, VersionState::kWhole) << version.problem;
     const std::filesystem::directory_iterator files(version.path);
-    EXPECT_EQ(std::distance(files, {}), 3) << version.path;  // index, state and tensors
+    // an index, a state and a file of tensors
+    EXPECT_EQ(std::distance(files, {}), 3) << version.path;
   }
 }
 
@@ -81,7 +83,7 @@ class CrashPoints : public TestWithParam<bool> {
       ASSERT_LE(call, static_cast<int>(calls_.size()));
       const int found = static_cast<int>(restored_number(folder_).value_or(0));
       const int committed = num_commits(calls_, call - 1);
-      EXPECT_GE(found, crash.num_saved);  // saves that returned were kept
+      EXPECT_GE(found, crash.num_saved);  // all saves that returned are kept
       if (action == Action::kKill) {
         EXPECT_EQ(found, committed);
       } else {
@@ -104,7 +106,7 @@ TEST_P(CrashPoints, PowerLossKeepsEveryCommittedVersion) { run(Action::kPowerCut
 INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, Bool(),
                          [](const auto& info) { return info.param ? "Asynchronous" : "Waiting"; });
 
-// Checks that faults occur at all, and that a power cut discards unsynced data.
+// Checks that faults occur, and that a power cut discards unsynced data.
 TEST(FileFaults, PowerLossRemovesUnsyncedData) {
   const std::string folder = fast_folder("faults");
   std::filesystem::create_directories(folder);
@@ -112,7 +114,8 @@ TEST(FileFaults, PowerLossRemovesUnsyncedData) {
   if (child == 0) {
     file_faults::arm(folder, Action::kPowerCut, 4);
     const int fd = ::open((folder + "/a").c_str(), O_WRONLY | O_CREAT, 0666);
-    if (::write(fd, "12345678", 8) == 8) ::fsync(fd);  // syncs the bytes, but not the name
+    // syncs the content, but not the folder entry
+    if (::write(fd, "12345678", 8) == 8) ::fsync(fd);
     ::close(fd);
     ::_exit(0);
   }
@@ -127,7 +130,7 @@ constexpr std::int64_t kSamples = 60;
 constexpr std::int64_t kEpochs = 6;
 constexpr int kKills = 20;
 
-/// Counts samples and mixes them into a value that depends on their order.
+/// Training loop that counts samples and mixes them into a value that depends on their order.
 class Training {
  public:
   explicit Training(const std::string& folder)
@@ -174,7 +177,8 @@ class Training {
   CheckpointManager manager_;
 };
 
-/// Exits after `steps` steps, while the last save may still be in progress.
+/// Trains in a child process, which kills itself after `steps` steps, possibly during the last
+/// save.
 void train_in_child(const std::string& folder, std::int64_t steps) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -197,7 +201,7 @@ TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
     const std::int64_t before = Training(folder).step();
     train_in_child(folder, steps);
     const std::int64_t after = Training(folder).step();
-    EXPECT_GE(after, before + steps - 1);  // all but the save in progress
+    EXPECT_GE(after, before + steps - 1);  // at most the save in progress is lost
     EXPECT_LE(after, before + steps);
     steps_made = after;
   }

@@ -1,4 +1,4 @@
-// Tests damaged versions and failing disks: detection, surviving versions, and errors.
+// Tests damaged versions and failing disks: detection, fallback to earlier versions, and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -36,8 +36,7 @@ class DamagedCheckpoint : public Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// Expects that the newest version is refused with a message that names `path`, and that loading
-  /// falls back to the previous one.
+  /// Expects that reading the newest version fails with an error that names `path`.
   void expect_found(const std::string& path) {
     EXPECT_ERROR(internal::read_version(Folder::open(newest_)), kDataLoss, path);
   }
@@ -160,10 +159,11 @@ TEST_F(DamagedCheckpoint, DoesNotCountTowardsMaxToKeep) {
   EXPECT_EQ(manager.restore_latest()->step, 1);
   series_.save(manager, 3, 3);
   flip(folder_ + "/step_3/model.safetensors.index.json", 800);
-  EXPECT_EQ(restored_number(folder_), 1);  // still intact
+  EXPECT_EQ(restored_number(folder_), 1);  // version 1 is still intact
   series_.save(manager, 4, 4);
   log_.clear();
-  EXPECT_EQ(restored_number(folder_), 4);  // the damaged one is known to be older
+  // the damaged version is known to be older, so it is not read
+  EXPECT_EQ(restored_number(folder_), 4);
   EXPECT_THAT(log_.list(), IsEmpty());
   flip(folder_ + "/step_4/model-00001-of-00001.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
@@ -177,7 +177,7 @@ TEST_F(DamagedCheckpoint, IsReplacedByNewSaveOfSameStep) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// This is not damage: falling back would lose steps silently.
+// These errors are not damage: falling back to an earlier version would silently lose steps.
 TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);
@@ -192,12 +192,13 @@ TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
                "commit 90f32457");
   EXPECT_EQ(list_checkpoints(folder_).back().state, VersionState::kDamaged);
   CheckpointManager again(series_.checkpoint(), folder_);
-  series_.save(again, 2, 2);  // replaces it
+  series_.save(again, 2, 2);  // replaces the damaged version
   EXPECT_EQ(restored_number(folder_), 2);
   EXPECT_EQ(Folder::open(newest_).names().size(), 3u);
 }
 
-// Its sequence number is in its file names, so versions that are saved later take precedence.
+// Names of an earlier format's files contain its sequence number, so later saves have larger
+// numbers.
 TEST_F(DamagedCheckpoint, EarlierFormatIsRefusedUntilNextSave) {
   const std::string earlier = folder_ + "/step_5";
   std::filesystem::create_directory(earlier);
@@ -233,7 +234,8 @@ TEST_F(DamagedCheckpoint, IrregularIndexFileIsDetectedAndNothingIsDeleted) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 3u);
 }
 
-// The old version's tensors may be deleted after its index was read; the reader then starts over.
+// A concurrent save may delete a version's tensors after its index was read. The reader then starts
+// over.
 TEST_F(DamagedCheckpoint, ConcurrentReplacementIsNotReportedAsDamage) {
   constexpr std::int64_t kNumSaves = 600;
   std::atomic<bool> is_saving{true};
@@ -247,7 +249,7 @@ TEST_F(DamagedCheckpoint, ConcurrentReplacementIsNotReportedAsDamage) {
   while (is_saving) {
     const auto number = restored_number(folder_);
     ASSERT_TRUE(number);
-    ASSERT_GE(*number, newest);  // complete, and not older than the previous one
+    ASSERT_GE(*number, newest);  // a complete version, not older than the previous one
     newest = *number;
   }
   EXPECT_THAT(log_.list(), IsEmpty());
@@ -271,7 +273,7 @@ class DiskErrors : public TestWithParam<Action> {
   std::string folder_ = fast_folder("disk");
 };
 
-// For every n, calls from the n-th on fail: the disk stays faulty until it is repaired.
+// For every n, all calls from the n-th on fail, until the disk is repaired.
 TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};
@@ -301,9 +303,9 @@ TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
       EXPECT_THAT(error->message(), HasSubstr(folder_));
       EXPECT_EQ(error->code(), GetParam() == Action::kNoSpace ? ErrorCode::kResourceExhausted
                                                               : ErrorCode::kUnavailable);
-      EXPECT_THAT(found, AnyOf(1, 2));  // 2: the last sync failed, after the commit
+      EXPECT_THAT(found, AnyOf(1, 2));  // 2 if the last sync, which follows the commit, failed
     } else {
-      EXPECT_EQ(found, 2);  // only deleting old files failed
+      EXPECT_EQ(found, 2);  // only the deletion of old files failed
     }
     series.save(manager, 3, 30);
     EXPECT_EQ(restored_number(folder_), 3);
@@ -368,17 +370,16 @@ TEST_P(SaveErrors, AsyncErrorIsThrownByNextCall) {
     EXPECT_ERROR(series.save(manager, 2, 2), kUnavailable, "Read-only");
     manager.save(2);
     EXPECT_ERROR(manager.wait(), kUnavailable, "Read-only");
-    manager.wait();  // the error is reported only once
+    manager.wait();  // an error is reported only once
     manager.save(2);
     EXPECT_THAT(log_.list(), IsEmpty());
   }
-  EXPECT_THAT(log_.list(), ElementsAre(HasSubstr("Read-only")));  // by the destructor
+  EXPECT_THAT(log_.list(), ElementsAre(HasSubstr("Read-only")));  // logged by the destructor
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, SaveErrors, Values(Action::kNoSpace));
 
-// With `ulimit -f`, the system would end the program by a signal at the first save that exceeds the
-// limit.
+// Under `ulimit -f`, a signal would end the program at the first save that exceeds the limit.
 TEST_P(SaveErrors, FileSizeLimitIsReportedAsFullDisk) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);
@@ -404,7 +405,8 @@ TEST_P(SaveErrors, FileSizeLimitIsReportedAsFullDisk) {
   }
 }
 
-/// Runs in the child of the next test. Returns 0 on success and 77 if this machine lacks support.
+/// Runs in the child process of the next test. Returns 0 on success, or 77 if this machine does not
+/// support the test.
 int fill_a_real_disk(const std::string& folder) {
   std::filesystem::create_directories(folder);
   if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, "") != 0 ||

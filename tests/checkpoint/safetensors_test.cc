@@ -1,4 +1,4 @@
-// Tests safetensors files, and load_weights(), which reads those of other programs.
+// Tests safetensors files and load_weights(), which also reads files of other programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/safetensors.h"
 
@@ -54,8 +54,8 @@ TEST(Safetensors, RoundTripsEveryDTypeAndName) {
   }
 }
 
-// The header that the Python package safetensors 0.8.0 wrote for these tensors (save_file with
-// metadata {"k": "v"}).
+// The expected header was written by the Python package safetensors 0.8.0 (save_file with metadata
+// {"k": "v"}).
 TEST(Safetensors, WritesSameHeaderAsReferenceLibrary) {
   SafetensorsFile file;
   file.tensors = {{"a", Tensor::full({3}, 1, DType::kBool)},
@@ -226,7 +226,7 @@ std::string file_with(const std::string& header, std::size_t num_bytes) {
   return length_bytes(header.size()) + header + std::string(num_bytes, '\0');
 }
 
-/// Returns the header of a single tensor 'w' with these members.
+/// Returns a header with a single tensor 'w' that has these JSON members.
 std::string tensor_header(const std::string& members) { return R"({"w":{)" + members + "}}"; }
 
 struct Damage {
@@ -349,7 +349,7 @@ TEST(Safetensors, RefusesEveryTruncation) {
   }
 }
 
-// Damage to single bytes never crashes the reader (run with sanitizers).
+// Damage to a single byte never makes the reader crash (sanitizers check this).
 TEST(Safetensors, DoesNotCrashOnFlippedBits) {
   const std::string good = format_safetensors(small_file());
   int refused = 0;
@@ -397,7 +397,7 @@ TEST(LoadWeights, CastsFloatingPointTensorsToVariableTypes) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], HasSubstr("3 tensors of " + path + " are cast"));
   EXPECT_THAT(lines[0], HasSubstr("'a' from bfloat16 to float32; values are rounded"));
-  // An exact cast does not cause a warning.
+  // A cast that is exact does not cause a warning.
   EXPECT_THAT(warnings_of([&] { load_weights(path, {a}, {.ignore_unknown = true}); }),
               ElementsAre());
 }
@@ -441,7 +441,7 @@ TEST(LoadWeights, ReadsSingleFileOfFolder) {
   EXPECT_THAT(a.value().to_doubles(), ElementsAre(7.0));
 }
 
-TEST(LoadWeights, ErrorNamesMistakeInIndex) {
+TEST(LoadWeights, ErrorNamesInvalidIndexEntry) {
   const std::string folder = write_sharded_model();
   const std::string index = folder + "/model.safetensors.index.json";
   const auto expect_refused = [&](const std::string& json, ErrorCode code,

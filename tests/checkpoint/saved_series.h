@@ -1,4 +1,4 @@
-// Series of saves whose values identify the save, and other helpers of checkpoint tests.
+// Helpers of checkpoint tests: a series of saves whose values identify the save, folders, crashes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace tutti::testing {
 
-/// Returns a folder in memory where possible, because thousands of saves would be slow on a disk.
+/// Returns a folder, in memory where possible, because thousands of saves would be slow on a disk.
 inline std::string fast_folder(const std::string& name) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
   const std::string path = (has_memory ? std::string("/dev/shm") : TempDir()) + "/tutti_" + name +
@@ -30,7 +30,7 @@ inline std::string fast_folder(const std::string& name) {
   return path;
 }
 
-/// Variables and a counter whose values all equal the number of the save.
+/// Variables and a counter whose values all equal the number of the last save.
 class Series {
  public:
   Series() {
@@ -44,7 +44,7 @@ class Series {
     weights_.assign(static_cast<double>(number));
     counts_.assign(static_cast<double>(number));
   }
-  /// Returns the number of the save if all values agree, and -1 for a mixture.
+  /// Returns the number of the save if all values agree, or -1 if they belong to different saves.
   std::int64_t number() const {
     for (const Variable& variable : checkpoint_.variables()) {
       for (const double value : variable.value().to_doubles()) {
@@ -66,7 +66,7 @@ class Series {
   Checkpoint checkpoint_{{weights_, counts_}};
 };
 
-/// Returns the number that a new process would restore; nullopt if there is no version.
+/// Returns the number that a new process restores, or nullopt if there is no version.
 inline std::optional<std::int64_t> restored_number(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder);
@@ -75,11 +75,12 @@ inline std::optional<std::int64_t> restored_number(const std::string& folder) {
 }
 
 struct Crash {
-  bool finished = false;  // the call was never reached
-  int num_saved = 0;      // saves that returned
+  bool finished = false;  // true if the process ended before the call
+  int num_saved = 0;      // number of saves that returned
 };
 
-/// Runs `save_all` in a child process, which writes a byte to `done` after each save.
+/// Runs `save_all` in a child process in which fault `action` occurs at call number `call`.
+/// `save_all` must write a byte to `done` after each save.
 inline Crash crash_at(int call, file_faults::Action action, const std::string& folder,
                       const std::function<void(int done)>& save_all) {
   int done[2];

@@ -1,5 +1,5 @@
-// Tests versions of several files, versions that several workers save and read together, and false
-// indexes.
+// Tests versions of several files, versions that several workers save and read together, and
+// invalid index files.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -23,7 +23,8 @@ using internal::VersionIndex;
 constexpr std::int64_t kElements = 30;
 const Shape kShape{10, 3};
 
-/// Part of a table whose element i is i, in values of at most 5 elements.
+/// Returns a part of a table whose element i has value i. The part's tensors have at most 5
+/// elements.
 TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   TensorPart part{"table", kShape, DType::kFloat32, first};
   for (std::int64_t i = first; i < end; i += 5) {
@@ -35,7 +36,7 @@ TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   return part;
 }
 
-/// Writes the part of process `index` of `count`; the first process also writes a scalar.
+/// Writes the part of process `index` of `count`; process 0 also writes a scalar.
 VersionIndex write_file(const Folder& folder, int index, int count) {
   CheckpointFile file;
   file.parts["table"] = part_of_table(kElements * index / count, kElements * (index + 1) / count);
@@ -65,7 +66,8 @@ TEST(Version, SeveralFilesAreReadCompletelyAndByRange) {
     SCOPED_TRACE(count);
     const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
     std::vector<VersionIndex> files;
-    for (int i = count; i-- > 0;) files.push_back(write_file(folder, i, count));  // in any order
+    // the order of files does not matter
+    for (int i = count; i-- > 0;) files.push_back(write_file(folder, i, count));
     EXPECT_ERROR(internal::read_version(folder), kNotFound, internal::kIndexName, "never finished");
     const VersionIndex committed = commit(folder, files);
     EXPECT_TRUE(internal::read_index(folder) == committed);
@@ -93,7 +95,8 @@ TEST(Version, SeveralFilesAreReadCompletelyAndByRange) {
   }
 }
 
-/// Other programs find every unsplit tensor through Hugging Face's index.
+/// Checks that other programs find every tensor that is not split through the index, which has
+/// Hugging Face's format.
 TEST(Version, HasHuggingFaceIndex) {
   const Folder folder = Folder::make(empty_folder());
   commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
@@ -114,7 +117,7 @@ TEST(Version, CommitRefusesMissingDuplicateAndForeignElements) {
   EXPECT_ERROR(commit(folder, {first, second}), kDataLoss, "'table'",
                "[0, 30) once each, got [0, 10), [10, 20)");
   EXPECT_ERROR(commit(folder, {second}), kDataLoss, "'table'", "once each, got [10, 20)");
-  VersionIndex copy;  // the same elements in another file
+  VersionIndex copy;  // claims the same elements as the first file
   copy.parts["table"] = {DType::kFloat32, kShape, {{"copy.safetensors", {0, 10}}}};
   EXPECT_ERROR(commit(folder, {first, copy, second, write_file(folder, 2, 3)}), kDataLoss,
                "'table'", "once each");
@@ -146,13 +149,13 @@ TEST(Version, RoundTripsEmptyTensorsAndEveryType) {
   }
 }
 
-/// Replacement in a valid index, and fragments of the expected error.
+/// Change that makes a valid index false, and fragments of the expected error.
 struct Lie {
   std::string from, to;
   std::vector<std::string> parts;
 };
 
-// The checksum is correct, so the false entry was written on purpose.
+// The checksum is valid, as if the false entry had been written on purpose.
 TEST(VersionIndex, InvalidEntriesAreRefused) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex index = commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
@@ -208,7 +211,8 @@ TEST(VersionIndex, InvalidEntriesAreRefused) {
   }
 }
 
-// The checksums are correct, but a file's header differs from the index: nothing is allocated.
+// The checksums are valid, but the header of a file differs from the index: reading fails before it
+// allocates memory.
 TEST(VersionIndex, MismatchWithFilesIsRefused) {
   const Folder folder = Folder::make(empty_folder());
   const std::vector<VersionIndex> files = {write_file(folder, 0, 2), write_file(folder, 1, 2)};
@@ -282,7 +286,7 @@ TEST(Version, EarlierFormatIsRefused) {
 
 constexpr std::int64_t kElementsOfAll = 500;
 
-/// Exchanges texts between threads, as workers do.
+/// Workers that are threads: exchange() returns the texts of all of them.
 class Workers {
  public:
   explicit Workers(int count) : texts_(static_cast<std::size_t>(count)) {}
@@ -290,7 +294,7 @@ class Workers {
   CheckpointWorker self(int number) {
     return {number, [this, number](const std::string& own) { return exchange(number, own); }};
   }
-  /// Worker `number` disappears in exchange `call` (1, 2, ...).
+  /// Makes worker `number` disappear in exchange `call` (1, 2, ...).
   void lose(int number, int call) {
     lost_ = number;
     lost_at_ = call;
@@ -324,9 +328,9 @@ class Workers {
   int lost_ = -1, lost_at_ = 1 << 30;
 };
 
-/// Returns what worker `worker` of `count` contributes to save `number`. "cut" is split over all
-/// workers, and all its elements are the number. One worker has all of "few". All have "whole" and
-/// the state.
+/// Returns the part of worker `worker` of `count` in save `number`. All elements equal the number.
+/// "cut" is split over all workers, the last worker has all of "few", and each worker has "whole"
+/// and the state.
 CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_t step) {
   CheckpointFile file;
   file.info.step = step;
@@ -338,7 +342,8 @@ CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_
                rest = Tensor::full({size - size / 2}, value);
   file.parts["cut"] = {"cut", Shape{20, 25}, DType::kFloat32, first, {half, rest}};
   file.tensors["whole"] = Tensor::full({7}, value);
-  const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);  // empty on the others
+  // empty on the other workers
+  const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);
   file.parts["few"] = {"few", Shape{3}, DType::kFloat32, worker == count - 1 ? 0 : 3, {few}};
   file.parts["none"] = {"none", Shape{4, 0}, DType::kFloat32, 0, {Tensor::zeros({0})}};
   return file;
@@ -360,7 +365,8 @@ std::vector<std::string> save_together(int count, const std::string& folder, std
                        number, step);
 }
 
-/// Returns the number of the save if all values of the version agree, and -1 for a mixture.
+/// Returns the number of the save if all values of the version agree, or -1 if they belong to
+/// different saves.
 std::int64_t number_in(const CheckpointFile& file) {
   const std::int64_t number = file.states.at("number").as_int();
   for (const char* name : {"cut", "few", "whole"}) {
@@ -371,7 +377,7 @@ std::int64_t number_in(const CheckpointFile& file) {
   return number;
 }
 
-/// Returns the number of the newest version, which must be complete; nullopt if there is none.
+/// Returns the number of the newest version, which must be complete, or nullopt if there is none.
 std::optional<std::int64_t> newest_number(const std::string& folder) {
   std::optional<std::int64_t> number;
   const auto run = internal::Folder::open_if_there(folder);
@@ -396,9 +402,10 @@ TEST(ShardedVersion, FilesOfAllWorkersFormOneVersion) {
     EXPECT_EQ(newest_number(folder), count);
     const Json shown = describe_checkpoint(folder + "/step_5");
     const auto num_tensor_files = static_cast<std::size_t>(count == 1 ? 1 : count + 1);
-    EXPECT_EQ(shown.at("files").as_array().size(), num_tensor_files + 1);  // plus the state
+    EXPECT_EQ(shown.at("files").as_array().size(), num_tensor_files + 1);  // + 1 for the state
     EXPECT_EQ(shown.at("tensors").as_array().size(), 4u);
-    EXPECT_EQ(num_files(folder), num_tensor_files + 3);  // folder, index, state
+    // + 3 for the folder, the index and the state
+    EXPECT_EQ(num_files(folder), num_tensor_files + 3);
   }
 }
 
@@ -411,7 +418,7 @@ TEST(ShardedVersion, OldVersionsAreDeletedWithAllFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-TEST(ShardedVersion, DifferentFolderIsReportedByAllAndLeavesNoFiles) {
+TEST(ShardedVersion, DifferentFolderIsReportedByAllWorkersAndLeavesNoFiles) {
   const std::string folder = empty_folder(), other = folder + "_of_2";
   std::filesystem::remove_all(other);
   EXPECT_THAT(save_together(3, folder, 1, 1), Each(""));
@@ -427,7 +434,7 @@ TEST(ShardedVersion, DifferentFolderIsReportedByAllAndLeavesNoFiles) {
   }
 }
 
-TEST(ShardedVersion, ErrorOfOneWorkerFailsAllAndKeepsPreviousVersion) {
+TEST(ShardedVersion, ErrorOfOneWorkerFailsAllWorkersAndKeepsPreviousVersion) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(2, folder, 1, 1), Each(""));
   Workers workers(2);
@@ -448,10 +455,12 @@ TEST(ShardedVersion, WorkerLossDuringSaveKeepsPreviousVersion) {
     Workers workers(3);
     workers.lose(2, call);
     const auto errors = save_together(workers, {folder, folder, folder}, 1 + call, 2);
-    // The commit is announced in the fourth exchange.
+    // The commit is announced in the fourth exchange: with an earlier loss, the old version
+    // remains.
     EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
     EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
-    // During the second exchange, a worker may still write into the folder that worker 0 removes.
+    // If worker 2 is lost in the second exchange, another worker may still write into the folder
+    // while worker 0 removes it.
     const bool may_be_left = call == 2;
     EXPECT_TRUE(may_be_left || std::filesystem::exists(folder + "/step_2") == (call >= 4));
   }
@@ -495,11 +504,11 @@ struct ReadBack {
   std::vector<std::optional<CheckpointFile>> files;
 };
 
-/// Each worker of `count` reads its part of "cut".
+/// Reads a version on all workers, each of which reads its part of "cut".
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());
-  Workers workers(count), texts(count);  // from_writer has exchanges of its own
+  Workers workers(count), texts(count);  // from_writer uses separate exchanges
   ReadBack back;
   back.files.resize(folders.size());
   back.errors = errors_of_ranks(count, [&](int worker) {
@@ -542,7 +551,7 @@ TEST(ShardedVersion, RestoresIntoAnyNumberOfWorkers) {
   }
 }
 
-TEST(ShardedVersion, WorkerWithoutVersionIsReportedOrReceivesValues) {
+TEST(ShardedVersion, WorkerThatDoesNotSeeFolderIsReportedOrReceivesValues) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(2, folder, 6, 1), Each(""));
   const std::vector<std::string> folders = {folder, folder, folder + "_none"};
@@ -556,7 +565,7 @@ TEST(ShardedVersion, WorkerWithoutVersionIsReportedOrReceivesValues) {
 TEST(ShardedVersion, DamagedShardErrorNamesAffectedWorkers) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(4, folder, 6, 1), Each(""));
-  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // of worker 2
+  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // file of worker 2
   std::string bytes = read_file(file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(file, bytes);
@@ -587,7 +596,7 @@ TEST(ShardedVersion, AllWorkersReturnWhenWorker0FindsNothingOrFails) {
 constexpr int kNumSaves = 3;
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 2};
 
-/// Saves on all workers together; the process ends before a call of one of them.
+/// Saves on all workers together and writes a byte to `done` after each save.
 void save_all(const std::string& folder, int done) {
   for (int i = 0; i < kNumSaves; ++i) {
     if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);
@@ -608,7 +617,7 @@ TEST_P(ShardedVersionCrash, KeepsPreviousOrNewVersion) {
     const std::int64_t found = newest_number(folder).value_or(0);
     EXPECT_GE(found, crash.num_saved);
     EXPECT_LE(found, crash.num_saved + 1);
-    EXPECT_THAT(save_together(2, folder, 99, 99), Each(""));  // the next run continues
+    EXPECT_THAT(save_together(2, folder, 99, 99), Each(""));  // the next run can save
     EXPECT_EQ(newest_number(folder), 99);
     for (const CheckpointVersion& version : list_checkpoints(folder)) {
       EXPECT_EQ(version.state, VersionState::kWhole) << version.problem;

@@ -1,4 +1,5 @@
-// Tests files: reading, atomic replacement, kinds, checksums (XXH3-128, CRC32C), and JSON.
+// Tests files: reading, atomic replacement, detection of formats, checksums (XXH3-128, CRC32C), and
+// JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 
@@ -45,7 +46,7 @@ TEST_F(FileTest, RoundTripsThroughNewFoldersAndUnsizedFiles) {
     write_file_atomically(path("a"), bytes);
     EXPECT_EQ(read_file(path("a")), bytes);
   }
-  EXPECT_EQ(num_files(), 1);  // no temporary file is left
+  EXPECT_EQ(num_files(), 1);  // no temporary file remains
   write_file_atomically(path("x/y/z.txt"), "deep");
   EXPECT_EQ(read_file(path("x/y/z.txt")), "deep");
   EXPECT_NE(read_file("/proc/self/status").find("Name:"), std::string::npos);
@@ -68,7 +69,7 @@ TEST_F(FileTest, ListsFolderEntries) {
 
 TEST_F(FileTest, FailedWriteKeepsOldFile) {
   write_file_atomically(path("a"), "old");
-  // With a file size limit of 1000 bytes, the write fails halfway, without the signal for that.
+  // With a file size limit of 1000 bytes, the write fails halfway; the signal for this is blocked.
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;
@@ -146,7 +147,8 @@ TEST(FileKind, IsDetectedFromFirstBytes) {
   }
 }
 
-// Record that tf.io.TFRecordWriter writes for b"abc": its length and their masked CRC-32C.
+// The record was written by tf.io.TFRecordWriter for b"abc". It begins with its length and the
+// masked CRC-32C of the length.
 TEST(FileKind, TFRecordIsDetectedFromLengthChecksum) {
   const std::string record("\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e", 12);
   std::string other = record;
@@ -154,7 +156,7 @@ TEST(FileKind, TFRecordIsDetectedFromLengthChecksum) {
   EXPECT_NE(describe_file(record), describe_file(other));
 }
 
-TEST(FileKind, NotesOnlyKnownKindsAndQuotesText) {
+TEST(FileKind, NoteNamesKnownKindsAndQuotesText) {
   EXPECT_EQ(kind_note("<html>"), "; the file is an HTML page (a download that failed?)");
   EXPECT_EQ(kind_note("a,b\n1,2\n"), "");
   EXPECT_EQ(kind_note("[1, 2]"), "");
@@ -300,7 +302,7 @@ TEST(JsonParse, RefusesMalformedInput) {
             "config.json.x[1].b: member 'a' appears twice in an object; expected each once");
   EXPECT_EQ(json_error(R"({"x\ny": {"a\nb": 1, "a\nb": 2}})"),
             R"(config.json.x\ny: member 'a\nb' appears twice in an object; expected each once)");
-  // The reader stops in the middle of a character.
+  // The error quotes text that ends in the middle of a character.
   EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }
 
@@ -364,7 +366,7 @@ TEST(JsonDump, EscapesForbiddenCharacters) {
   EXPECT_EQ(Json("\xC3\xA9").dump(), "\"\xC3\xA9\"");
   EXPECT_EQ(Json("a\xFF\xC3").dump(), "\"a\xEF\xBF\xBD\xEF\xBF\xBD\"");
   EXPECT_EQ(Json("\xED\xA0\x80").dump(),
-            "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");  // a surrogate
+            "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");  // a UTF-16 surrogate, which is invalid
   EXPECT_EQ(Json(std::nan("")).dump(), "null");
   EXPECT_EQ(Json(-std::numeric_limits<double>::infinity()).dump(), "null");
 }
@@ -381,7 +383,7 @@ TEST(JsonDump, DoublesRoundTripExactly) {
     const Json json(value);
     const double back = Json::parse(json.dump()).as_double();
     ASSERT_EQ(std::memcmp(&back, &value, sizeof(value)), 0) << json.dump();
-    ASSERT_EQ(Json::parse(json.dump()), json);  // remains a double
+    ASSERT_EQ(Json::parse(json.dump()), json);  // still a double
   }
   EXPECT_GT(finite, 19'000);
   EXPECT_EQ(Json(-0.0).dump(), "-0.0");

@@ -1,5 +1,5 @@
-// Tests texts of messages: errors, suggestions for unknown names, addresses, the log, and spans as
-// a Chrome trace.
+// Tests messages: errors, suggestions for unknown names, network addresses, the log, and traces of
+// spans in Chrome's format.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/error.h"
 
@@ -83,7 +83,7 @@ TEST(ErrorTest, BrokenInvariantNamesFileConditionAndValues) {
   TUTTI_CHECK(1 + 1 == 2);
 }
 
-TEST(CallSite, InnermostScopeOfThreadWins) {
+TEST(CallSite, InnermostScopeOfThreadApplies) {
   EXPECT_EQ(CallSite::current().line(), 0u);
   const SourceLocation outer = SourceLocation::current("train.cc", 7);
   {
@@ -143,7 +143,7 @@ TEST(TextHelpers, EditDistanceCaseAndHexMatchExpectedValues) {
                                        {"", "abc", 3u},
                                        {"abc", "", 3u},
                                        {"kitten", "sitting", 3u},
-                                       {"adam", "adma", 1u},  // swapped
+                                       {"adam", "adma", 1u},  // two adjacent letters swapped
                                        {"adam", "Adam", 1u},
                                        {"adam", "adamw", 1u}}) {
     EXPECT_EQ(edit_distance(a, b), expected) << a << " " << b;
@@ -216,7 +216,7 @@ TEST(OneLine, ReplacesInvalidUtf8AndTruncatesAtCodePoints) {
   EXPECT_EQ(one_line("\xff"
                      "a\x80"),
             "?a?");
-  EXPECT_EQ(one_line("\xe2\x80"), "??");            // truncated
+  EXPECT_EQ(one_line("\xe2\x80"), "??");            // truncated sequence
   EXPECT_EQ(one_line("\xc0\xaf"), "??");            // overlong encoding of '/'
   EXPECT_EQ(one_line("\xed\xa0\x80"), "???");       // half of a UTF-16 surrogate pair
   EXPECT_EQ(one_line("\xf4\x90\x80\x80"), "????");  // beyond the last code point
@@ -289,7 +289,7 @@ TEST(Logging, LinesBelowTheLevelAreDropped) {
 }
 
 TEST(LoggingDeathTest, DefaultsToWarningUnlessSetByEnvironment) {
-  // The level is read once in a process, so each case starts a process.
+  // A process reads the level only once, so each case starts a new process.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto log_with = [](const char* level) {
     level ? ::setenv("TUTTI_LOG_LEVEL", level, 1) : ::unsetenv("TUTTI_LOG_LEVEL");
@@ -357,7 +357,7 @@ class TraceTest : public Test {
     }
     return found;
   }
-  // Includes the process, because tests run concurrently.
+  // The name differs per test, because tests run concurrently.
   const std::string path_ =
       TempDir() + "trace_" + UnitTest::GetInstance()->current_test_info()->name();
 };
@@ -404,7 +404,7 @@ TEST_F(TraceTest, RecordsNothingWhileDisabled) {
   EXPECT_TRUE(trace_is_on());
   EXPECT_TRUE(named(stopped(), "before").empty());
   EXPECT_FALSE(trace_is_on());
-  stop_trace();  // no trace is active
+  stop_trace();  // does nothing: no trace is active
 }
 
 TEST_F(TraceTest, RejectsSecondTraceAndMissingPath) {
@@ -413,11 +413,11 @@ TEST_F(TraceTest, RejectsSecondTraceAndMissingPath) {
   EXPECT_ERROR(start_trace("other.json"), kFailedPrecondition, path_);
 }
 
-TEST_F(TraceTest, EachTaskHasOwnFileAndProcessNumber) {
+TEST_F(TraceTest, EachTaskHasItsOwnFileAndProcessNumber) {
   const std::filesystem::path path = path_ + ".json";
   start_trace(path);
   { const TraceSpan span("step", "test"); }
-  internal::set_trace_task("worker-3", 3);  // also if set after the path
+  internal::set_trace_task("worker-3", 3);  // works even after start_trace() was given the path
   internal::set_trace_task("worker-3", 3);
   stop_trace();
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -428,7 +428,7 @@ TEST_F(TraceTest, EachTaskHasOwnFileAndProcessNumber) {
     EXPECT_EQ(event.at("pid").as_int(), 3);
   }
   EXPECT_EQ(named(trace, "process_name")[0].at("args").at("name").as_string(), "worker-3");
-  internal::set_trace_task("worker-2", 2);  // workers that are threads share one file
+  internal::set_trace_task("worker-2", 2);  // a second task in the process shares its file
   start_trace(path_);
   { const TraceSpan span("step", "test"); }
   EXPECT_EQ(named(stopped(), "step").size(), 1U);

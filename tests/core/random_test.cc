@@ -1,4 +1,5 @@
-// Tests Philox against its published vectors, and statistics of the numbers made from it.
+// Compares Philox with its published vectors, and tests statistics of the random numbers derived
+// from it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/random.h"
 
@@ -42,7 +43,7 @@ TEST(RandomStream, AdjacentKeysDifferInAboutHalfTheBits) {
     changed += __builtin_popcountll(one ^ next);
   }
   EXPECT_NEAR(changed / kKeys, 32.0,
-              0.9);  // five standard deviations of the mean of 500 (4/sqrt(500))
+              0.9);  // five standard deviations of a mean over 500 keys: 5 * 4 / sqrt(500)
 }
 
 TEST(RandomStream, FillMatchesSingleElementsAtEveryOffsetAndLength) {

@@ -1,4 +1,4 @@
-// Tests threads: names, joining, stacks, the clock, mutexes and condition variables.
+// Tests threads, clocks, mutexes, condition variables, run tokens and stack traces.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/sync.h"
 
@@ -115,7 +115,7 @@ TEST(EventTest, SetWakesAllWaiters) {
 TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
   RunToken token;
   std::atomic<int> inside{0};
-  int total = 0;  // guarded only by the token, which the thread sanitizer checks
+  int total = 0;  // guarded only by the token, as the thread sanitizer checks
   run_threads(8, [&](int) {
     for (int i = 0; i < 200; ++i) {
       RunTokenHolder holder(&token);
@@ -173,7 +173,7 @@ TEST(RunTokenTest, WaitingHolderYieldsToken) {
   Mutex mutex;
   CondVar condition;
   int arrived = 0;
-  run_threads(6, [&](int) {  // barrier among replicas that share a token
+  run_threads(6, [&](int) {  // a barrier of replicas that share one token
     RunTokenHolder holder(&token);
     MutexLock lock(mutex);
     ++arrived;
@@ -191,7 +191,8 @@ TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
     RunTokenHolder inner(&token);
     ran = true;
   });
-  while (!ran) Clock::system().sleep_for(milliseconds(1));  // otherwise the thread would never run
+  // the thread could not run if this thread kept the token
+  while (!ran) Clock::system().sleep_for(milliseconds(1));
   EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after a sleep";
   ran = false;
   Executor::system()
@@ -205,8 +206,8 @@ TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
   EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after joining";
 }
 
-// Threads with two tokens, one mutex and a bounded queue. All producers and consumers wait while
-// holding token and mutex, in the order that could deadlock.
+// Several threads share two tokens, one mutex and a bounded queue. All producers and consumers wait
+// while they hold a token and the mutex, in the order that could deadlock.
 TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];
@@ -250,7 +251,7 @@ TEST(SpinningTest, FailedSpinSuppressesFollowingSpins) {
   predictor.record(true);
   for (int i = 0; i < 7; ++i) EXPECT_FALSE(predictor.should_spin()) << i;
   EXPECT_TRUE(predictor.should_spin());
-  predictor.record(true);  // again: three times as many
+  predictor.record(true);  // after a second failure, three times as many spins are suppressed
   for (int i = 0; i < 23; ++i) EXPECT_FALSE(predictor.should_spin()) << i;
   EXPECT_TRUE(predictor.should_spin());
   predictor.record(false);
@@ -296,7 +297,7 @@ TEST(ExecutorDeathTest, UncaughtExceptionTerminatesAndNamesThread) {
       "thread 'bad-thread': an exception escaped from its function: oops");
 }
 
-/// Prevents thread creation for its lifetime, by leaving no address space for stacks.
+/// Prevents thread creation during its lifetime by leaving no address space for stacks.
 class NoRoomForThreads {
  public:
   NoRoomForThreads() {
@@ -353,14 +354,14 @@ TEST(ClockTest, SleepIsNeverShortAndDeadlinesDoNotOverflow) {
   const TimePoint begin = Clock::system().now();
   Clock::system().sleep_for(std::chrono::milliseconds(15));
   EXPECT_GE(seconds_between(begin, Clock::system().now()), 0.015);
-  Clock::system().sleep_until(begin);  // in the past: returns at once
+  Clock::system().sleep_until(begin);  // in the past: returns immediately
   EXPECT_EQ(deadline_after(Clock::system().now(), Duration::max()), TimePoint::max());
   const TimePoint now = Clock::system().now();
   EXPECT_EQ(deadline_after(now, std::chrono::seconds(2)) - now, std::chrono::seconds(2));
 }
 
 TEST(ClockTest, WallTimeMatchesSystemClock) {
-  // Compares with a clock of whole seconds, truncated, that lags by at most a tick.
+  // std::time() returns truncated seconds and lags by at most one tick.
   const std::time_t before = std::time(nullptr);
   const double now = wall_time_seconds();
   const std::time_t after = std::time(nullptr);
@@ -378,9 +379,9 @@ TEST(StackTraces, IncludeEveryNamedThread) {
   for (int round = 0; round < 3; ++round) {
     const std::string text = stacks_of_all_threads();
     EXPECT_THAT(text, HasSubstr(" waits-for-ever\n    "));
-    EXPECT_THAT(text, HasSubstr("IncludeEveryNamedThread"));  // this function
+    EXPECT_THAT(text, HasSubstr("IncludeEveryNamedThread"));  // the function of this test
   }
-  EXPECT_FALSE(stop.is_set());  // the interrupted wait was resumed
+  EXPECT_FALSE(stop.is_set());  // the interrupted wait continued
   stop.set();
 }
 
