@@ -284,8 +284,8 @@ TEST_P(GradientBlocks, AccumulateFromSlicesAtAnyOffset) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, GradientBlocks,
-                         Values(std::vector<Cut>{{{1, 2}, {2, 3}}},                    // one slice
-                                // slices that cover all rows
+                         Values(std::vector<Cut>{{{1, 2}, {2, 3}}},  // one slice
+                                                                     // slices that cover all rows
                                 std::vector<Cut>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}},
                                 // slices with gaps
                                 std::vector<Cut>{{{0, 1}, {4, 2}}, {{0, 4}, {4, 1}}},

@@ -1,4 +1,4 @@
-// Tests callbacks: early stopping, learning rates, checkpoints, logs.
+// Tests callbacks: early stopping, learning rates, checkpoints, logs, NaN checks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callbacks.h"
 
@@ -43,7 +43,7 @@ TEST(FitLogs, IncludeScheduledLearningRate) {
   EXPECT_THAT(history["learning_rate"], ElementsAre(0.2, 0.1, 0.05));
 }
 
-TEST(ModelCheckpointTest, SavesUnderFormattedNameOrBestOnly) {
+TEST(ModelCheckpointTest, SavesUnderFormattedPathOrOnlyBest) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
   ModelCheckpoint each(folder + "/{epoch}-{loss}.safetensors", {.save_weights_only = true});
@@ -82,14 +82,14 @@ TEST(ModelCheckpointTest, RestoredModelContinuesBitIdentically) {
   const std::string folder = empty_folder();
   for (const int replicas : {1, 2}) {
     auto train = [&](std::int64_t stop_after) {
-      set_random_seed(9);  // strategies read the seed when they are made
+      set_random_seed(9);  // a strategy reads the seed when it is constructed
       auto strategy = mirrored("cpu:0", replicas);
       auto scope = strategy->scope();
       Sequential model(Input{{4}}, Dense(8), BatchNormalization(), Dropout(0.3), Dense(3));
       model.compile({.optimizer = "adam", .loss = "sparse_categorical_crossentropy"});
       const Dataset data = three_classes(40).shuffle(40, 2).batch(16);
       const std::string path = concat(folder, "/checkpoint", replicas, ".safetensors");
-      if (stop_after == 0) {  // resumes a stopped run
+      if (stop_after == 0) {  // resumes the stopped run
         model.checkpoint().restore(path);
         EXPECT_EQ(model.epochs_trained(), 2);
       }
@@ -228,7 +228,7 @@ TEST(TerminateOnNaNTest, ReportsReplicaAndStep) {
   auto strategy = mirrored("cpu:0-2");
   auto scope = strategy->scope();
   Sequential model = small_model();
-  // Batches have 3 rows, one per replica; row 7 is the second replica's in batch 2.
+  // Each batch has 3 rows, one per replica; row 7 is in batch 2, on replica 1.
   std::vector<float> values(12, 1.0f);
   values[7] = std::numeric_limits<float>::infinity();
   const Tensor labels = Tensor::from({12, 1}, values);
@@ -271,7 +271,8 @@ TEST(FitWarnings, NonFiniteGpuLossIsReportedAtEpochEnd) {
                                   "Model::fit is not finite; "));
 }
 
-/// Returns the rates after epochs in which `monitor` has these values; the initial rate is 0.1.
+/// Returns the learning rate after each epoch, where `monitor` has the given values. The initial
+/// rate is 0.1.
 std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
                                   const std::vector<double>& values) {
   Sequential model = watched_model();
@@ -364,7 +365,8 @@ TEST(ModelCheckpointTest, SavesEveryNBatches) {
   EXPECT_THAT(files, UnorderedElementsAre("1-3", "2-1", "2-4"));
 }
 
-/// Feeds `values` of `monitor` to `callback`; returns the epoch in which it stopped, or -1.
+/// Reports `values` of `monitor` to `callback`, one per epoch. Returns the epoch at which it
+/// stopped, or -1.
 std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
                         const std::vector<double>& values) {
   Sequential model = watched_model();
@@ -420,7 +422,7 @@ TEST(EarlyStoppingTest, RestoresWeightsOfBestEpoch) {
   EXPECT_EQ(weights_of(model), best);
 }
 
-/// Returns all saved values of the variables, by replica.
+/// Returns the values that the variables save, by name: one per replica for moving averages.
 std::map<std::string, std::vector<double>> components_of(const Model& model) {
   std::map<std::string, std::vector<double>> all;
   for (const Variable& variable : model.variables())
@@ -437,7 +439,7 @@ TEST(EarlyStoppingTest, RestoresReplicaAveragesEvenWithoutEarlyStop) {
     Sequential model(Input{{4}}, Dense(6), BatchNormalization(), Dense(3));
     model.compile(
         {.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "sparse_categorical_crossentropy"});
-    // The training loss falls, so the first epoch has the largest.
+    // The training loss falls, so with kMax the first epoch is the best.
     auto stopping =
         std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss",
                                                              .patience = patience,
@@ -475,7 +477,7 @@ TEST(EarlyStoppingTest, BestWeightsAreSavedInCallbackState) {
   first.on_epoch_end(0, one_value("loss", 1.0));
   model.fit(three_classes(21).batch(8), {.verbose = kSilent});
   ASSERT_NE(components_of(model), best);
-  second.restore_tensors(first.save_tensors());  // in the order of Checkpoint
+  second.restore_tensors(first.save_tensors());  // the order in which Checkpoint calls them
   second.restore_state(Json::parse(first.save_state().dump()));
   second.on_train_end({});
   EXPECT_EQ(components_of(model), best);
@@ -498,7 +500,7 @@ TEST(MonitorTest, CompiledMetricDeterminesDirection) {
   for (const char* name : {"val_loss", "loss", "mae", "val_weighted_mae"})
     EXPECT_EQ(best_of(name, MonitorMode::kAuto), "tutti_monitor_3") << name;
   EXPECT_EQ(best_of("val_true_positives", MonitorMode::kMax), "tutti_monitor_2");
-  // Keras gives these results: 6 epochs, the best of which is 3.
+  // As in Keras: training stops after 6 epochs, and epoch 3 is the best.
   EXPECT_EQ(stopped_at(EarlyStopping({.monitor = "val_auc", .patience = 2}), "val_auc",
                        {0.5, 0.6, 0.7, 0.9, 0.8, 0.85, 1.0}),
             5);

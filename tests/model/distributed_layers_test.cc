@@ -1,5 +1,5 @@
-// Tests layers, metrics, losses and moving averages in steps of several replicas, and models whose
-// steps run on devices other than the CPU.
+// Tests layers, metrics, losses and moving averages in steps with several replicas, and models
+// whose steps run on devices other than the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -15,7 +15,7 @@
 namespace tutti::testing::distributed_layers_test {
 
 TEST(DistributedMetrics, ReplicaCountsAreSummedBeforeDivision) {
-  // 130 rows in batches of 32: the replicas see different proportions of the two labels.
+  // With 130 rows in batches of 32, the replicas see different proportions of the two labels.
   const Tensor p = random_uniform({130, 1}, {.seed = 21});
   const Tensor y = cast(greater(p + random_uniform({130, 1}, {.seed = 22}), 1.0), DType::kFloat32);
   const Dataset data = Dataset::from_tensor_slices({p, y}).batch(32);
@@ -51,7 +51,7 @@ TEST(DistributedMetrics, ReplicaCountsAreSummedBeforeDivision) {
   }
 }
 
-TEST(DistributedMetrics, MetricCreatedOutsideScopeWorksInCrossReplicaContext) {
+TEST(DistributedMetrics, MetricsCreatedOutsideScopeWorkInCrossReplicaContext) {
   Mean mean;
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -59,7 +59,7 @@ TEST(DistributedMetrics, MetricCreatedOutsideScopeWorksInCrossReplicaContext) {
   EXPECT_EQ(mean.result().item(), 4.5f);
 }
 
-/// Counts calls and averages its input.
+/// Layer that counts its calls and averages its input.
 class Observer : public Layer {
  public:
   std::shared_ptr<Sum> sum() const { return sum_; }
@@ -106,7 +106,7 @@ TEST(DistributedMetrics, ResultInsideRunAggregatesAllReplicas) {
   }
 }
 
-/// Runs one training step of a normalised model on 12 rows; returns weights and moving averages.
+/// Trains a normalised model for two steps on 12 rows; returns weights and moving averages.
 std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
   set_random_seed(4);
   auto scope = strategy.scope();
@@ -118,7 +118,7 @@ std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
   return weights_of(model);
 }
 
-TEST(DistributedBatchNormalization, SynchronizedEqualsOneDeviceOnTheGlobalBatch) {
+TEST(DistributedBatchNormalization, SynchronizedStatisticsMatchOneDeviceOnGlobalBatch) {
   OneDeviceStrategy one("cpu:0");
   const std::vector<double> expected = normalized_step(one, false);
   for (const auto& strategy : several_strategies()) {
@@ -153,7 +153,7 @@ constexpr double kMomentum = 0.75;
 constexpr int kSteps = 5;
 constexpr std::int64_t kRows = 12;
 
-/// One feature; the rows differ in every step.
+/// Returns the rows of all steps, which differ from step to step. They have one feature.
 Tensor rows_of_all_steps() { return random_uniform({kSteps * kRows, 1}, {.seed = 31}, -1.0, 3.0); }
 
 std::vector<double> moving_averages_of(const Sequential& model) {
@@ -169,7 +169,7 @@ Sequential normalized_model() {
   return Sequential(Input{{1}}, BatchNormalization({.momentum = kMomentum}), Dense(1));
 }
 
-/// Runs steps of a custom loop under `strategy`; returns the moving averages.
+/// Runs the steps of a custom loop under `strategy`; returns the moving averages.
 std::vector<double> after_steps(Strategy& strategy, bool training, bool frozen) {
   const auto scope = strategy.scope();
   BatchNormalization layer({.momentum = kMomentum});
@@ -191,7 +191,8 @@ std::vector<double> after_steps(Strategy& strategy, bool training, bool frozen) 
   return moving_averages_of(model);
 }
 
-/// Runs steps of two towers: gradients, their mean, one update. Returns the moving averages.
+/// Runs the steps with two towers: computes gradients, averages them, and updates once. Returns the
+/// moving averages.
 std::vector<double> after_steps_of_towers(bool training) {
   CentralStorageStrategy strategy({.local = {.devices = "cpu:0-1"}});
   const auto scope = strategy.scope();
@@ -218,10 +219,9 @@ const std::vector<double> kUntouched = {0.0, 1.0};
 
 }  // namespace normalization_updates_test
 
-TEST(NormalizationUpdates, AveragesUpdateFromAllTowersOnlyInTraining) {
+TEST(NormalizationUpdates, AllTowersUpdateAveragesOnlyInTraining) {
   using namespace normalization_updates_test;
-  MirroredStrategy strategy({.devices = "cpu:0-1"});  // its averages equal TensorFlow's
-                                                      // (tests/parity)
+  MirroredStrategy strategy({.devices = "cpu:0-1"});  // as in TensorFlow, see tests/parity
   expect_near(after_steps_of_towers(true), after_steps(strategy, true, false), 1e-5);
   EXPECT_EQ(after_steps_of_towers(false), kUntouched);
   EXPECT_EQ(after_steps(strategy, false, false), kUntouched);
@@ -236,7 +236,7 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   frozen.freeze();
   const Tensor x = Tensor::ones({4, 1});
   const auto warnings = warnings_of([&] {
-    (void)layer(x);  // evaluation: outside of a tape
+    (void)layer(x);  // evaluation, because no tape is active
     (void)trained(x, {.training = true});
     GradientTape tape;
     for (int call = 0; call < 3; ++call) (void)layer(x);
@@ -259,7 +259,7 @@ TEST(NormalizationUpdates, WarnsOnceAboutSingleValuePerChannel) {
     for (int step = 0; step < 2; ++step) (void)rows(Tensor::ones({1, 3}), {.training = true});
     (void)rows(Tensor::ones({0, 3}), {.training = true});
     (void)rows(Tensor::ones({2, 3}), {.training = true});
-    (void)rows(Tensor::ones({1, 3}));  // inference
+    (void)rows(Tensor::ones({1, 3}));  // inference needs no variance
     (void)pixels(Tensor::ones({1, 2, 2, 3}), {.training = true});
     (void)synchronized(Tensor::ones({1, 3}), {.training = true});
   });
@@ -292,7 +292,7 @@ void train(Sequential& model, int epochs = kEpochs) {
   model.fit(data(), {.epochs = epochs, .verbose = kSilent});
 }
 
-/// Computes the moving mean of one device with a plain loop over the steps.
+/// Returns the moving mean of one device, computed with a plain loop over the steps.
 double moving_mean_of_one_device() {
   const std::vector<double> x = rows().to_doubles();
   double mean = 0.0;
@@ -302,7 +302,8 @@ double moving_mean_of_one_device() {
   return mean;
 }
 
-/// Runs replicas with one row each (variance 0), or one with both rows.
+/// Returns the moving variance after training, with both rows on one device, or with one row
+/// (variance 0) on each replica.
 double moving_variance(bool one_device) {
   const std::vector<double> x = rows().to_doubles();
   double variance = 1.0;
@@ -315,7 +316,7 @@ double moving_variance(bool one_device) {
   return variance;
 }
 
-/// Returns every strategy of this process, with more replicas than a batch has rows.
+/// Returns all kinds of strategies, some with more replicas than a batch has rows.
 std::vector<std::unique_ptr<Strategy>> strategies() {
   auto all = several_strategies();
   all.push_back(mirrored("cpu:0", 8));
@@ -326,7 +327,8 @@ std::vector<std::unique_ptr<Strategy>> strategies() {
 
 }  // namespace small_batches_test
 
-// Has more rows than training, so that replicas without training data also use the averages.
+// Evaluation batches have more rows than training batches, so replicas without training data use
+// the averages, too.
 TEST(BatchNormalizationUpdates, EvaluationUsesAveragesOfReplicasWithRows) {
   using namespace small_batches_test;
   for (const auto& strategy : strategies()) {
@@ -448,7 +450,7 @@ TEST(ReplicaDevicePlacement, EmptyRegularizationLossIsOnReplicaDevice) {
   }
 }
 
-// Labels are captured on the host; predictions are on the replica's device.
+// Labels are captured from the host, and predictions are on the replica's device.
 TEST(ReplicaDevicePlacement, LossesAcceptCapturedLabelsAndWeights) {
   const Tensor labels = Tensor::from<float>({2, 2}, {1, 0, 0, 1});
   const Tensor predictions = Tensor::from<float>({2, 2}, {0.25f, 0.75f, 0.5f, 0.5f});
@@ -471,7 +473,7 @@ TEST(ReplicaDevicePlacement, LossesAcceptCapturedLabelsAndWeights) {
   }
 }
 
-// Includes metrics without values: every result() can be added to the replica's tensors.
+// Even the result() of a metric without values must be on the replica's device.
 TEST(ReplicaDevicePlacement, MetricsAcceptAndReturnConstants) {
   const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
   const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});
@@ -512,13 +514,13 @@ TEST(ReplicaDevicePlacement, MetricsAcceptAndReturnConstants) {
   }
 }
 
-/// Returns how many of fit's requests to the GPU begin with `what`.
+/// Returns the number of requests to the GPU that contain `what`.
 int count_of(const std::vector<std::string>& notes, const std::string& what) {
   return static_cast<int>(std::ranges::count_if(
       notes, [&](const std::string& note) { return note.find(what) != std::string::npos; }));
 }
 
-/// Returns the requests of an epoch of `num_steps` steps that follows a first one.
+/// Trains two epochs of `num_steps` steps; returns the requests to the GPU in the second one.
 std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
                                         const OptimizerSpec& optimizer) {
   OneDeviceStrategy strategy("gpu:0");
@@ -542,7 +544,7 @@ TEST(GpuSteps, FitSynchronizesGpuOncePerEpoch) {
   AdamOptions optimizer;
   optimizer.clipping.global_clipnorm = 1.0;
   const auto few = notes_of_epoch(gpus, 2, optimizer), many = notes_of_epoch(gpus, 7, optimizer);
-  EXPECT_GT(count_of(few, "copy_to_host"), 0);  // the logs of the epoch
+  EXPECT_GT(count_of(few, "copy_to_host"), 0);  // copies the logs of the epoch
   EXPECT_EQ(count_of(many, "copy_to_host"), count_of(few, "copy_to_host"));
   EXPECT_EQ(count_of(many, "synchronize"), 0);
 }

@@ -1,4 +1,4 @@
-// Tests TensorBoard event files, and the progress that fit prints.
+// Tests TensorBoard event files, and the progress that fit() prints.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -33,7 +33,7 @@ T take(std::string_view& bytes) {
   return value;
 }
 
-/// Returns the events of a file.
+/// Returns the events of a file, without their length and checksums.
 std::vector<std::string> events_of(const std::string& path) {
   std::vector<std::string> events;
   for (const Element& record : tfrecord_dataset({path})) {
@@ -60,7 +60,7 @@ TEST(EventFileTest, WritesScalarsInTensorBoardFormat) {
   EXPECT_EQ(take<float>(number), -1.25f);
 }
 
-/// Writes as tf.summary.scalar() and histogram() do in strategy.run().
+/// Writes summaries inside strategy.run(), as tf.summary.scalar() and histogram() do.
 void write_from_inside_run(Strategy& strategy, EventFileWriter& writer) {
   strategy.run([&] {
     const double number = ReplicaContext::current().replica_id();
@@ -76,7 +76,7 @@ TEST(EventFileTest, OnlyReplica0WritesSummariesInsideRun) {
     const auto strategy = each.make();
     write_from_inside_run(*strategy, writer);
     const std::vector<std::string> events = events_of(writer.path());
-    ASSERT_EQ(events.size(), 3u);  // the file's header, a scalar and a histogram
+    ASSERT_EQ(events.size(), 3u);  // file header, scalar and histogram
     auto value = fields_of(fields_of(fields_of(events[1])[5])[1]);
     std::string_view number = value[2];
     EXPECT_EQ(take<float>(number), 2.0f);
@@ -93,10 +93,10 @@ TEST(EventFileTest, OnlyOneWorkerWritesSummariesInsideRun) {
         num_events[worker] = events_of(writer.path()).size();
       }));
   EXPECT_EQ(num_events[0], 3u);
-  EXPECT_EQ(num_events[1], 1u);  // the file's header
+  EXPECT_EQ(num_events[1], 1u);  // only the file header
 }
 
-TEST(EventFileTest, ReachedFileSizeLimitIsAnError) {
+TEST(EventFileTest, ReportsFileSizeLimitAsError) {
   const std::string folder = empty_folder();
   std::optional<EventFileWriter> writer(folder);
   rlimit before;
@@ -107,12 +107,12 @@ TEST(EventFileTest, ReachedFileSizeLimitIsAnError) {
   const std::string message = error_of([&] {
     for (int step = 0; step < 10; ++step) writer->scalar("epoch_loss", step, 0.5);
   });
-  writer.reset();  // nothing is left to write
+  writer.reset();  // no data is left to write
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(message, HasSubstr("File too large"));
 }
 
-/// Returns the numbers of a packed field.
+/// Returns the numbers of a packed protobuf field.
 std::vector<double> doubles_in(std::string_view bytes) {
   std::vector<double> numbers;
   while (!bytes.empty()) numbers.push_back(take<double>(bytes));
@@ -136,14 +136,14 @@ TEST(EventFileTest, HistogramCountsValuesBelowEachLimit) {
   const std::vector<double> limits = doubles_in(histogram[6]), counts = doubles_in(histogram[7]);
   ASSERT_EQ(limits.size(), counts.size());
   EXPECT_TRUE(std::ranges::is_sorted(limits));
-  // The number of values below each limit equals the sum of the counts up to it.
+  // The number of values below a limit equals the sum of all counts up to it.
   double total = 0.0;
   for (std::size_t i = 0; i < limits.size(); ++i) {
     total += counts[i];
     EXPECT_EQ(total, std::ranges::count_if(values, [&](double v) { return v < limits[i]; })) << i;
   }
   EXPECT_EQ(total, 7.0);
-  EXPECT_LT(limits.size(), 12u);  // runs of empty buckets are merged
+  EXPECT_LT(limits.size(), 12u);  // adjacent empty buckets are merged
   EXPECT_EQ(doubles_in(fields_of(fields_of(fields_of(fields_of(events[2])[5])[1])[5])[3]),
             (std::vector<double>{0.0}));
 }
@@ -173,7 +173,7 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 using Values = std::vector<std::pair<std::string, double>>;
 const Values kValues = {{"loss", 0.25}, {"accuracy", 0.875}};
 
-/// Writes the progress of an epoch with `steps` steps of 64 rows, each of which takes 0.1 s.
+/// Writes the progress of an epoch with `steps` steps. Each step has 64 rows and takes 0.1 s.
 void write_epoch(std::FILE* file, std::int64_t steps, std::optional<std::int64_t> known,
                  TimeSplit split, Verbosity verbosity, const Values& values) {
   HandClock clock;
@@ -183,7 +183,7 @@ void write_epoch(std::FILE* file, std::int64_t steps, std::optional<std::int64_t
     clock.sleep_for(std::chrono::milliseconds(100));
     progress.step(step, 64, values);
   }
-  clock.sleep_for(std::chrono::seconds(10));  // validation is not part of a step
+  clock.sleep_for(std::chrono::seconds(10));  // time of validation does not count as a step
   progress.end_epoch(values, split);
 }
 
@@ -197,7 +197,7 @@ std::string printed(std::int64_t steps, std::optional<std::int64_t> known, TimeS
   return text;
 }
 
-TEST(ProgressTest, EpochIsOneLineOutsideATerminal) {
+TEST(ProgressTest, PrintsOneLinePerEpochOutsideTerminal) {
   const TimeSplit split = {.compute = 6, .communication = 3, .input_wait = 1};
   const std::string values = "  loss 0.2500  accuracy 0.8750  640 examples/s  12.0 s";
   const auto per_epoch = Verbosity::kLinePerEpoch;
@@ -220,7 +220,7 @@ TEST(ProgressTest, DurationsAreReadable) {
   EXPECT_EQ(duration_text(3727), "1:02:07");
 }
 
-/// Returns the output of an epoch on a terminal of the given width.
+/// Returns what an epoch prints on a terminal with `columns` columns.
 std::string on_terminal(unsigned short columns, const Values& values) {
   const internal::FileDescriptor terminal(posix_openpt(O_RDWR | O_NOCTTY));
   EXPECT_TRUE(grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);
@@ -248,8 +248,8 @@ TEST(ProgressTest, TerminalLineIsRewrittenAndNeverWraps) {
   for (const unsigned short columns : {200, 80, 50, 20}) {
     for (const Values& values : {kValues, many}) {
       const std::string text = on_terminal(columns, values);
-      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;  // title, values in two
-                                                                         // lines
+      // a title, and two lines of values
+      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
       const std::size_t end = text.find("  compute");
       ASSERT_NE(end, std::string::npos) << text;
       std::size_t column = 0;

@@ -1,4 +1,4 @@
-// Tests data of fit: datasets, masks, augmentation, 16-bit policies, recomputation.
+// Tests the data of fit(): datasets, masks, augmentation, 16-bit policies, recomputation.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -12,14 +12,15 @@
 
 namespace tutti::testing::fit_data_test {
 
-/// Predicts 0 and never learns.
+/// Returns a model that predicts 0 and never learns.
 Sequential constant_model() {
   Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "zeros"}));
   model.compile({.optimizer = SgdOptions{.learning_rate = 0.0}, .loss = "mse"});
   return model;
 }
 
-/// Labels 1, 2, ..., in batches of 2: losses (1 + 4) / 2, (9 + 16) / 2, (25 + 36) / 2, ...
+/// Returns labels 1, 2, ..., in batches of 2, so that the losses are (1 + 4) / 2, (9 + 16) / 2, (25
+/// + 36) / 2, ...
 Dataset labels_to(std::int64_t rows) {
   const Tensor labels = reshape(cast(arange(1, rows + 1), DType::kFloat32), {rows, 1});
   return Dataset::from_tensor_slices(labels, labels);
@@ -110,7 +111,7 @@ TEST(FitData, ResumedFitRestartsValidationAtFirstBatch) {
   EXPECT_THAT(train(false)["val_loss"], ElementsAre(2.5, 2.5, 2.5));
 }
 
-TEST(FitData, WarnsOnceAboutManyBatchesOfUnknownCount) {
+TEST(FitData, WarnsOnceIfDatasetOfUnknownLengthSeemsEndless) {
   OneDeviceStrategy strategy("cpu:0");
   const auto feed_of = [&](std::int64_t rows) {
     const Dataset data = Dataset::range(rows).batch(1).filter([](const Element&) { return true; });
@@ -201,7 +202,7 @@ TEST(FitData, WarnsAboutClassWeightsMissingFromLabels) {
 namespace masks_in_fit {
 Tensor words() { return Tensor::from<std::int64_t>({4, 3}, {1, 2, 0, 3, 0, 0, 2, 2, 1, 1, 3, 0}); }
 
-/// Returns labels in which skipped steps have the value `gap`.
+/// Returns labels in which masked steps have the value `gap`.
 Tensor labels(std::int64_t gap) {
   return Tensor::from<std::int64_t>({4, 3}, {0, 1, gap, 1, gap, gap, 1, 1, 0, 0, 1, gap});
 }
@@ -234,7 +235,7 @@ TEST(MasksInFit, LabelsOfMaskedStepsAreIgnored) {
   EXPECT_NE(masks_in_fit::train(false, 0).loss, masks_in_fit::train(false, 1).loss);
 }
 
-TEST(MasksInFit, ResidualAroundAttentionKeepsMask) {
+TEST(MasksInFit, ResidualConnectionAroundAttentionKeepsMask) {
   const SymbolicTensor words = Input{{3}};
   const SymbolicTensor x = Embedding(4, 4, {.mask_zero = true})(words);
   const SymbolicTensor sum = Add()({x, MultiHeadAttention(2, 2)({x, x})});
@@ -252,7 +253,7 @@ TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
     const Outcome expected = correctness_run(nullptr, 1280, false, true);
     EXPECT_LT(expected.loss[1], expected.loss[0]);
     expect_near(expected.loss, float32.loss, 2e-2);
-    EXPECT_NE(expected.loss, float32.loss);  // it really computes in 16 bits
+    EXPECT_NE(expected.loss, float32.loss);  // shows that training really computes in 16 bits
     for (const auto& strategy : several_strategies()) {
       SCOPED_TRACE(concat(name, " ", label_of(*strategy)));
       const Outcome outcome = correctness_run(strategy.get(), 1280, false, true);
@@ -267,11 +268,11 @@ TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
   }
 }
 
-TEST(MixedFitTest, MixedFloat16LossScaleIsConfigurable) {
+TEST(MixedFitTest, LossScaleOfMixedFloat16IsConfigurable) {
   const PolicyScope policy("mixed_float16");
   Sequential model(Input{{1}}, Dense(1));
   model.compile({.optimizer = "sgd", .loss = "mse"});
-  EXPECT_GT(model.optimizer().loss_scale(), 1.0);  // on by default
+  EXPECT_GT(model.optimizer().loss_scale(), 1.0);  // loss scaling is on by default
   model.compile(
       {.optimizer = with_dynamic_loss_scale("sgd", {.initial_scale = 64.0}), .loss = "mse"});
   EXPECT_EQ(model.optimizer().loss_scale(), 64.0);
@@ -310,7 +311,8 @@ Dataset pictures() {
   return Dataset::from_tensor_slices({images, labels});
 }
 
-/// Returns cropped, flipped, erased and mixed batches of 8; the last one has 6 rows.
+/// Returns batches of 8 images that are cropped, flipped, erased and mixed. The last batch has 6
+/// rows.
 Dataset augmented(int num_parallel_calls = 1) {
   const Dataset changed = augment_images(
       pictures().shuffle(kPictures, 1),
@@ -319,7 +321,7 @@ Dataset augmented(int num_parallel_calls = 1) {
   return mixup(changed.batch(8), {.seed = 8, .num_parallel_calls = num_parallel_calls});
 }
 
-/// Returns the rows of one global batch, replica by replica.
+/// Returns the features of one global batch in the order of replicas, then the labels.
 std::vector<double> rows_of(const PerReplica<Batch>& batch) {
   std::vector<double> values;
   for (const Batch& part : batch) {
@@ -334,7 +336,7 @@ std::vector<double> rows_of(const PerReplica<Batch>& batch) {
   return values;
 }
 
-/// Returns the batches of `epochs` passes from the current position of `input`.
+/// Returns the batches of `epochs` passes, from the current position of `input`.
 std::vector<std::vector<double>> batches_of(DistributedDataset input, int epochs) {
   std::vector<std::vector<double>> batches;
   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -346,7 +348,7 @@ std::vector<std::vector<double>> batches_of(DistributedDataset input, int epochs
 TEST(Augmentation, IsBitIdenticalForAnyReplicaCount) {
   const auto expected = batches_of(mirrored("cpu:0")->distribute_dataset(augmented()), 2);
   ASSERT_EQ(expected.size(), 6u);
-  EXPECT_NE(expected[0], expected[3]);  // epochs differ
+  EXPECT_NE(expected[0], expected[3]);  // the two epochs differ
   auto strategies = several_strategies();
   strategies.push_back(mirrored("cpu:0-3"));
   for (const auto& strategy : strategies) {
@@ -363,7 +365,7 @@ TEST(Augmentation, ResumesMidEpochWithDifferentReplicaCount) {
   DistributedDataset input = first->distribute_dataset(augmented());
   batches_of(input, 1);
   auto iterator = input.begin();
-  ++iterator;  // two batches of the second epoch were read
+  ++iterator;  // two batches of the second epoch have been read
   const Json position = Json::parse(input.position().dump());
 
   const auto second = mirrored("cpu:0-3");
@@ -394,7 +396,7 @@ TEST(Augmentation, FitDrawsFreshNumbersEachEpoch) {
   ASSERT_EQ(straight.size(), 3u);
   EXPECT_NE(straight[0], straight[1]);
   EXPECT_NE(straight[1], straight[2]);
-  // Trains only the last epoch, as after a stop.
+  // Trains only the last epoch, as a program does after it was stopped.
   EXPECT_EQ(losses(2), (std::vector<double>{straight[2]}));
 }
 

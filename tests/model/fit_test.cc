@@ -1,4 +1,4 @@
-// Tests fit, evaluate and predict under strategies, and calls that callbacks may make during fit.
+// Tests fit, evaluate and predict under strategies, and calls that callbacks make during fit.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace tutti::testing::fit_test {
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
   for (const bool as_dataset : {false, true}) {
-    // 10,000 rows as in tf's test; 1,280 if only the form of the input differs.
+    // Uses 10,000 rows like TensorFlow's test, or 1,280 rows to compare only another form of input.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
     const Outcome expected = correctness_run(nullptr, rows, as_dataset, !as_dataset);
     EXPECT_LT(expected.loss[1], expected.loss[0]);
@@ -27,30 +27,31 @@ TEST(FitTest, StrategyChangesOnlyRounding) {
 }
 
 TEST(FitTest, PartialLastBatchIsWeightedExactly) {
-  // 10 batches of 64 rows and one of 3 rows: with 4 replicas, one gets no row.
+  // 10 batches of 64 rows and one of 3 rows: with 4 replicas, one replica gets no row.
   const Outcome expected = correctness_run(nullptr, 643, false, true);
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
-    // tf allows 1e-3 and does not compare the loss of the last batch; this comparison is exact.
+    // TensorFlow allows 1e-3 and ignores the loss of the last batch; this test compares all losses
+    // with 1e-5.
     expect_equal_outcomes(correctness_run(strategy.get(), 643, false, true), expected, 1e-5);
   }
 }
 
-TEST(FitTest, EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
+TEST(FitTest, EvaluationAveragesOverExamplesWithPartialBatch) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
     Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "ones"}));
     model.compile({.loss = "mse", .metrics = {"mae"}, .weighted_metrics = {MetricSpec("mse")}});
-    // Errors are 0, 1, ..., 10, in batches of 4, 4 and 3.
+    // Errors are 0, 1, ..., 10; the batches have 4, 4 and 3 rows.
     std::vector<float> values(11);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
     const Tensor x = Tensor::from<float>({11, 1}, values);
     const Logs logs = model.evaluate(x, Tensor::zeros({11, 1}), {.batch_size = 4});
     EXPECT_NEAR(logs["loss"], 35.0, 1e-5);
     EXPECT_NEAR(logs["mae"], 5.0, 1e-6);
-    // With weights, the loss is divided by the number of examples, and weighted metrics by the
-    // weights.
+    // With weights, the loss is divided by the number of examples; weighted metrics are divided by
+    // the sum of weights.
     std::vector<float> ones_and_zeros(11, 0.0f);
     ones_and_zeros[10] = ones_and_zeros[2] = 1.0f;
     const Logs weighted =
@@ -105,7 +106,7 @@ TEST(FitTest, EveryReductionGivesSameHistoryUnderStrategy) {
   }
 }
 
-/// Adds a loss and a metric of its own, like Keras's add_loss and add_metric.
+/// Layer that adds a loss and a metric, as with Keras's add_loss and add_metric.
 class LossAndMetric : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -140,7 +141,8 @@ TEST(FitTest, AddedLossesAndMetricsAreSameUnderStrategy) {
   for (const std::optional<Loss>& loss : {std::optional<Loss>("mse"), std::optional<Loss>()}) {
     const std::vector<double> expected = run(nullptr, loss);
     for (const auto& strategy : several_strategies()) {
-      // With 3 replicas, the shares of a batch of 32 differ, and so do means over shares.
+      // Three replicas get different numbers of rows from a batch of 32. So a mean of their means
+      // differs.
       if (strategy->num_replicas_in_sync() == 3) continue;
       SCOPED_TRACE(label_of(*strategy));
       expect_near(run(strategy.get(), loss), expected, 1e-5);
@@ -190,14 +192,14 @@ TEST(FitTest, CallbacksSeeEachGlobalBatchOnce) {
 }
 
 TEST(FitTest, ReplacingStrategyIsBitIdentical) {
-  set_random_seed(3);  // strategies read the seed when they are made
+  set_random_seed(3);  // a strategy reads the seed when it is constructed
   auto train = [](Strategy& strategy) {
     set_random_seed(3);
     auto scope = strategy.scope();
     Sequential model(Input{{4}}, Dense(16), BatchNormalization(), Relu(), Dropout(0.2), Dense(3));
     model.compile(
         {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
-    // 130 rows in batches of 32 leave a ragged batch.
+    // 130 rows in batches of 32: the last batch is partial.
     model.fit(three_classes(130).shuffle(130, 5).batch(32), {.epochs = 2, .verbose = kSilent});
     return hash_variables(model.variables());
   };
@@ -209,7 +211,7 @@ TEST(FitTest, ReplacingStrategyIsBitIdentical) {
   EXPECT_EQ(train(*mirrored("cpu:0")), train(*std::make_unique<OneDeviceStrategy>("cpu:0")));
 }
 
-TEST(FitTest, RegularizationIsCountedOnceUnderReplicas) {
+TEST(FitTest, RegularizationIsCountedOnceForAllReplicas) {
   auto run = [](Strategy* strategy) {
     std::optional<Scope> scope;
     if (strategy) scope.emplace(strategy->scope());
@@ -218,11 +220,11 @@ TEST(FitTest, RegularizationIsCountedOnceUnderReplicas) {
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
     const Tensor x = alternating(6);
     const double loss = model.fit(x, x, {.batch_size = 6, .verbose = kSilent})["loss"][0];
-    EXPECT_NEAR(loss, 0.5 + 0.1 * 4, 1e-6);  // (2x - x)^2 for half of the rows
+    EXPECT_NEAR(loss, 0.5 + 0.1 * 4, 1e-6);  // (2x - x)^2 is 1 for half of the rows
     return weights_of(model);
   };
   const std::vector<double> expected = run(nullptr);
-  // kernel: gradient 2 * (2 - 1) / 2 + 0.2 * 2; bias: 2 * 1 / 2.
+  // kernel: gradient 2 * (2 - 1) / 2 + 0.2 * 2; bias: gradient 2 * 1 / 2
   expect_near(expected, {2 - 0.1 * (1 + 0.4), -0.1}, 1e-6);
   for (const auto& strategy : several_strategies())
     expect_near(run(strategy.get()), expected, 1e-6);
@@ -235,7 +237,7 @@ TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
     Sequential model(Input{{1}},
                      Dense(1, {.kernel_initializer = "ones", .kernel_constraint = "non_neg"}));
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
-    // The best kernel is -3, which the constraint prevents.
+    // The best kernel is -3, which the constraint does not allow.
     const Tensor x = alternating(8) + 1.0;
     model.fit(x, x * -3.0, {.epochs = 3, .batch_size = 4, .verbose = kSilent});
     EXPECT_EQ(model.variables()[0].value().item(), 0.0f);
@@ -243,7 +245,7 @@ TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
   }
 }
 
-TEST(FitTest, ClassWeightsActAsSampleWeightsByLabel) {
+TEST(FitTest, ClassWeightsActLikeSampleWeightsChosenByLabel) {
   const Tensor x = random_uniform({48, 4}, {.seed = 11}, -1.0, 1.0);
   const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
   const Tensor by_class = gather(Tensor::from<float>({3}, {1.0, 0.5, 3.0}), y);
@@ -294,14 +296,14 @@ TEST(FitTest, StepsPerExecutionAffectsOnlyCallbacks) {
   EXPECT_INVALID(run(0, each), "positive steps_per_execution, got 0");
 }
 
-/// Returns the examples per second in the last line of an epoch printed by `line`.
+/// Returns the examples per second that the last line of an epoch reports.
 double printed_rate(const std::string& text) {
   const std::size_t end = text.rfind(" examples/s");
   if (end == std::string::npos) return -1.0;
   return std::stod(text.substr(text.rfind(' ', end - 1)));
 }
 
-TEST(FitTest, ProgressLineCountsEveryStepOfExecution) {
+TEST(FitTest, ProgressLineCountsEveryStepWithinExecution) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(1));
@@ -315,14 +317,14 @@ TEST(FitTest, ProgressLineCountsEveryStepOfExecution) {
            [&](std::int64_t, const Logs&) {
              seconds = seconds_between(begin, Clock::system().now());
            },
-       // Steps take so long that other time does not matter.
+       // Steps take much longer than all other work of an epoch.
        .on_train_batch_begin =
            [](std::int64_t) { Clock::system().sleep_for(std::chrono::milliseconds(25)); }});
   ::testing::internal::CaptureStdout();
   model.fit(x, x, {.batch_size = 2, .callbacks = {stopwatch}});
   const std::string text = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(text, HasSubstr(" 12/12 steps  loss "));
-  // The line's time lies within that of the callbacks; half a unit is rounding.
+  // The line reports a shorter time than the callbacks measure; 0.5 allows for rounding.
   EXPECT_GE(printed_rate(text), 24.0 / seconds - 0.5) << text;
 }
 
@@ -341,7 +343,7 @@ TEST(FitTest, ValidatesEveryNEpochs) {
   EXPECT_THAT(recorder->events, Contains("epoch 2 ended"));
 }
 
-TEST(FitTest, LearnsAndPredictsInOrder) {
+TEST(FitTest, LearnsAndPredictsRowsInOrder) {
   set_random_seed(1);
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -355,7 +357,7 @@ TEST(FitTest, LearnsAndPredictsInOrder) {
   EXPECT_GT(history["accuracy"].back(), 0.9);
   EXPECT_LT(history["loss"].back(), 0.4);
   EXPECT_EQ(history.epochs().size(), 12u);
-  // 500 rows in batches of 37 are ragged; the order of rows must be kept.
+  // 500 rows in batches of 37: the last batch is partial, and the order of rows must be kept.
   const Tensor outputs = model.predict(data.batch(37));
   EXPECT_EQ(outputs.shape(), (Shape{500, 3}));
   std::vector<Tensor> rows;
@@ -385,7 +387,7 @@ TEST(FitTest, StepsPerEpochContinueAcrossDatasetPasses) {
   EXPECT_INVALID(model.evaluate(data.take(0)), "the dataset has no batch");
 }
 
-/// Returns the warnings of fit() on 10 rows, and the number of batches.
+/// Returns the warnings of fit() on 10 rows, and the number of batches that it trains on.
 std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions options) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();
@@ -395,7 +397,7 @@ std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions
   return {lines, recorder->begins.size()};
 }
 
-// As in Keras: ceil(rows / steps) if no batch_size is given.
+// As in Keras, the batch size is ceil(rows / steps) if no batch_size is given.
 TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
   const auto weights_after = [](FitOptions options) {
     Sequential model = correctness_model(nullptr);
@@ -406,8 +408,10 @@ TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
   };
   EXPECT_EQ(weights_after({.epochs = 2, .steps_per_epoch = 4}),
             weights_after({.epochs = 2, .batch_size = 3}));
-  EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));    // at most 32
-  EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),  // an explicit size is kept
+  // the default batch size is 32 at most
+  EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));
+  // an explicit size is not changed
+  EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),
             weights_after({.epochs = 2, .batch_size = 2}));
   const auto [warnings, batches] = warnings_and_batches({.epochs = 3, .steps_per_epoch = 4});
   EXPECT_THAT(warnings, IsEmpty());
@@ -415,9 +419,9 @@ TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
 }
 
 // Keras warns "Your input ran out of data" and ends the epoch; tutti begins a new pass.
-TEST(FitTest, WarnsOnceWhenDataEndWithinEpoch) {
+TEST(FitTest, WarnsOnceWhenDataEndsWithinEpoch) {
   for (const FitOptions& options :
-       {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // 5 batches of 2
+       {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // has 5 batches of 2
         FitOptions{.epochs = 3, .batch_size = 2, .steps_per_epoch = 6}}) {
     const auto [warnings, batches] = warnings_and_batches(options);
     ASSERT_EQ(warnings.size(), 1u);
@@ -448,21 +452,21 @@ TEST(FitTest, ReplicaFailureIsThrownAndNamesReplica) {
   EXPECT_INVALID(model.fit(Tensor::ones({4, 4}), labels, {.verbose = kSilent}), "replica ");
 }
 
-/// Predicts 0 and never learns: losses depend only on the labels.
+/// Returns a model that predicts 0 and never learns, so that losses depend only on the labels.
 Sequential zero_model() {
   Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "zeros"}));
   model.compile({.optimizer = SgdOptions{.learning_rate = 0.0}, .loss = "mse", .metrics = {"mae"}});
   return model;
 }
 
-/// Returns [rows, 1]: `first`, `first` + 1, ...
+/// Returns a [rows, 1] tensor of the numbers `first`, `first` + 1, ...
 Tensor numbers_from(double first, std::int64_t rows) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < rows; ++i) values.push_back(static_cast<float>(first + i));
   return Tensor::from({rows, 1}, values);
 }
 
-/// Returns the means of the squares and of the magnitudes of numbers_from(first, rows).
+/// Returns the means of squares and of absolute values of numbers_from(first, rows).
 std::pair<double, double> expected_of(double first, std::int64_t rows) {
   double squares = 0.0, magnitudes = 0.0;
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -472,7 +476,8 @@ std::pair<double, double> expected_of(double first, std::int64_t rows) {
   return {squares / rows, magnitudes / rows};
 }
 
-/// Calls a function in one of a callback's methods, in the second epoch or batch.
+/// Callback that calls a function in the method named `moment`, at its second call if it is called
+/// repeatedly.
 class At : public Callback {
  public:
   At(std::string moment, std::function<void()> action)
@@ -591,7 +596,7 @@ TEST(FitCallbacks, RejectsCompileDuringFit) {
                    {.batch_size = 2,
                     .callbacks = {At("test_batch_end", [&] { model.compile({.loss = "mae"}); })}}),
                kFailedPrecondition, "called in a callback of Model::evaluate()");
-  model.compile({.loss = "mae"});  // also after a failed call
+  model.compile({.loss = "mae"});  // compiling works even after a call that failed
   EXPECT_EQ(model.evaluate(x, x).entries().size(), 1u);
 }
 
@@ -608,7 +613,7 @@ TEST(FitCallbacks, RejectsAssignmentToModelInTraining) {
   }
 }
 
-// Runs with and without validation, evaluate() and predict() train identically.
+// Trains identically with and without validation, evaluate() and predict() during training.
 TEST(FitCallbacks, InferenceDoesNotAffectTrainingWithDropout) {
   const Tensor x = random_uniform({24, 2}, {.seed = 3}, -1.0, 1.0);
   const Tensor y = reduce_sum(x, {{1}, true});

@@ -1,5 +1,5 @@
-// Tests sampling and generation: which tokens may be drawn, how often, and that a cache changes
-// nothing.
+// Tests sampling and generation: which tokens can be drawn, how often, and that a cache does not
+// change results.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/generate.h"
 
@@ -11,7 +11,7 @@
 
 namespace tutti::testing::generate_test {
 
-/// Returns the share of each class among `count` rows of equal logits.
+/// Returns the fraction of `count` draws that chose each class. All draws have the same logits.
 std::vector<double> shares_drawn(const std::vector<float>& logits, const SamplingOptions& options,
                                  std::int64_t count) {
   const auto classes = static_cast<std::int64_t>(logits.size());
@@ -24,7 +24,7 @@ std::vector<double> shares_drawn(const std::vector<float>& logits, const Samplin
 
 const std::vector<float> kLogits = {std::log(1.f), std::log(4.f), std::log(3.f), std::log(2.f)};
 constexpr std::int64_t kDraws = 20000;
-constexpr double kSpread = 0.015;  // four standard deviations of a share of 0.5
+constexpr double kSpread = 0.015;  // four standard deviations of a fraction near 0.5
 
 TEST(SampleTest, DrawsFollowTemperatureAndTopKProbabilities) {
   const std::vector<double> shares = shares_drawn(kLogits, {}, kDraws);
@@ -40,14 +40,15 @@ TEST(SampleTest, DrawsFollowTemperatureAndTopKProbabilities) {
   EXPECT_EQ(shares_drawn(kLogits, {.top_k = 9}, 50), shares_drawn(kLogits, {}, 50));
 }
 
-TEST(SampleTest, TopPKeepsLikeliestTokensUpToProbabilityMass) {
-  // 0.4 + 0.3 are below 0.75, and with 0.2 above it.
+TEST(SampleTest, TopPKeepsLikeliestClassesUpToProbabilityMass) {
+  // The two likeliest classes have 0.4 + 0.3, which is below 0.75; with the third's 0.2, the sum is
+  // above it.
   const std::vector<double> shares = shares_drawn(kLogits, {.top_p = 0.75}, kDraws);
   EXPECT_EQ(shares[0], 0.0);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
-  // Applies to the classes that top_k leaves: 4 / 7 exceeds 0.5.
+  // top_p applies to the classes that remain after top_k: the first has 4 / 7, more than 0.5.
   EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
 }
@@ -90,7 +91,7 @@ Tensor prompt_of(std::int64_t batch, std::int64_t steps) {
   return cast(random_uniform({batch, steps}, {.seed = 5}, 0.0, kVocabulary), DType::kInt64);
 }
 
-TEST(GenerateTest, CachedTokensMatchWholeSequence) {
+TEST(GenerateTest, CachedTokensMatchTokensComputedWithoutCache) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor prompt = prompt_of(3, 5);
@@ -104,13 +105,13 @@ TEST(GenerateTest, CachedTokensMatchWholeSequence) {
     ASSERT_EQ(cached.shape(), (Shape{3, 35}));
     EXPECT_EQ(cached.to_doubles(), whole.to_doubles());
     EXPECT_EQ(slice(cached, {0, 0}, {-1, 5}).to_doubles(), prompt.to_doubles());
-    // Rules out that all tokens are equal.
+    // Shows that the tokens are not all equal.
     const std::vector<double> tokens = cached.to_doubles();
     EXPECT_GT(std::set<double>(tokens.begin() + 5, tokens.begin() + 35).size(), 2u);
   }
 }
 
-TEST(GenerateTest, CachedLogitsAreCloseToWholeSequence) {
+TEST(GenerateTest, CachedLogitsAreCloseToLogitsOfFullSequence) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor tokens = prompt_of(2, 40);
@@ -122,7 +123,7 @@ TEST(GenerateTest, CachedLogitsAreCloseToWholeSequence) {
   }
 }
 
-TEST(GenerateTest, EqualSeedsRepeatAndDifferentSeedsDiffer) {
+TEST(GenerateTest, EqualSeedsGiveEqualTokensAndDifferentSeedsDiffer) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor prompt = prompt_of(1, 2);
@@ -135,7 +136,7 @@ TEST(GenerateTest, EqualSeedsRepeatAndDifferentSeedsDiffer) {
   EXPECT_EQ(drawn({.max_new_tokens = 0}), prompt.to_doubles());
 }
 
-/// Returns logits in which t + 1 follows token t.
+/// Layer whose logits make t + 1 follow token t.
 class Counting : public Layer {
  public:
   Counting() { build_for({1}); }

@@ -1,4 +1,4 @@
-// Tests model files: whole models, weights of other frameworks, ONNX.
+// Tests files of complete models, weights written by other frameworks, and ONNX.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -19,8 +19,9 @@ std::string model_path() {
   return folder + "/model.safetensors";
 }
 
-/// Model with everything that a step depends on: dropout, moving statistics, penalties,
-/// constraints, a schedule, averages of weights, exclusions from decay, a frozen layer.
+/// Returns a model with everything that can affect a step: dropout, moving statistics, penalties,
+/// constraints, a learning rate schedule, averages of weights, exclusions from decay, a frozen
+/// layer.
 Sequential rich_model() {
   set_random_seed(5);
   Dense frozen(8);
@@ -40,7 +41,7 @@ Sequential rich_model() {
   return model;
 }
 
-/// Trains two more epochs; returns losses and weights.
+/// Trains until 4 epochs are completed; returns losses and weights.
 std::pair<std::vector<double>, std::vector<double>> go_on(Model& model) {
   const History history =
       model.fit(three_classes(22).shuffle(22, 7).batch(4),
@@ -65,7 +66,7 @@ TEST(ModelFile, ContinuesBitIdenticallyUnderAnyStrategy) {
       model.save(model_path());
       expected = go_on(model);
     }
-    set_random_seed(99);  // the file's seed must be used
+    set_random_seed(99);  // the seed in the file must be used instead
     const Scope scope = loading->scope();
     const std::shared_ptr<Model> model = load_model(model_path());
     EXPECT_EQ(model->name(), "classifier");
@@ -82,7 +83,7 @@ Json model_json(const std::string& path) {
   return internal::read_checkpoint(path).info.about.at("model");
 }
 
-/// Applies a change to the file's JSON.
+/// Applies `change` to the JSON in the file.
 void change_json(const std::string& path, const std::function<void(Json&)>& change) {
   internal::CheckpointFile file = internal::read_checkpoint(path);
   Json json = file.info.about.at("model");
@@ -128,7 +129,7 @@ TEST(ModelFile, LoadsAsCheckpointOrWeights) {
   other.load_weights(model_path());
   EXPECT_EQ(weights_of(other), weights_of(model));
   other.checkpoint().restore(model_path());
-  // If a file holds no model, the error lists its contents.
+  // A checkpoint contains no model: load_model() must refuse it.
   model.checkpoint().save(model_path());
   EXPECT_INVALID((void)load_model(model_path()),
                  "the file contains no model; expected a file of Model::save()");
@@ -150,7 +151,7 @@ TEST(ModelFile, OmitsCompilationOnRequest) {
   EXPECT_EQ(again->checkpoint().restore(model_path()).step, 0);
 }
 
-/// User-defined model with weights under its own names.
+/// User-defined model that names its weights itself.
 class OwnModel : public Model {
  public:
   struct Options {
@@ -236,7 +237,7 @@ TEST(ModelFile, RejectsDamagedAndNewerFiles) {
   refused(ErrorCode::kDataLoss, {model_path()});
 }
 
-/// User-defined optimizer with options.
+/// User-defined optimizer with one option.
 struct HalfRateOptions;
 class HalfRate : public Optimizer {
  public:
@@ -308,7 +309,7 @@ TEST(ModelFile, StoresOptimizersLossesAndMetrics) {
   }
 }
 
-// Files written by foreign_weights/write.py with Python's safetensors package.
+// Files that foreign_weights/write.py wrote with Python's safetensors package.
 const std::string kFromPyTorch = TUTTI_FOREIGN_WEIGHTS "/pytorch.safetensors";
 const std::string kFromKeras = TUTTI_FOREIGN_WEIGHTS "/keras.safetensors";
 
@@ -383,7 +384,7 @@ TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
   options.transpose = {};
   EXPECT_THAT(refused(options), HasSubstr("'dense/kernel': expected float32 [8, 3], got float32 "
                                           "[3, 8]"));
-  options.strict = false;  // permits missing weights, but not other shapes
+  options.strict = false;  // non-strict import permits missing weights, but not different shapes
   EXPECT_THAT(refused(options), HasSubstr("'dense/kernel': expected float32 [8, 3]"));
 
   options = names_of_pytorch();
@@ -402,7 +403,7 @@ TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
 
 using namespace protobuf_fields;
 
-std::string onnx_path() {  // tests run concurrently
+std::string onnx_path() {  // a path per test, because tests run concurrently
   return TempDir() + "tutti_" + UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
 }
 
@@ -418,8 +419,8 @@ TEST(OnnxExport, WritesOpset17Model) {
   EXPECT_EQ(graph.at(2), "sequential");
   EXPECT_EQ(fields_of(graph.at(11)).at(1), "input");
   EXPECT_EQ(fields_of(graph.at(12)).at(1), "sequential");
-  EXPECT_EQ(fields_of(graph.at(1)).at(4), "Identity");  // the last node
-  const auto bias = fields_of(graph.at(5));             // the last constant
+  EXPECT_EQ(fields_of(graph.at(1)).at(4), "Identity");  // the last node of the graph
+  const auto bias = fields_of(graph.at(5));             // its last constant
   EXPECT_EQ(bias.at(8), "scores/bias");
   EXPECT_EQ(bias.at(9), std::string_view("\0\0\0\0\0\0\0\0", 8));
 }

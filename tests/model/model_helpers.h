@@ -1,4 +1,5 @@
-// Helpers for tests of models: strategies by number, small data, quiet options, correctness runs.
+// Helpers for tests of models: strategies of each kind, small data sets, quiet options, runs of
+// Keras's correctness test.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,13 +33,13 @@ inline std::unique_ptr<Strategy> central(const char* devices) {
       CentralStorageOptions{.local = {.devices = devices}});
 }
 
-/// Shards small variables as well.
+/// Returns a strategy that shards even small variables.
 inline std::unique_ptr<Strategy> fully_sharded(const char* devices, int stage = 3) {
   return std::make_unique<FullyShardedStrategy>(
       FullyShardedOptions{.local = {.devices = devices}, .stage = stage, .min_shard_bytes = 0});
 }
 
-/// Returns the strategies of this process, with 1, 2, 3 and 4 replicas.
+/// Returns several strategies that need only this process, with 1 to 4 replicas.
 inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
   std::vector<std::unique_ptr<Strategy>> strategies;
   strategies.push_back(std::make_unique<OneDeviceStrategy>("cpu:0"));
@@ -61,14 +62,14 @@ inline std::vector<double> weights_of(const Model& model) {
   return all;
 }
 
-/// Returns [rows, 1]: 0, 1, 0, 1, ...
+/// Returns a [rows, 1] tensor of 0, 1, 0, 1, ...
 inline Tensor alternating(std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 2);
   return Tensor::from({rows, 1}, values);
 }
 
-/// Returns features [rows, 4] and learnable labels [rows] in 0 .. 2.
+/// Returns features [rows, 4], and labels [rows] in 0 .. 2 that can be learned.
 inline Dataset three_classes(std::int64_t rows) {
   const Tensor x = random_uniform({rows, 4}, {.seed = 11}, -1.0, 1.0);
   const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
@@ -82,7 +83,8 @@ inline Sequential small_model() {
   return model;
 }
 
-/// Has metrics for which larger values are better, and one that does not state a direction.
+/// Returns a model with metrics for which larger values are better, and one metric without a
+/// direction.
 inline Sequential watched_model() {
   Sequential model = small_model();
   model.compile({.loss = "mse",
@@ -97,7 +99,8 @@ inline Logs one_value(const std::string& name, double value) {
   return logs;
 }
 
-/// Returns the network of Keras's correctness test, in the scope of `strategy` (may be null).
+/// Returns the network of Keras's correctness test, made in the scope of `strategy` unless it is
+/// null.
 inline Sequential correctness_model(Strategy* strategy, Loss loss = "mse") {
   set_random_seed(7);
   std::optional<Scope> scope;

@@ -1,4 +1,4 @@
-// Writes three networks as ONNX, each with inputs and tutti's outputs, for onnx_test.py.
+// Writes three networks as ONNX files, with inputs and tutti's outputs, for onnx_test.py.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "tutti/checkpoint/safetensors.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs what export_onnx() wrote with ONNX Runtime, and compares its results with tutti's.
+# Runs the files of export_onnx() with ONNX Runtime, and compares the results with tutti's.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: onnx_test.py --install                makes a virtual environment with onnxruntime in .venv/onnx
        onnx_test.py --install-if-possible    the same; says so where it cannot, and succeeds
@@ -53,7 +53,7 @@ class OnnxExport(unittest.TestCase):
                     farthest = numpy.max(numpy.abs(logits - arrays["logits"]))
                     print(f"{name}: largest difference {farthest:.2e}")
                     self.assertLess(farthest, 1e-5)
-                    # The batch size is free: one row works, too.
+                    # The exported batch size is variable, so one row works, too.
                     (row,) = session.run(None, {input_name: arrays["input"][:1]})
                     self.assertLess(numpy.max(numpy.abs(row - arrays["logits"][:1])), 1e-5)
 

@@ -1,5 +1,5 @@
-// Tests making and compiling models: forms of Sequential, graphs of layers, names, summary,
-// strategies, arguments of compile and fit.
+// Tests construction and compilation of models: forms of Sequential, graphs of layers, names,
+// summary, strategies, arguments of compile and fit.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
@@ -58,7 +58,7 @@ ____________________________________________________________________
   EXPECT_THAT(normalized.summary(), HasSubstr("Total params: 16\nTrainable params: 10\n"
                                               "Non-trainable params: 6\n"));
   normalized.compile({.optimizer = "adam", .loss = "mse"});
-  // There are two slots of 10 weights; the step and the learning rate take 8 bytes each.
+  // Adam has two slots of 10 weights; its step and its learning rate take 8 bytes each.
   EXPECT_THAT(normalized.summary(),
               HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B\n"));
 }
@@ -94,7 +94,7 @@ TEST(SequentialTest, UnknownNameErrorListsValidNames) {
                  "one of accuracy, sparse_categorical_accuracy", "did you mean 'accuracy'?");
 }
 
-TEST(SequentialTest, GrowsLayerByLayerAndCopiesShareModel) {
+TEST(SequentialTest, CanBeBuiltLayerByLayerAndCopiesShareModel) {
   Sequential model(Input{{4}});
   for (int i = 0; i < 3; ++i) model.add(Dense(5));
   const Sequential copy = model;
@@ -125,7 +125,7 @@ TEST(SequentialTest, ErrorsNameTheLayerAndTheShapes) {
                  "layer 'conv2d' (Conv2D): Conv2D: a window of 5 does not fit");
 }
 
-/// Adds two branches, which Sequential cannot express.
+/// Model that adds the outputs of two branches, which Sequential cannot express.
 class TwoPaths : public Model {
  public:
   TwoPaths() : left_(3), right_(3, {.activation = "tanh"}), top_(2) {
@@ -157,7 +157,7 @@ TEST(ModelTest, UserClassComposesLayers) {
   EXPECT_THAT(model.summary(), HasSubstr("Model: \"two_paths\""));
 }
 
-/// Has a layer, and a weight of the model itself.
+/// Model with a layer and a weight that belongs to the model itself.
 class Scaled : public Model {
  public:
   Scaled() : dense_(3, {.name = "a_dense_layer_with_a_long_name"}) {
@@ -201,7 +201,7 @@ TEST(ModelTest, CompileInDifferentScopeNamesBothStrategies) {
     EXPECT_THAT(message, HasSubstr("mirrored (2 replicas)"));
     EXPECT_THAT(message, HasSubstr("central_storage (3 replicas)"));
   }
-  model.compile({.loss = "mse"});  // outside: uses the model's own scope
+  model.compile({.loss = "mse"});  // outside of a scope, compile() uses the model's own scope
   EXPECT_TRUE(first->variable_created_in_scope(model.optimizer().iterations()));
 }
 
@@ -255,7 +255,7 @@ std::vector<std::string> functional_names(const Model& model) {
   return names;
 }
 
-/// Returns two convolutions with a shortcut, as in a residual network.
+/// Returns a network of two convolutions with a shortcut, as in residual networks.
 Functional residual_network() {
   const SymbolicTensor x = Input{{6, 6, 2}, "image"};
   const SymbolicTensor y = Conv2D(2, 3, {.padding = "same", .activation = "relu"})(x);
@@ -305,7 +305,7 @@ TEST(FunctionalTest, IsBitIdenticalToSequential) {
   EXPECT_EQ(functional_names(graph), functional_names(row));
 }
 
-TEST(FunctionalTest, InputCopiesKeepIdentity) {
+TEST(FunctionalTest, CopiesOfInputDenoteSameInput) {
   const auto x = Input{{4}, "x"};
   const auto copy = x;
   const auto y = Dense(3)(x);
@@ -315,7 +315,7 @@ TEST(FunctionalTest, InputCopiesKeepIdentity) {
   const Tensor batch = random_uniform({5, 4}, {.seed = 2});
   EXPECT_EQ(slice(model(batch), {0, 0}, {-1, 4}).to_doubles(), batch.to_doubles());
   EXPECT_EQ(Sequential(x, Dense(2)).input_shape(), x.shape());
-  const auto other = Input{{4}};  // of the same shape, but another input
+  const auto other = Input{{4}};  // has the same shape, but is another input
   EXPECT_INVALID(Functional({other}, {y}), "depends on an input 'x' of shape [4]");
 }
 
@@ -348,7 +348,7 @@ TEST(FunctionalTest, SupportsNestedModelsAndStates) {
   EXPECT_EQ(outer.output_activation(), "softmax");
 }
 
-/// Returns a network with two inputs that outputs a class and a number.
+/// Returns a network with two inputs and two outputs: a class and a number.
 Functional two_by_two(Strategy* strategy) {
   set_random_seed(6);
   std::optional<Scope> scope;
@@ -364,7 +364,7 @@ Functional two_by_two(Strategy* strategy) {
   return model;
 }
 
-TEST(FunctionalTest, SeveralOutputsTrainEquallyUnderEveryStrategy) {
+TEST(FunctionalTest, ModelsWithSeveralOutputsTrainEquallyUnderEveryStrategy) {
   const Tensor a = random_uniform({50, 4}, {.seed = 7}, -1.0, 1.0);
   const Tensor b = random_uniform({50, 2}, {.seed = 8}, -1.0, 1.0);
   const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1);
@@ -531,7 +531,7 @@ Functional two_inputs(int outputs = 1) {
   return model;
 }
 
-/// Takes two inputs, and declares so if `declared`.
+/// Model that takes two inputs, and declares this if `declared`.
 class Siamese : public Model {
  public:
   explicit Siamese(bool declared) {
@@ -551,7 +551,7 @@ class Siamese : public Model {
 
 using Tensors = std::vector<Tensor>;
 
-/// Returns the errors of fit and evaluate for tensors, and for a dataset of the same tensors.
+/// Returns the errors of fit and evaluate for given tensors and for a dataset of these tensors.
 std::vector<std::string> errors_of(Model& model, const Tensors& x, const Tensors& y) {
   Tensors all = x;
   all.insert(all.end(), y.begin(), y.end());
@@ -562,7 +562,7 @@ std::vector<std::string> errors_of(Model& model, const Tensors& x, const Tensors
           error_of([&] { model.evaluate(data); })};
 }
 
-/// Compiles Dense(3, activation) with each loss and returns the warnings.
+/// Compiles Dense(3, activation) twice with each loss; returns the warnings.
 std::vector<std::string> compile_warnings(const std::string& activation,
                                           const std::vector<Loss>& losses) {
   return warnings_of([&] {
@@ -577,7 +577,7 @@ std::vector<std::string> compile_warnings(const std::string& activation,
 
 TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
   Sequential one = one_input();
-  // In a dataset of three components, the second could be labels and the third weights.
+  // In a dataset of three components, the second could also be labels and the third weights.
   for (const std::string& error : errors_of(one, {column(), column(), column()}, {column()}))
     EXPECT_THAT(error, AllOf(HasSubstr("'sequential' expects 1 input(s)"), HasSubstr("received")));
   EXPECT_INVALID(one.fit(Tensors{column(), column()}, {column()}, {}),
@@ -668,13 +668,13 @@ TEST(CompileWarnings, MatchingAndUnknownPairsAreSilent) {
               IsEmpty());
   EXPECT_THAT(compile_warnings("relu", {BinaryCrossentropy({.from_logits = false})}), IsEmpty());
   EXPECT_THAT(warnings_of([] {
-                Siamese model(true);  // its result is unknown
+                Siamese model(true);  // the activation of its output is unknown
                 model.compile({.loss = BinaryCrossentropy({.from_logits = false})});
               }),
               IsEmpty());
 }
 
-/// Ends with `top` in its own call().
+/// Model whose own call() ends with activation `top`.
 class OwnCall : public Model {
  public:
   explicit OwnCall(const char* top) : dense_(3, {.activation = top}) {
@@ -760,8 +760,8 @@ TEST(OptimizerOptionsTest, LossScalingIsBitIdentical) {
             weights_of(fitted_line(plain)));
 }
 
-/// Trains two epochs of three batches, the last of 44 rows, and evaluates; returns losses, then
-/// weights.
+/// Trains two epochs of three batches, the last of which has 44 rows, and evaluates. Returns
+/// losses, then weights.
 std::vector<double> fitted_with_shares(Strategy& strategy) {
   set_random_seed(4);
   auto scope = strategy.scope();

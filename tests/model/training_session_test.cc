@@ -1,4 +1,5 @@
-// Tests training that is interrupted anywhere and restarted: sessions, and BackupAndRestore of fit.
+// Tests training that is interrupted at any point and restarted: with TrainingSession, and with
+// BackupAndRestore in fit.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/training/training_session.h"
 
@@ -22,8 +23,8 @@ struct Outcome {
   Tensor weight;
 };
 
-/// Trains 12 rows in batches of 3. Before each step, calls `before_step`, if given, with the number
-/// of steps so far.
+/// Trains on 12 rows in batches of 3. Before each step, calls `before_step`, if given, with the
+/// number of completed steps.
 Outcome train(TrainingSessionOptions options,
               const std::function<void(std::int64_t)>& before_step = {},
               bool shows_progress = false) {
@@ -93,7 +94,7 @@ TEST(TrainingSession, SignalSavesAndResumedRunIsBitIdentical) {
           if (steps == 6) std::raise(signal);
         });
     EXPECT_EQ(stopped.code, 75);
-    EXPECT_EQ(stopped.steps, 7);  // the current step is completed
+    EXPECT_EQ(stopped.steps, 7);  // the current step is still completed
     const Outcome resumed = train({.epochs = 4, .checkpoint_dir = checkpoints, .resume = true});
     EXPECT_EQ(resumed.code, 0);
     EXPECT_EQ(resumed.steps, straight.steps);
@@ -120,10 +121,11 @@ TEST(TrainingSession, PrintsStopCauseAndHowToContinue) {
   EXPECT_THAT(own, HasSubstr("stopped    by SIGTERM after step 7\n"));
 }
 
-/// Runs a session with 10 s of grace and steps of 1 s, which receives signals in these steps.
+/// Runs a session whose steps take 1 s and whose grace period is 10 s. It receives a signal in each
+/// step that `signals` lists.
 Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::int64_t>& signals) {
   test_scopes::StepClock clock;
-  options.epochs = 6;  // 24 steps
+  options.epochs = 6;  // 6 epochs have 24 steps
   options.grace_period = std::chrono::seconds(10);
   options.clock = &clock;
   return train(options, [&](std::int64_t steps) {
@@ -132,13 +134,13 @@ Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::
   });
 }
 
-/// Follows tf's TerminationConfig(grace_period): save, continue, save again, end.
+/// Follows TensorFlow's TerminationConfig(grace_period): save, continue, save again, end.
 TEST(TrainingSession, GracePeriodSavesContinuesAndSavesAgain) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
   EXPECT_EQ(stopped.code, 75);
-  // The signal is noticed at the end of step 7, after 7 s. The grace period ends at 17 s; less a
-  // margin of two steps this is 15 s.
+  // The session notices the signal at the end of step 7, after 7 s. The grace period ends at 17 s;
+  // a margin of two steps makes this 15 s.
   EXPECT_EQ(stopped.steps, 15);
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_7/model.safetensors.index.json"));
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_15/model.safetensors.index.json"));
@@ -156,7 +158,7 @@ TEST(TrainingSession, SecondSignalEndsGracePeriod) {
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_10/model.safetensors.index.json"));
 }
 
-/// Corresponds to tf's TerminationConfig(save_fn).
+/// Follows TensorFlow's TerminationConfig(save_fn).
 TEST(TrainingSession, SignalCallsUserSaveFunction) {
   std::vector<std::int64_t> saved;
   const auto save = [&](std::int64_t steps) { saved.push_back(steps); };
@@ -183,10 +185,11 @@ TEST(TrainingSession, HandlesSignalsOnlyWhileActiveAndSaving) {
   std::raise(SIGTERM);
   EXPECT_EQ(received, 1);
   train({}, [](std::int64_t steps) {
-    if (steps == 1) std::raise(SIGTERM);  // without checkpoints, the program's handler stays
+    // without checkpoints, the program's handler remains installed
+    if (steps == 1) std::raise(SIGTERM);
   });
   EXPECT_EQ(received, 2);
-  std::signal(SIGTERM, SIG_DFL);  // the default handler is restored
+  std::signal(SIGTERM, SIG_DFL);  // the session must restore the default handler
   train({.checkpoint_dir = folder + "/checkpoints"});
   EXPECT_EQ(std::signal(SIGTERM, earlier), SIG_DFL);
 }
@@ -206,12 +209,12 @@ TEST(TrainingSession, ResumeRequiresExistingCheckpoint) {
   EXPECT_INVALID(train({.resume = true}), "resume: expected a checkpoint_dir");
 }
 
-constexpr std::int64_t kRows = 22;  // batches of 4: five and a ragged one
+constexpr std::int64_t kRows = 22;  // batches of 4 rows: five full ones and a partial one
 constexpr std::int64_t kBatches = 6;
 constexpr std::int64_t kEpochs = 3;
 
-/// Ends fit with an error before the `number`-th event of this process (a batch's begin or end, or
-/// an epoch's end) reaches other callbacks.
+/// Callback that makes fit fail at event number `number` of this process, before other callbacks
+/// receive it. Events are the begin or end of a batch and the end of an epoch.
 class Interrupt : public Callback {
  public:
   explicit Interrupt(std::int64_t number) : left_(number) {}
@@ -234,10 +237,10 @@ struct Program {
   std::int64_t steps_per_execution = 1;
   std::int64_t patience = kEpochs;
   bool delete_checkpoint = true;
-  std::string folder = "";  // empty: no BackupAndRestore
+  std::string folder = "";  // empty if fit runs without BackupAndRestore
 };
 
-/// Results of a finished run.
+/// What a finished run leaves: weights, history and logs.
 struct Left {
   std::string weights;
   std::string history;
@@ -254,7 +257,7 @@ std::ostream& operator<<(std::ostream& out, const Left& left) {
              << left.best_epoch;
 }
 
-/// Runs the program once; returns nullopt if it was interrupted.
+/// Runs the program once, up to an interruption or its end. Returns nullopt if it is interrupted.
 std::optional<Left> live(const Program& run, const std::string& csv, std::int64_t interrupt_at) {
   set_random_seed(5);
   const std::unique_ptr<Strategy> strategy = mirrored(run.strategy == "one" ? "cpu:0" : "cpu:0-1");
@@ -289,7 +292,8 @@ std::optional<Left> live(const Program& run, const std::string& csv, std::int64_
   }
 }
 
-/// Interrupts each run at its `interrupt_at`-th event, until one finishes.
+/// Runs the program repeatedly, interrupting each run at its event `interrupt_at`, until a run
+/// finishes. Expects the results of an uninterrupted run.
 void expect_bits_of_a_calm_run(Program run, std::int64_t interrupt_at) {
   const std::string folder = empty_folder();
   const auto calm = live(run, folder + "/calm.csv", -1);
@@ -324,16 +328,16 @@ TEST(BackupAndRestoreTest, InterruptedRunMatchesUninterruptedBitwise) {
   }
 }
 
-/// Results of a fit with stop_on_signals.
+/// Results of a call of fit() with stop_on_signals.
 struct SignalledFit {
   bool is_stopped = false;
-  std::int64_t batches = 0;  // of this process
+  std::int64_t batches = 0;  // number of batches in this process
   std::string weights;
   std::string output;
 };
 
-/// Fits 3 epochs of 4 batches. Raises SIGINT during batch `raise_at` of this process, or, if that
-/// is 0, never.
+/// Trains 3 epochs of 4 batches with fit(). Raises SIGINT during batch `raise_at` of this process;
+/// 0 raises none.
 SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t raise_at) {
   set_random_seed(8);
   Sequential model(Input{{4}}, Dense(3));
@@ -357,7 +361,7 @@ TEST(StopOnSignals, SavesAfterBatchAndResumesBitIdentically) {
   const std::string folder = empty_folder() + "/backup";
   const SignalledFit straight = fit_with_signal({}, 0);
   EXPECT_FALSE(straight.is_stopped);
-  for (const std::int64_t raise_at : {1, 6, 8}) {  // 8: the last batch of an epoch
+  for (const std::int64_t raise_at : {1, 6, 8}) {  // 8 is the last batch of an epoch
     SCOPED_TRACE(raise_at);
     const auto backup = std::make_shared<BackupAndRestore>(folder);
     const SignalledFit stopped = fit_with_signal({backup}, raise_at);
@@ -410,11 +414,11 @@ TEST(StopOnSignals, SignalAfterTheLastBatchReachesTheProgram) {
   std::signal(SIGINT, earlier);
 }
 
-TEST(BackupAndRestoreTest, RetainedCheckpointMakesRerunNoOp) {
+TEST(BackupAndRestoreTest, RetainedCheckpointOfFinishedRunTrainsNothing) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);
-  const auto second = live(run, folder + "/log.csv", 0);  // no further batch
+  const auto second = live(run, folder + "/log.csv", 0);  // trains no further batch
   ASSERT_TRUE(first && second);
   EXPECT_EQ(*first, *second);
 }
@@ -440,7 +444,7 @@ TEST(BackupAndRestoreTest, DamagedVersionFallsBackToPrevious) {
 
 TEST(BackupAndRestoreTest, RejectsChangedBatchSizeWithinEpoch) {
   const std::string folder = empty_folder();
-  std::vector<double> rows;  // seen by training
+  std::vector<double> rows;  // rows that training received
   const auto train = [&](std::int64_t batch_size, std::int64_t interrupt_at) {
     set_random_seed(5);
     Sequential model(Input{{1}}, Dense(1));
@@ -456,7 +460,7 @@ TEST(BackupAndRestoreTest, RejectsChangedBatchSizeWithinEpoch) {
               {.callbacks = {BackupAndRestore(folder, {.save_freq = 1}), Interrupt(interrupt_at)},
                .verbose = kSilent});
   };
-  EXPECT_ERROR(train(2, 5), kCancelled, "interrupted");  // in batch 2
+  EXPECT_ERROR(train(2, 5), kCancelled, "interrupted");  // interrupted in batch 2
   rows.clear();
   EXPECT_ERROR(train(4, -1), kFailedPrecondition, "global batches of 2 rows", "got 4");
   EXPECT_THAT(rows, IsEmpty());

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# Writes weights as PyTorch and Keras name and lay them out, with the `safetensors` package, and what NumPy computes of them.
+# Writes weights with the `safetensors` package, named and laid out as in PyTorch and in Keras, and
+# the outputs that NumPy computes with them.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: write.py    (pip install numpy safetensors) writes pytorch.safetensors and keras.safetensors beside itself"""
+"""Usage: write.py    (pip install numpy safetensors) writes pytorch.safetensors and keras.safetensors to the folder of this script"""
 import pathlib
 
 import numpy

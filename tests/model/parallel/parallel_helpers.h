@@ -1,4 +1,5 @@
-// Helpers for tests of model parallelism: a network, its data, and its plain training.
+// Helpers for tests of model parallelism: training data, and training without a pipeline as
+// reference.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +19,7 @@ inline Tensor noise(const Shape& shape, std::uint64_t seed) {
   return random_uniform(shape, {.seed = seed, .purpose = kUserPurpose}, -1.0, 1.0);
 }
 
-/// Returns 24 examples of three classes.
+/// Returns the features of `rows` examples; sample_classes() returns their classes.
 inline Tensor sample_rows(std::int64_t rows = 24) { return noise({rows, 10}, 3); }
 inline Tensor sample_classes(std::int64_t rows = 24) {
   std::vector<std::int64_t> values;
@@ -30,7 +31,7 @@ inline Tensor cross_entropy(const Tensor& labels, const Tensor& predictions) {
   return losses::sparse_categorical_crossentropy(labels, predictions);
 }
 
-/// Weights after training, in order of creation, and the loss of each step.
+/// Loss of each step, and weights after training in order of creation.
 struct Training {
   std::vector<float> losses;
   std::vector<Tensor> weights;
@@ -42,8 +43,8 @@ inline std::vector<Tensor> values_of(const std::vector<Variable>& variables) {
   return values;
 }
 
-/// Trains plainly: runs the micro-batches one after the other through `model`, adds their gradients
-/// in that order, and updates once.
+/// Trains without a pipeline: runs the micro-batches sequentially through `model`, adds their
+/// gradients in the same order, and updates once.
 inline Training train_plainly(const Model& model, const Tensor& x, const Tensor& y,
                               int micro_batches, int steps) {
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});

@@ -1,4 +1,5 @@
-// Tests models split by layers: the bits of one device, actual concurrency, memory, errors.
+// Tests models that are split by layers: equality with one device, actual concurrency, memory,
+// errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 
@@ -10,7 +11,8 @@
 
 namespace tutti::testing::pipeline_test {
 
-/// Has dropout and batch normalisation, so that random numbers and statistics matter.
+/// Returns a network with dropout and batch normalisation, so that random numbers and statistics
+/// matter.
 Sequential whole_network() {
   set_random_seed(7);
   return Sequential(Input{{10}}, Dense(16, {.activation = "tanh"}), Dropout(0.25), Dense(12),
@@ -22,7 +24,7 @@ StagedSequential split_network(StageOptions options) {
                           Dropout(0.25), Dense(12), BatchNormalization(), Relu(), Dense(3));
 }
 
-/// Sets `mine` and waits for `other`, at most a minute.
+/// Sets `mine`, then waits for `other` for at most a minute.
 void meet(Event& mine, Event& other) {
   mine.set();
   if (!other.wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60)))) {
@@ -30,7 +32,7 @@ void meet(Event& mine, Event& other) {
   }
 }
 
-/// Identity whose second call in training meets the first call of the other stage's layer.
+/// Identity layer that meets the other stage's layer in call number `at_call`.
 class Meeting : public LayerOf<Meeting> {
  public:
   Meeting(int at_call, std::shared_ptr<Event> mine, std::shared_ptr<Event> other)
@@ -49,7 +51,7 @@ class Meeting : public LayerOf<Meeting> {
   std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
 };
 
-/// Identity that throws in call number `at_call`.
+/// Identity layer that throws in call number `at_call`.
 class Failing : public LayerOf<Failing> {
  public:
   explicit Failing(int at_call) : LayerOf(""), at_call_(at_call) {}
@@ -66,13 +68,13 @@ class Failing : public LayerOf<Failing> {
   std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
 };
 
-/// Peak bytes of each of two devices during training, and the final loss.
+/// Peak memory of each device during training, in bytes, and the final loss.
 struct Peaks {
   std::vector<std::size_t> bytes;
   float loss = 0.0f;
 };
 
-constexpr int kFirstDevice = 40;  // not used by other tests
+constexpr int kFirstDevice = 40;  // other tests do not use these devices
 
 template <class Train>
 Peaks peaks_of(int num_devices, const Train& train) {
@@ -133,7 +135,7 @@ TEST(StagedSequential, LayersAndWeightsAreOnStageDevice) {
                           "dense_2/bias cpu:2"));
   EXPECT_EQ(model.trainable_variables(1).size(), 4u);
   EXPECT_EQ(model.layers(1).size(), 3u);
-  EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // returned to the input's device
+  EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // the output is on the input's device
   const Sequential whole = whole_network();
   expect_same_bits(model(sample_rows()), whole(sample_rows()));
   const StagedSequential even = split_network({.devices = "cpu:0-3"});
@@ -163,7 +165,7 @@ TEST(StagedSequential, FitsEvaluatesAndPredicts) {
              {.epochs = 3, .batch_size = 8, .verbose = Verbosity::kSilent})
         .at("loss");
   };
-  // Has no dropout, which depends on earlier steps of this process.
+  // The model has no dropout, because dropout would depend on earlier steps of this process.
   set_random_seed(7);
   const Sequential whole(Input{{10}}, Dense(12), BatchNormalization(), Relu(), Dense(3));
   set_random_seed(7);
@@ -189,7 +191,7 @@ TEST(Pipeline, LayerSplitMatchesOneDeviceBitwise) {
 }
 
 TEST(Pipeline, StagesComputeConcurrently) {
-  // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 wait for each other.
+  // Stage 0 waits in micro-batch 1 for stage 1 in micro-batch 0, and vice versa.
   const auto first = std::make_shared<Event>(), second = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(1, first, second), Dense(8),
                          Meeting(0, second, first), Dense(3));
@@ -215,7 +217,7 @@ TEST(Pipeline, TransfersOnlyActivationsAndTheirGradients) {
                                  "cpu:0 -> cpu:1: int64 [2], 16 bytes"));
 }
 
-TEST(Pipeline, PeakMemoryPerDeviceDecreases) {
+TEST(Pipeline, SplitReducesPeakMemoryPerDevice) {
   const Device a = on_cpu(kFirstDevice), b = on_cpu(kFirstDevice + 1);
   const Peaks one = peaks_of(1, [&] { return train_wide({a}, {.micro_batches = 8}); });
   const Peaks two = peaks_of(2, [&] { return train_wide({a, b}, {.micro_batches = 8}); });
@@ -229,7 +231,7 @@ TEST(Pipeline, PeakMemoryPerDeviceDecreases) {
   EXPECT_LT(alternating.bytes[1], two.bytes[1]);
 }
 
-/// Limits the memory of two devices that no other test uses, for its lifetime.
+/// Limits the memory of two devices, which no other test uses, during its lifetime.
 struct MemoryLimits {
   explicit MemoryLimits(std::size_t bytes) {
     for (const Device device : devices) {
@@ -245,7 +247,7 @@ struct MemoryLimits {
   const std::vector<Device> devices = {on_cpu(50), on_cpu(51)};
 };
 
-/// Trains on two replicas: data parallelism needs the whole model on each device.
+/// Trains on two replicas. Data parallelism needs the full model on each device.
 void train_replicated(const std::vector<Device>& devices, const Tensor& x, const Tensor& y) {
   MirroredStrategy strategy({.devices = devices});
   const auto scope = strategy.scope();
@@ -255,7 +257,7 @@ void train_replicated(const std::vector<Device>& devices, const Tensor& x, const
   model.fit(x, y, {.epochs = 2, .batch_size = 16, .verbose = Verbosity::kSilent});
 }
 
-// The limit lies between the memory for a stage of the model and for the whole.
+// The limit is above the memory that a stage needs, and below the memory of the full model.
 TEST(Pipeline, ModelTooLargeForOneDeviceTrainsInStages) {
   const Tensor x = noise({16, 256}, 8), y = sample_classes(16);
   set_random_seed(4);
@@ -327,7 +329,7 @@ TEST(Pipeline, TimeoutErrorNamesMissingStage) {
                  "no activations of micro-batch 0 came from stage 0 (cpu:0)", "0.05 s");
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
                  "still works on an earlier batch");
-    never->set();  // lets the stage's thread end
+    never->set();  // allows the stage's thread to end
   }
 }
 
@@ -348,7 +350,7 @@ TEST(Pipeline, RejectsConcurrentReplicaCalls) {
                  "expected calls from one thread", "outside of Strategy::run()");
     may_end->set();
   });
-  pipeline.gradients(sample_rows(), sample_classes());  // sequential execution works
+  pipeline.gradients(sample_rows(), sample_classes());  // sequential calls work
   EXPECT_EQ(pipeline.num_steps(), 2u);
 }
 
