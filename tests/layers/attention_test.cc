@@ -1,4 +1,4 @@
-// Tests attention, its caches and other parts of transformers, and masks of steps in all layers.
+// Tests attention, its caches, other parts of transformers, and masks of steps in all layers.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -17,7 +17,8 @@
 
 namespace tutti::testing::attention_test {
 
-// Values against Keras are in tests/parity, where queries and keys have the same number of steps.
+// Here the numbers of queries and keys differ. In tests/parity, which compares with Keras, they are
+// equal.
 TEST(MultiHeadAttentionTest, RotatesEachQueryByItsPosition) {
   const ExactLayers exact;
   MultiHeadAttention layer(4, 4, {.num_key_value_heads = 2, .rotary_max_wavelength = 50.0});
@@ -29,7 +30,8 @@ TEST(MultiHeadAttentionTest, RotatesEachQueryByItsPosition) {
 }
 
 TEST(MultiHeadAttentionTest, FullyMaskedQueryYieldsOnlyBias) {
-  // Contains the second query of the first example, and all of the second example.
+  // Masks all keys for the second query of the first example, and for all queries of the second
+  // example.
   const Tensor mask = Tensor::from<float>({2, 2, 3}, {1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   for (const double dropout : {0.0, 0.5}) {
     MultiHeadAttention layer(2, 3, {.dropout = dropout, .with_mask = true});
@@ -89,7 +91,7 @@ TEST(MultiHeadAttentionTest, WeightsMatchKeras) {
           "multi_head_attention/attention_output/bias [8]"));
 }
 
-TEST(MultiHeadAttentionTest, GroupedHeadsShareKeysAndValues) {
+TEST(MultiHeadAttentionTest, GroupedQueryHeadsShareKeysAndValues) {
   MultiHeadAttention layer(4, 3, {.num_key_value_heads = 2, .value_dim = 5, .use_bias = false});
   layer.build_for({4, 8});
   EXPECT_THAT(weights_of_layer(layer),
@@ -136,7 +138,7 @@ TEST(MultiHeadAttentionTest, RegularizesAndConstrainsAllKernelsAndBiases) {
 
 constexpr std::int64_t kSteps = 7, kFeatures = 4;
 
-/// Has learnt and rotary positions, two blocks, and keys shared by heads.
+/// Layer with learned and rotary positions, two blocks, and keys that heads share.
 class Decoder : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -176,7 +178,7 @@ TEST(KeyValueCacheTest, IncrementalStepsMatchOneCall) {
   }
 }
 
-TEST(KeyValueCacheTest, RotaryPositionsContinue) {
+TEST(KeyValueCacheTest, RotaryPositionsContinueAcrossCalls) {
   const ExactLayers exact;
   class Turned : public Layer {
    protected:
@@ -258,13 +260,13 @@ TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
   RMSNormalization layer;
   layer.set_dtype_policy("mixed_float16");
   layer.build_for({2});
-  // The square of 300 exceeds float16.
+  // The square of 300 exceeds the range of float16.
   const Tensor y = layer(cast(Tensor::from<float>({1, 2}, {300, -300}), DType::kFloat16));
   EXPECT_EQ(y.dtype(), DType::kFloat16);
   EXPECT_THAT(y.to_doubles(), ElementsAre(1.0, -1.0));
 }
 
-// Its angles are those of attention, which tests/parity verifies.
+// The angles are those of attention, which tests/parity compares with Keras.
 TEST(RotaryEmbeddingTest, RotatesEachStepByItsPosition) {
   const ExactLayers exact;
   RotaryEmbedding layer;
@@ -339,7 +341,7 @@ TEST(TransformerBlockTest, MaskedStepsDoNotAffectUnmaskedSteps) {
   expect_values(slice(y, {0, 0, 0}, {1, 2, 4}), same(seen).to_doubles(), 1e-6);
 }
 
-/// Returns two sequences of three steps; the second has only one valid step.
+/// Returns two sequences of three steps. Only the first step of the second sequence is valid.
 Tensor gappy() { return Tensor::from<float>({2, 3, 1}, {1, 2, 3, 4, 0, 0}); }
 
 std::vector<double> mask_values(const Tensor& x) {
@@ -383,7 +385,7 @@ TEST(MaskTest, PerStepLayersPropagateMask) {
                "LayerNormalization");
 }
 
-TEST(MaskTest, EndsWithItsScope) {
+TEST(MaskTest, IsForgottenAtEndOfScope) {
   {
     const MaskScope masks;
     EXPECT_FALSE(MaskScope::has_masks());
@@ -482,7 +484,7 @@ TEST(RecurrentTest, InitialStatesContinueSequence) {
 }
 
 TEST(RecurrentTest, DropoutMaskIsSharedByAllSteps) {
-  // With a kernel of ones, dropped inputs are missing ones in every step alike.
+  // All kernel weights are 1, so the number of dropped inputs is visible in each step.
   SimpleRNN layer(1, {.activation = "linear",
                       .use_bias = false,
                       .kernel_initializer = "ones",

@@ -1,4 +1,4 @@
-// Table of all layers, for tests that apply to each.
+// Table of all layers, for tests that apply to each of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,9 +11,10 @@
 
 namespace tutti::testing {
 
-/// Layer with the shapes of one example of its inputs.
+/// Layer with the shape of one example for each of its inputs.
 struct DescribedLayer {
-  std::shared_ptr<Layer> layer, copy;  // the copy shares the results of build_for()
+  // `copy` is a copy that shares the weights which build_for() of `layer` makes
+  std::shared_ptr<Layer> layer, copy;
   std::vector<Shape> inputs;
 };
 
@@ -129,8 +130,8 @@ inline std::vector<DescribedLayer> every_layer() {
   };
 }
 
-/// Returns rows for a layer's inputs: class numbers for an embedding, otherwise numbers from -1 to
-/// 1.
+/// Returns `rows` rows for each input of a layer: class numbers for an embedding, numbers from -1
+/// to 1 for other layers.
 inline std::vector<Tensor> rows_for(const DescribedLayer& described, std::int64_t rows) {
   std::vector<Tensor> x;
   for (const Shape& shape : described.inputs) {

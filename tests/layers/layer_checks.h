@@ -1,4 +1,4 @@
-// Helpers for tests of layers, and checks of every layer: shapes, 0 rows, gradients.
+// Helpers for tests of layers, and checks that apply to every layer: shapes, 0 rows, gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,8 +20,8 @@ inline void expect_values(const Tensor& actual, const std::vector<double>& expec
   expect_near(actual.to_doubles(), expected, tolerance);
 }
 
-/// One of `replicas` replicas: all_reduce(SUM) multiplies its value by the number of replicas, as
-/// if all held the same.
+/// Replica of a group of `replicas` replicas that all have the same values: all_reduce(SUM)
+/// multiplies by the number of replicas.
 class EqualReplicas : public ReplicaGroup {
  public:
   explicit EqualReplicas(int replicas) : replicas_(replicas) {}
@@ -41,7 +41,7 @@ class EqualReplicas : public ReplicaGroup {
   int replicas_;
 };
 
-/// Returns 0, 1, 2, ... times `step`, as float32 of this shape.
+/// Returns a float32 tensor of 0, 1, 2, ... times `step`.
 inline Tensor counting(const Shape& shape, double step = 1.0) {
   std::vector<float> values(static_cast<std::size_t>(shape.num_elements()));
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -49,8 +49,8 @@ inline Tensor counting(const Shape& shape, double step = 1.0) {
   return Tensor::from(shape, values);
 }
 
-/// Compares the gradient of `function` (a scalar) at `x`, which is float64, with central
-/// differences of all elements.
+/// Compares the gradient of `function`, which returns a scalar, at the float64 tensor `x` with
+/// central differences for all elements.
 inline void expect_gradient_of_differences(const std::function<Tensor(const Tensor&)>& function,
                                            const Tensor& x, double tolerance = 1e-6) {
   ASSERT_EQ(x.dtype(), DType::kFloat64);
@@ -73,7 +73,7 @@ inline void expect_gradient_of_differences(const std::function<Tensor(const Tens
   }
 }
 
-/// Sets the policy of layers made during its lifetime.
+/// Sets the dtype policy of layers that are made during its lifetime.
 struct PolicyScope {
   explicit PolicyScope(const char* name) { set_dtype_policy(name); }
   ~PolicyScope() { set_dtype_policy("float32"); }
@@ -88,7 +88,7 @@ inline Tensor spread(const Shape& shape, std::uint64_t seed) {
   return random_uniform(shape, {.seed = seed}, -1.0, 1.0, DType::kFloat64);
 }
 
-/// Returns one batch of `rows` for each input.
+/// Returns a batch of `rows` rows for each input.
 inline std::vector<Tensor> inputs_for(const std::vector<Shape>& examples, std::int64_t rows) {
   std::vector<Tensor> inputs;
   for (std::size_t i = 0; i < examples.size(); ++i)
@@ -128,14 +128,14 @@ inline void check_weight_gradient(const Layer& layer, Variable weight,
   weight.assign(center);
 }
 
-/// Builds the layer, made in float64; compares gradients with respect to all inputs and weights
-/// with central differences. The layer must be smooth near numbers between -1 and 1.
+/// Builds a float64 layer. Compares its gradients with respect to all inputs and weights with
+/// central differences. The layer must be smooth near inputs between -1 and 1.
 inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
                             CallContext context = {}) {
   layer.build_for(examples);
   SCOPED_TRACE(layer.name());
   ASSERT_EQ(layer.dtype(), DType::kFloat64);
-  // Initial zeros and ones would hide mistakes.
+  // Changes the weights, because initial zeros and ones would hide mistakes.
   std::uint64_t seed = 11;
   for (Variable weight : layer.trainable_variables())
     weight.assign(weight.value() + spread(weight.shape(), ++seed) * 0.3);
@@ -154,7 +154,8 @@ inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
     check_weight_gradient(layer, weight, inputs, context);
 }
 
-/// Checks 3, 1 and 0 rows, in training and inference: documented shapes, finite gradients.
+/// Checks that the shapes of results are as documented and that gradients are finite, with 3, 1 and
+/// 0 rows, in training and inference.
 inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   const std::vector<Shape> promised = layer.shapes_for(examples);
   EXPECT_TRUE(layer.variables().empty()) << "asking for shapes makes no weights";
@@ -185,7 +186,7 @@ inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   }
 }
 
-/// Returns the names of the variables without the layer's prefix, with their shapes.
+/// Returns the names of the layer's variables without its prefix, and their shapes.
 inline std::vector<std::string> weights_of_layer(const Layer& layer) {
   std::vector<std::string> lines;
   for (const Variable& variable : layer.variables())

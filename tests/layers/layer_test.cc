@@ -1,5 +1,5 @@
-// Tests layers as objects (names, weights, initializers, sub-layers, sharing, errors), each layer
-// of the table (description, shapes, gradients), mixed policies and recomputation.
+// Tests layers as objects (names, weights, initializers, sub-layers, sharing, errors), every layer
+// of the table (description, shapes, gradients), mixed dtype policies, and recomputation.
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
@@ -23,7 +23,7 @@ std::vector<std::string> names_of(const std::vector<Variable>& variables) {
   return names;
 }
 
-/// User-defined block: two layers and a scale of its own.
+/// User-defined block of two layers with a scale as its own weight.
 class ScaledPair : public Layer {
  public:
   ScaledPair() : first_(3, {.activation = "relu"}), second_(2) {}
@@ -42,7 +42,7 @@ class ScaledPair : public Layer {
   Dense second_;
 };
 
-/// Sequence of layers.
+/// Layer that calls its sub-layers one after another.
 class Chain : public Layer {
  public:
   explicit Chain(std::vector<std::shared_ptr<Layer>> layers) : layers_(std::move(layers)) {}
@@ -63,7 +63,7 @@ class Chain : public Layer {
   std::vector<std::shared_ptr<Layer>> layers_;
 };
 
-/// Two layers with the same input, and a weight as a member.
+/// Layer that passes its input to two sub-layers, and has a weight as a member.
 struct HighwayWithScale : LayerOf<HighwayWithScale> {
   explicit HighwayWithScale(std::int64_t units) : gate(units, "sigmoid"), body(units, "relu") {}
   Shape build(const Shape& input) override {
@@ -195,7 +195,7 @@ TEST(LayerTest, RegularizersGiveOneLossPerWeight) {
   EXPECT_INVALID(Regularizer regularizer("l3"), "l1, l2, l1_l2");
 }
 
-/// Adds a loss per call and counts its calls.
+/// Layer that adds a loss at each call and counts its calls.
 class Probe : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -213,7 +213,7 @@ class Probe : public Layer {
   std::shared_ptr<Sum> calls_;
 };
 
-TEST(LayerTest, AddedLossesArePerCallAndMetricsPerLayer) {
+TEST(LayerTest, LossesAreAddedPerCallAndMetricsPerLayer) {
   Chain net({std::make_shared<Probe>(), std::make_shared<Probe>()});
   net.build_for({2});
   std::vector<Tensor> added;
@@ -266,7 +266,7 @@ TEST(InitializerTest, ErrorsListChoicesAndShapes) {
                  "expected values of shape [2], got [3]");
 }
 
-TEST(InitializerTest, DrawsInFloat32ForEveryType) {
+TEST(InitializerTest, DrawsFloat32NumbersForEveryType) {
   const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
   const Tensor f64 = Initializer("glorot_uniform").for_shape({3, 2}, DType::kFloat64)(context);
   EXPECT_EQ(f64.dtype(), DType::kFloat64);
@@ -276,9 +276,9 @@ TEST(InitializerTest, DrawsInFloat32ForEveryType) {
   EXPECT_INVALID(Initializer("orthogonal").for_shape({3})(context), "rank >= 2, got shape [3]");
 }
 
-// For more, see tests/parity.
+// tests/parity tests more constraints.
 TEST(ConstraintTest, EnforcesNormsAndSigns) {
-  // The columns have norms 5, 0.5 and 0.
+  // The columns of w have norms 5, 0.5 and 0.
   const Tensor w = Tensor::from<float>({2, 3}, {3, 0.3, 0, -4, -0.4, 0});
   expect_values(Constraint("non_neg")(w), {3, 0.3, 0, 0, 0, 0});
   expect_values(constraints::max_norm({.max_value = 2.0})(w), {1.2, 0.3, 0, -1.6, -0.4, 0});
@@ -289,7 +289,8 @@ TEST(ConstraintTest, EnforcesNormsAndSigns) {
 }
 
 Json written_layer(const Layer& layer) {
-  return Json::parse(json_of(layer.describe()).dump());  // as stored in a file
+  // converts to text and back, as a file does
+  return Json::parse(json_of(layer.describe()).dump());
 }
 
 TEST(LayerDescription, RecreatesEveryLayer) {
@@ -319,13 +320,14 @@ TEST(LayerDescription, RecreatesEveryLayer) {
       EXPECT_EQ(shared.at(i).to_doubles(), expected[i].to_doubles());
     }
   }
-  // The table is complete, so a new layer needs a line in layer_table.cc and one above.
+  // every_layer() must contain all layers: a new layer needs a line in it and one in
+  // layer_table.cc.
   std::vector<std::string> readable = internal::readable_layers();
   std::erase_if(readable, [](const std::string& type) { return type == "OwnScale"; });
   EXPECT_THAT(types, UnorderedElementsAreArray(readable));
 }
 
-// An embedding takes class numbers; it is tested in simple_layers_test.cc.
+// Skips Embedding, which takes class numbers; simple_layers_test.cc tests it.
 TEST(EveryLayer, OutputHasInferredShapeEvenForEmptyBatch) {
   for (const auto& [layer, copy, inputs] : every_layer()) {
     SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
@@ -352,7 +354,7 @@ TEST(LayerDescription, PreservesEveryOption) {
                          R"(["glorot_uniform"],"bias_initializer":["truncated_normal",0.0,0.25],)"
                          R"("kernel_regularizer":["l2",0.01],"bias_regularizer":null,)"
                          R"("kernel_constraint":["unit_norm",[0]],"bias_constraint":null}])");
-  // Options missing from a file get their defaults.
+  // Options that are missing in a file have their default values.
   const auto layer = Layer::of_description({.call = Json::parse(R"(["Dense", 3, {}])")});
   EXPECT_EQ(layer->describe().call.dump(), Dense(3).describe().call.dump());
 }
@@ -428,7 +430,7 @@ Tensor inputs_of(const Shape& example) {
   return random_uniform(Shape{std::span<const std::int64_t>(dims)}, {.seed = 5}, -1.0, 1.0);
 }
 
-/// Calls `layer` on a batch and takes the gradient of a weighted mean of the result.
+/// Calls `layer` on a batch, and computes the gradient of a weighted mean of its result.
 struct Step {
   Tensor y;
   std::vector<Gradient> gradients;
@@ -445,8 +447,8 @@ Step step_of(Layer& layer, const Shape& example) {
   return step;
 }
 
-/// Runs a layer under float32 and under `policy`; the results must agree within the type's
-/// precision.
+/// Runs a layer under float32 and under `policy`; expects results that agree within the precision
+/// of the type.
 template <class Make>
 void check_layer(const char* policy, const Shape& example, const Make& make) {
   const double epsilon = std::string(policy) == "mixed_float16" ? 0x1p-9 : 0x1p-6;
@@ -501,7 +503,7 @@ TEST(MixedPolicy, NormalizationStatisticsUseFloat32) {
   const PolicyScope scope("mixed_float16");
   BatchNormalization layer;
   layer.build_for(Shape{1});
-  // The squares exceed float16.
+  // The squares exceed the range of float16.
   const Tensor x = Tensor::from<float>({2, 1}, {1000.0f, 3000.0f});
   const Tensor y = layer(x, {.training = true});
   expect_tensor(y, {2, 1}, {-1, 1});
@@ -587,7 +589,7 @@ TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
   const Tensor value =
       loss.per_example(Tensor::zeros({2, 1}), Tensor::full({2, 1}, 300, DType::kFloat16));
   EXPECT_EQ(value.dtype(), DType::kFloat32);
-  expect_tensor(value, {2}, {90000, 90000});  // exceeds float16
+  expect_tensor(value, {2}, {90000, 90000});  // too large for float16
 }
 
 TEST(DTypePolicyTest, WeightsAndOutputsUsePolicyType) {
@@ -595,11 +597,11 @@ TEST(DTypePolicyTest, WeightsAndOutputsUsePolicyType) {
   Dense dense(2);
   dense.build_for({3});
   for (const Variable& weight : dense.variables()) EXPECT_EQ(weight.dtype(), DType::kFloat64);
-  const Tensor y = dense(Tensor::ones({4, 3}));  // float32: cast
+  const Tensor y = dense(Tensor::ones({4, 3}));  // the float32 input is cast
   EXPECT_EQ(y.dtype(), DType::kFloat64);
 }
 
-TEST(DTypePolicyTest, LayerKeepsConstructionPolicyAndUnknownPolicyFails) {
+TEST(DTypePolicyTest, LayerKeepsPolicyOfItsConstructionAndUnknownPolicyFails) {
   Dense single(2);
   const PolicyScope policy("float64");
   single.build_for({3});
@@ -639,7 +641,7 @@ TEST(DeviceScopeLayers, WeightsAndOutputsAreOnScopeDevice) {
 }
 
 /// Residual block with everything that recomputation must not repeat: random numbers, moving
-/// statistics, a loss of its own.
+/// statistics, an added loss.
 class Block final : public LayerOf<Block> {
  public:
   explicit Block(std::string name) : LayerOf<Block>(std::move(name)) {}
@@ -667,13 +669,13 @@ class Block final : public LayerOf<Block> {
 };
 
 struct Result {
-  std::string weights;  // including moving statistics
+  std::string weights;  // includes the moving statistics
   std::vector<std::vector<double>> gradients;
   std::vector<double> losses;
   bool operator==(const Result&) const = default;
 };
 
-/// Trains three blocks, one of which contains a layer that is itself recomputed.
+/// Trains three blocks. One of them contains a layer that is recomputed separately.
 Result trained(bool is_remat) {
   set_random_seed(3);
   std::vector<Block> blocks = {Block("a"), Block("b"), Block("c")};
@@ -697,7 +699,8 @@ Result trained(bool is_remat) {
     GradientTape tape;
     Tensor y = x;
     for (const Block& block : blocks) y = block(y, {.training = true, .added_losses = &added});
-    Tensor loss = reduce_sum(square(blocks[0](y, {.training = true}) - 1.0f));  // called twice
+    // this block is called twice
+    Tensor loss = reduce_sum(square(blocks[0](y, {.training = true}) - 1.0f));
     EXPECT_EQ(added.size(), 3U);
     for (const Tensor& each : added) loss = loss + each;
     for (const Gradient& gradient : tape.gradient(loss, trainable)) {

@@ -16,7 +16,8 @@ const Tensor& logits() {
   return value;
 }
 
-/// As Keras's squeeze_or_expand_to_same_rank(): else the difference would be [2, 2].
+/// Follows Keras's squeeze_or_expand_to_same_rank(). Without it, the difference would have shape
+/// [2, 2].
 TEST(CustomLoss, ReceivesLabelsWithRankOfPredictions) {
   const auto squared = [](const Tensor& labels, const Tensor& predictions) {
     EXPECT_EQ(labels.shape(), predictions.shape());
@@ -181,7 +182,7 @@ TEST(ClassLabels, RejectFractionsAndNanNamingRowAndValue) {
     EXPECT_INVALID(iou.update_state(reshape(labels, {2}), Tensor::from<std::int64_t>({2}, {0, 1})),
                    "mean_io_u", "whole numbers");
   }
-  // For steps, the error names the row of the batch.
+  // For labels of steps, the error names the row in the batch.
   EXPECT_INVALID((void)losses::sparse_categorical_crossentropy(
                      Tensor::from<float>({2, 3}, {0, 1, 2, 0, 0.5f, 1}), Tensor::zeros({2, 3, 4})),
                  "got 0.5 in row 1");
@@ -312,7 +313,7 @@ TEST(AverageLoss, UsesReplicaCountOfCurrentReplica) {
   EXPECT_INVALID(compute_average_loss(Tensor::ones({2})), "expected at least one replica, got 0");
 }
 
-TEST(AverageLoss, HalfBatchGradientsSumToWholeWithL2) {
+TEST(AverageLoss, GradientsOfHalfBatchesSumToGradientOfBatchWithL2) {
   const Variable w(Tensor::from<float>({1}, {3}));
   auto gradient = [&](const Tensor& x) {
     GradientTape tape;
@@ -333,7 +334,8 @@ TEST(AverageLoss, PreservesLossType) {
   EXPECT_EQ(compute_average_loss(Tensor::ones({2}, DType::kFloat64), 4).dtype(), DType::kFloat64);
 }
 
-/// Returns two sequences of two steps with one number each; labels are 0, so losses are squares.
+/// Returns two sequences of two steps with one number each. The labels are 0, so each loss is the
+/// square of the number.
 Tensor numbers_of_steps() { return Tensor::from<float>({2, 2, 1}, {1, 2, 3, 4}); }
 Tensor labels_of_steps() { return Tensor::zeros({2, 2, 1}); }
 
@@ -355,7 +357,8 @@ TEST(StepWeightsTest, StepWeightsHaveGradients) {
   GradientTape tape;
   const Tensor loss = reduce_sum(Loss("mse").per_example(
       labels_of_steps(), x.value(), Tensor::from<float>({2, 2}, {1, 0.5, 2, 0})));
-  expect_values(tape.gradient(loss, x).dense(), {1, 1, 6, 0});  // weight * x, for w x^2 / 2
+  // weight * x, the derivative of weight * x^2 / 2
+  expect_values(tape.gradient(loss, x).dense(), {1, 1, 6, 0});
 }
 
 TEST(StepWeightsTest, MetricsOfHalfPredictionsApplyMask) {
@@ -383,7 +386,7 @@ TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
       "of the predictions, got [2]");
 }
 
-TEST(MetricTest, MeanAveragesValuesNotBatches) {
+TEST(MetricTest, MeanAveragesOverValuesInsteadOfBatches) {
   Mean mean;
   EXPECT_EQ(mean.result().item(), 0.0f) << "of nothing";
   mean.update_state(Tensor::from<std::int64_t>({3}, {0, 1, 2}));
@@ -485,7 +488,7 @@ TEST(MetricTest, PredictionAtThresholdIsNegative) {
 }
 
 TEST(MetricTest, F1ScoreHasOneValuePerClass) {
-  // Keras's example: scores 0.5, 0.8, 0.6667.
+  // Keras's example, with scores 0.5, 0.8 and 0.6667.
   const Tensor labels = Tensor::from<float>({3, 3}, {1, 1, 1, 1, 0, 0, 1, 1, 0});
   const Tensor predictions =
       Tensor::from<float>({3, 3}, {0.2, 0.6, 0.7, 0.2, 0.6, 0.6, 0.6, 0.8, 0.0});
@@ -497,7 +500,7 @@ TEST(MetricTest, F1ScoreHasOneValuePerClass) {
 }
 
 TEST(MetricTest, MeanIoUCoversOnlyPresentClasses) {
-  // Keras's example: classes 0 and 1, mean of 1/3 and 1/3.
+  // Keras's example, with classes 0 and 1: the mean of 1/3 and 1/3.
   const Tensor labels = Tensor::from<std::int64_t>({4}, {0, 0, 1, 1});
   const Tensor predictions = Tensor::from<std::int64_t>({4}, {0, 1, 0, 1});
   MeanIoU metric(2), with_absent(3);
@@ -545,8 +548,8 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
-/// A metric chosen by name for logits equals the one for probabilities with a loss on
-/// probabilities.
+/// A metric chosen by name gives the same result for logits, with a loss on logits, as for
+/// probabilities, with a loss on probabilities.
 TEST(MetricNames, ThresholdsMatchLogitsOfLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});

@@ -1,5 +1,5 @@
 // Tests simple layers, merging layers, normalizations, convolutions, dropout, sequences, and random
-// augmentation of images.
+// image augmentation.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <set>
@@ -40,7 +40,7 @@ TEST(ReshapeTest, InfersOpenDimensionAndRejectsMismatch) {
                  "examples of shape [6] have 6 elements, which do not fit into [4]");
 }
 
-/// Returns the derivatives of `function` at `x`, computed in `dtype`.
+/// Returns the derivatives of activation `function` at `x`, computed in `dtype`.
 std::vector<double> derivatives_of(const std::string& function, const std::vector<double>& x,
                                    DType dtype) {
   const Tensor points = cast(Tensor::from(Shape{static_cast<std::int64_t>(x.size())}, x), dtype);
@@ -50,7 +50,7 @@ std::vector<double> derivatives_of(const std::string& function, const std::vecto
   return tape.gradient(reduce_sum(y), points).to_dense().to_doubles();
 }
 
-// Values are TensorFlow's in float64; tests/parity compares all functions with it.
+// Expected values from TensorFlow in float64; tests/parity compares all functions with it.
 TEST(ActivationTest, DerivativeAtKinkIsSmallerSlope) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(to_string(dtype));
@@ -67,7 +67,7 @@ TEST(ActivationTest, DerivativeAtKinkIsSmallerSlope) {
   }
 }
 
-// Images have black borders and biases start at 0, so this corner occurs in the first step.
+// This case occurs in the first training step: images have black borders, and biases start at 0.
 TEST(ActivationTest, BlackImagesGiveNoBiasGradientThroughRelu) {
   for (const char* activation : {"relu", "relu6"}) {
     for (const std::int64_t filters : {1, 8}) {
@@ -108,7 +108,7 @@ TEST(EmbeddingTest, LooksUpRowsAndHasSparseGradient) {
                  "layer 'embedding' (Embedding): ");
 }
 
-/// Model whose output layer shares the weights of its input layer.
+/// Layer that uses one table of weights for its input and its output.
 class TiedEmbedding : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -131,10 +131,10 @@ TEST(EmbeddingTest, TiedTableProducesLogits) {
   GradientTape tape;
   const Tensor logits = tied(indices);
   EXPECT_EQ(logits.shape(), (Shape{1, 2, 3}));
-  // Rows 0 1, 2 3, 4 5.
+  // The rows of the table are 0 1, 2 3, 4 5.
   expect_values(logits, {5, 23, 41, 1, 3, 5});
-  // Each row gets the sum of the rows that were looked up; those rows also get the sum of all rows:
-  // 4 6 + 6 9.
+  // The gradient of each table row is the sum of all looked-up rows, 4 6. A row that was looked up
+  // also gets the sum of all table rows, 6 9.
   const Gradient gradient = tape.gradient(reduce_sum(logits), table);
   expect_values(gradient.to_dense(), {4 + 6, 6 + 9, 4, 6, 4 + 6, 6 + 9});
   EXPECT_THAT(error_of([&] {
@@ -220,7 +220,7 @@ TEST(DropoutTest, DropsAtItsRateAndKeepsTheMean) {
       ASSERT_FLOAT_EQ(value, 1.0 / 0.75);
     }
   }
-  // Allows five standard deviations of a binomial.
+  // The tolerance is five standard deviations of a binomial distribution.
   EXPECT_NEAR(zeros, 25'000, 5 * std::sqrt(100'000 * 0.25 * 0.75));
 }
 
@@ -303,7 +303,7 @@ TEST(ConvVariants, ErrorsNameLayerAndShapes) {
   EXPECT_INVALID(Conv2DTranspose bad(0, 1), "a positive number of filters");
 }
 
-// Returns columns with means 2 and 40, and biased variances 1 and 400.
+// Returns two columns with means 2 and 40, and with biased variances 1 and 400.
 Tensor two_columns() { return Tensor::from<float>({2, 2}, {1, 20, 3, 60}); }
 
 TEST(BatchNormalizationTest, VariablesMatchKerasNamesAndOrder) {
@@ -348,7 +348,7 @@ TEST(BatchNormalizationTest, SynchronizedUsesOneAllReduceAndTheGlobalStatistics)
   ReplicaGroupScope scope(&group);
   const Tensor y = layer(two_columns(), {.training = true});
   EXPECT_EQ(group.num_all_reduces, 1);
-  // Three equal parts have the statistics of a single one.
+  // Three replicas with equal rows have the statistics of one.
   expect_values(layer.variables()[2], {2, 40}, 1e-5);
   expect_values(layer.variables()[3], {1, 400}, 1e-3);
   const double a = 1 / std::sqrt(1 + 1e-3), b = 20 / std::sqrt(400 + 1e-3);
@@ -371,7 +371,7 @@ TEST(LayerNormalizationTest, WeightsHaveTheShapeOfItsAxes) {
   expect_values(first(x), transpose(last(transpose(x, {0, 2, 1})), {0, 2, 1}).to_doubles(), 1e-5);
 }
 
-TEST(GroupNormalizationTest, MinusOneGroupsMeansOnePerChannel) {
+TEST(GroupNormalizationTest, GroupsOfMinusOneGiveOneGroupPerChannel) {
   const Tensor x = spread({2, 3, 2, 6}, 2);
   GroupNormalization each(-1), six(6), misfit(4);
   each.build_for({3, 2, 6});
@@ -507,7 +507,7 @@ TEST(ImageAugmentation, TrainingGradientsMatchFiniteDifferences) {
   for (Layer* layer :
        std::initializer_list<Layer*>{&exact_flip, &exact_contrast, &exact_brightness}) {
     layer->build_for({3, 4, 2});
-    // All calls use the same random numbers, so differences are those of one function.
+    // All calls use the same random numbers, so all differences belong to one function.
     expect_gradient_of_differences(
         [&](const Tensor& x) {
           const Tensor y = in_training(*layer, x);
@@ -549,7 +549,8 @@ TEST(ImageAugmentation, ComputesInFloat32UnderMixedPolicies) {
   const auto exact = results("float32"), half = results("mixed_float16");
   for (std::size_t i = 0; i < exact.size(); ++i) {
     EXPECT_EQ(half[i].dtype(), DType::kFloat16);
-    expect_values(half[i], exact[i].to_doubles(), 0.3);  // values up to 255, with 11 bits
+    // float16 has 11 significant bits for values up to 255
+    expect_values(half[i], exact[i].to_doubles(), 0.3);
   }
 }
 
@@ -583,7 +584,8 @@ TEST(ImageAugmentation, DependsOnStepAndReplica) {
   layer.build_for({1, 1, 1});
   const Tensor x = Tensor::full({6, 1, 1, 1}, 128.0);
   const auto first = in_training(layer, x).to_doubles();
-  EXPECT_EQ(std::set<double>(first.begin(), first.end()).size(), 6u);  // each image has its own
+  // each image has its own random number
+  EXPECT_EQ(std::set<double>(first.begin(), first.end()).size(), 6u);
   EXPECT_EQ(in_training(layer, x).to_doubles(), first);
   EXPECT_NE(in_training(layer, x, 2).to_doubles(), first);
   EXPECT_NE(in_training(layer, x, 1, 1).to_doubles(), first);
@@ -608,7 +610,8 @@ TEST(RandomBrightnessLayer, AddsOneOffsetPerImageWithinRange) {
 TEST(RandomContrastLayer, ScalesAroundChannelMean) {
   RandomContrast layer(0.5);
   layer.build_for({1, 2, 2});
-  std::vector<float> pixels;  // means 100 and 52, distances 20 and 2
+  // the channels have means 100 and 52; their pixels differ from these by 20 and 2
+  std::vector<float> pixels;
   for (int i = 0; i < 1000; ++i) pixels.insert(pixels.end(), {80.f, 50.f, 120.f, 54.f});
   const auto y = in_training(layer, Tensor::from({1000, 1, 2, 2}, pixels)).to_doubles();
   double lowest = 9, highest = 0;

@@ -1,4 +1,5 @@
-// Helpers for tests of optimizers: variables, runs over given gradients, a reducer that records.
+// Helpers for tests of optimizers: variables, runs over given gradients, a reducer that records its
+// calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +27,7 @@ inline Variable variable(const Tensor& value, const std::string& name) {
   return Variable(value, {.name = name});
 }
 
-/// Returns irregular gradients of both signs, for `num_steps` steps and `count` weights.
+/// Returns irregular gradients of both signs: `count` numbers for each of `num_steps` steps.
 inline std::vector<std::vector<double>> gradients_of_steps(int num_steps, std::size_t count) {
   std::vector<std::vector<double>> steps;
   for (int s = 0; s < num_steps; ++s) {
@@ -47,7 +48,7 @@ inline std::vector<double> weights_after(Optimizer& optimizer,
   return optimizer.variables()[0].value().to_doubles();
 }
 
-/// Copies weights and state from `from` to `to`, an optimizer of the same kind.
+/// Copies weights and state from `from` to `to`, which must be an optimizer of the same kind.
 inline void copy_state(const Optimizer& from, const Optimizer& to) {
   const auto copy = [](std::span<const Variable> source, std::span<const Variable> target) {
     ASSERT_EQ(target.size(), source.size());
@@ -60,7 +61,7 @@ inline void copy_state(const Optimizer& from, const Optimizer& to) {
   copy(from.state_variables(), to.state_variables());
 }
 
-/// Returns a rate that changes with each step: 0.3, 0.06, 0.3, 0.012, and again.
+/// Returns a learning rate for each step; it repeats 0.3, 0.06, 0.3, 0.012.
 inline std::vector<double> changing_rates(std::size_t num_steps) {
   const double cycle[] = {0.3, 0.06, 0.3, 0.012};
   std::vector<double> rates;
@@ -79,7 +80,8 @@ inline std::vector<double> weights_after(Optimizer& optimizer,
   return optimizer.variables()[0].value().to_doubles();
 }
 
-/// Multiplies gradients by a number of replicas, as if all had the same, and records the calls.
+/// Reducer that multiplies gradients by the number of replicas, as if all replicas had equal
+/// gradients, and records its calls.
 class RecordingReducer final : public GradientReducer {
  public:
   explicit RecordingReducer(double num_replicas) : num_replicas_(num_replicas) {}
@@ -120,7 +122,8 @@ class RecordingReducer final : public GradientReducer {
   std::vector<Gradient> gradients_;
 };
 
-/// Expects that a sparse gradient with repeated rows changes weights like the equal dense one.
+/// Expects that a sparse gradient with repeated rows changes weights exactly as the equivalent
+/// dense gradient does.
 template <class MakeOptimizer>
 void expect_sparse_equals_dense(const MakeOptimizer& make) {
   const std::vector<double> start = {1, 2, 3, 4, 5, 6, 7, 8};

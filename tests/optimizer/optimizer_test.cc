@@ -1,4 +1,4 @@
-// Tests the optimizer around the rule: order of a step, reduction, accumulation, state, errors, and
+// Tests what optimizers share: order of a step, reduction, accumulation, state, errors, and
 // learning-rate schedules.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
@@ -22,7 +22,7 @@ TEST(OptimizerTest, MinimizeWithoutReducerUsesLocalGradients) {
   const Variable x = variable(doubles({3.0, -2.0}), "x");
   Sgd optimizer(std::vector{x}, {.learning_rate = 0.5});
   GradientTape tape;
-  optimizer.minimize(tape, square(x.value()));  // gradient 2 x
+  optimizer.minimize(tape, square(x.value()));  // the gradient is 2 x
   expect_tensor(x.value(), {2}, {0.0, 0.0}, 1e-15);
   EXPECT_EQ(optimizer.iterations().value().item_int(), 1);
 }
@@ -48,7 +48,7 @@ TEST(OptimizerTest, MinimizePassesEachGradientToTheReducer) {
   const Variable b = variable(doubles({5.0}), "b");
   Sgd optimizer(std::vector{a, b}, {.learning_rate = 0.1});
   GradientTape tape;
-  optimizer.minimize(tape, a.value() * b.value());  // gradients 5 and 1, times two replicas
+  optimizer.minimize(tape, a.value() * b.value());  // the gradients are 5 and 1, times two replicas
   ASSERT_EQ(reducer.calls.size(), 5u);
   EXPECT_EQ(reducer.calls.front(), "begin 2");
   EXPECT_EQ(std::ranges::count(reducer.calls, "ready 0"), 1);
@@ -66,10 +66,11 @@ TEST(OptimizerTest, ReducedGradientsAreNotReducedAgain) {
   const Gradient gradient(doubles({1.0}));
   optimizer.apply_gradients({&gradient, 1}, {.aggregation = GradientAggregation::kNone});
   expect_tensor(v.value(), {1}, {-0.1}, 1e-15);
-  EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));  // replicas synchronise
+  // replicas still synchronise
+  EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));
 }
 
-TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
+TEST(OptimizerTest, AppliesUpdatesBetweenReducerFinishAndUpdatesDone) {
   RecordingReducer reducer(1);
   const GradientReducerScope scope(&reducer);
   const Variable v = variable(doubles({1.0}), "v");
@@ -77,8 +78,8 @@ TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
   reducer.on_finish = [&] {
     EXPECT_EQ(v.value().item_double(), 1.0);
     EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
-    // Another replica of the device may increment first, so this one must have read its scalars
-    // before.
+    // Another replica on the device may increment `iterations` first. So this replica must have
+    // read its learning rate before finish().
     optimizer.iterations().storage().assign_replicated(AssignOp::kAdd,
                                                        Tensor::scalar(7, DType::kInt64));
   };
@@ -90,7 +91,7 @@ TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
   EXPECT_EQ(reducer.calls.back(), "updates_done");
 }
 
-TEST(OptimizerTest, ApplyIsRefusedInCrossReplicaContext) {
+TEST(OptimizerTest, ApplyGradientsIsRefusedInCrossReplicaContext) {
   const Variable v = variable(doubles({1.0}), "v");
   Sgd optimizer(std::vector{v});
   const ReplicaGroupScope nowhere(nullptr);
@@ -118,7 +119,7 @@ TEST(OptimizerTest, GradientsMustMatchVariables) {
   EXPECT_INVALID(apply({doubles({1, 1}), floats({1})}), "'b'", "float64", "[1] of float32");
   const IndexedSlices rows{doubles({1}), Tensor::from<std::int64_t>({1}, {0}), {5}};
   EXPECT_INVALID(apply({rows, doubles({1})}), "'a'", "[2]", "[5]");
-  expect_tensor(a.value(), {2}, {1.0, 2.0});  // nothing was updated
+  expect_tensor(a.value(), {2}, {1.0, 2.0});  // no variable was updated
   EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
 }
 
@@ -169,7 +170,7 @@ TEST(OptimizerTest, RejectsMissingDuplicateAndNonFloatingVariables) {
   EXPECT_INVALID(Optimizer(std::vector{v}, nullptr, {}), "UpdateRule");
 }
 
-/// Applies w -= g at any rate.
+/// Rule that applies w -= g, whatever the learning rate is.
 class SubtractRule final : public UpdateRule {
  public:
   std::string_view name() const override { return "subtract"; }
@@ -228,14 +229,15 @@ TEST(GradientAccumulation, ReducesOncePerUpdate) {
     sgd.minimize(tape, square(x.value()));
   };
   step();
-  // Replicas synchronise, but no gradient is exchanged.
+  // Replicas synchronise, but they exchange no gradient.
   EXPECT_EQ(reducer.calls, (std::vector<std::string>{"begin 0", "finish", "updates_done"}));
   EXPECT_EQ(x.value().item_double(), 3.0);
   reducer.calls.clear();
   step();
   EXPECT_EQ(reducer.calls,
             (std::vector<std::string>{"begin 1", "ready 0", "finish", "updates_done"}));
-  EXPECT_NEAR(x.value().item_double(), 3.0 - 0.1 * 2 * 6.0, 1e-15);  // mean of 6 and 6, 2 replicas
+  // the mean of 6 and 6, times 2 replicas
+  EXPECT_NEAR(x.value().item_double(), 3.0 - 0.1 * 2 * 6.0, 1e-15);
 }
 
 TEST(GradientAccumulation, ClipsMeanGradient) {
@@ -260,11 +262,11 @@ TEST(GradientAccumulation, AccumulatesSparseRowsAndMissingGradients) {
   sgd.apply_gradients(gradients);
   expect_tensor(table.value(), {3, 1}, {-1.0, 0.0, -1.0});
   EXPECT_EQ(sometimes.value().item_double(), 0.5 - 2.0);
-  EXPECT_EQ(never.value().item_double(), 1.0);  // without a gradient there is no decay
+  EXPECT_EQ(never.value().item_double(), 1.0);  // a variable without a gradient does not decay
 }
 
-// Covers all 2^9 patterns in which 3 rounds of 3 calls give a variable a gradient. Each call of a
-// round, in particular the first, then lacks one after rounds that had one.
+// Tests all 2^9 patterns of calls, in 3 rounds of 3 calls, in which a variable gets a gradient.
+// They include each call without a gradient after rounds in which it had one.
 TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {
@@ -274,7 +276,8 @@ TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
             {.learning_rate = 1.0, .gradient_accumulation_steps = kCalls});
     double expected = 0.0;
     for (int call = 0; call < kRounds * kCalls; ++call) {
-      const double g = 3.0 * (1 << call);  // all sums differ, and thirds are exact
+      // sums of different calls differ, and a third of each is exact
+      const double g = 3.0 * (1 << call);
       const bool has_gradient = (pattern >> call & 1) != 0;
       const std::vector<Gradient> gradients = {doubles({3.0}),
                                                has_gradient ? Gradient(doubles({g})) : Gradient()};
@@ -302,7 +305,8 @@ TEST(GradientAccumulation, SchedulesCountCalls) {
   Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
           {.learning_rate = PiecewiseConstantDecay({0, 1, 2}, {1.0, 0.1, 0.01, 0.001}),
            .gradient_accumulation_steps = 2});
-  EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.1);  // the second call's rate, as in Keras
+  // applies the rate of the second call, as in Keras
+  EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.1);
   EXPECT_EQ(sgd.learning_rate(), 0.01);
   EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.101);
 }
@@ -325,15 +329,15 @@ TEST(GradientAccumulation, ResumesInMiddleOfAccumulation) {
   }
 }
 
-/// Returns an optimizer of "w" = 0, in which a call with gradient 1 and rate 1 changes the weight
-/// by -1.
+/// Returns an optimizer of variable "w" = 0 with rate 1, so that an update with gradient 1 changes
+/// it by -1.
 std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
   return std::make_unique<Sgd>(
       std::vector{variable(doubles({0.0}), "w")},
       SgdOptions{.learning_rate = 1.0, .gradient_accumulation_steps = accumulation_steps});
 }
 
-TEST(GradientAccumulation, ChangedStepsOnResumeDivideByAccumulatedCalls) {
+TEST(GradientAccumulation, ResumingWithOtherStepCountDividesByAccumulatedCalls) {
   for (const std::int64_t saved : {2, 3, 4, 6}) {
     for (const std::int64_t resumed : {2, 3, 5}) {
       for (std::int64_t num_held = 0; num_held < saved; ++num_held) {
@@ -357,8 +361,9 @@ TEST(GradientAccumulation, RejectsZeroSteps) {
       "gradient_accumulation_steps", "0");
 }
 
-TEST(LearningRateScheduleTest, PiecewiseIncludesTheBoundary) {
-  const PiecewiseConstantDecay decay({100, 110}, {1.0, 0.5, 0.1});  // Keras's documented example
+TEST(LearningRateScheduleTest, PiecewiseIntervalsIncludeUpperBoundary) {
+  // the example in Keras's documentation
+  const PiecewiseConstantDecay decay({100, 110}, {1.0, 0.5, 0.1});
   EXPECT_EQ(decay(0), 1.0);
   EXPECT_EQ(decay(100), 1.0);
   EXPECT_EQ(decay(101), 0.5);
@@ -407,12 +412,12 @@ TEST(LearningRateScheduleTest, ConstantRateCanBeChanged) {
   optimizer.set_learning_rate(0.25);
   EXPECT_EQ(optimizer.learning_rate(), 0.25);
   EXPECT_DOUBLE_EQ(weights_after(optimizer, {{1.0}})[0], -0.25);
-  // Restoring the state variable by any means changes the rate.
+  // The rate is a state variable, so restoring that variable by any means changes the rate.
   optimizer.state_variables()[1].assign(0.125);
   EXPECT_EQ(optimizer.learning_rate(), 0.125);
 }
 
-TEST(LinearWarmUpTest, PrecedesAnySchedule) {
+TEST(LinearWarmUpTest, CanPrecedeAnySchedule) {
   const LinearWarmUp constant({.then = 0.8, .initial_learning_rate = 0.2, .warm_up_steps = 3});
   EXPECT_DOUBLE_EQ(constant(0), 0.2);
   EXPECT_DOUBLE_EQ(constant(1), 0.4);
@@ -427,7 +432,7 @@ TEST(LinearWarmUpTest, PrecedesAnySchedule) {
   EXPECT_DOUBLE_EQ(LinearWarmUp({.then = 0.3})(0), 0.3);
 }
 
-TEST(WarmUpStableDecayTest, RisesPlateausAndDecays) {
+TEST(WarmUpStableDecayTest, RisesStaysConstantAndDecays) {
   WarmUpStableDecayOptions options{.learning_rate = 1.0,
                                    .warm_up_steps = 4,
                                    .stable_steps = 10,

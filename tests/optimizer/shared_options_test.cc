@@ -1,4 +1,4 @@
-// Tests weight decay, moving averages, loss scaling and clipping with any rule.
+// Tests weight decay, moving averages, loss scaling and clipping, which all rules share.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
@@ -31,7 +31,7 @@ TEST(WeightDecay, AppliesToEveryBlockOfLongVariable) {
   std::vector<double> without = start;
   const auto with = weights_after(adam, steps);
   EXPECT_EQ(with, weights_after(adamw, steps));
-  // Each element behaves like a variable of its own.
+  // Each element gives the same result as if it were a separate variable.
   for (const std::size_t i : {0UL, 2047UL, 2048UL, 5002UL}) {
     AdamW alone(std::vector{variable(doubles({start[i]}), "w")}, {.weight_decay = 0.3});
     const auto weights = weights_after(alone, {{steps[0][i]}, {steps[1][i]}, {steps[2][i]}});
@@ -111,7 +111,8 @@ TEST(FixedLossScale, DividesGradientsOfTheScaledLoss) {
 TEST(FixedLossScale, ClippingAppliesToUnscaledGradients) {
   Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
           {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .loss_scale_factor = 8.0});
-  expect_near(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);  // norm 5: unchanged
+  // the unscaled norm is 5, so nothing is clipped
+  expect_near(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);
   EXPECT_INVALID(Sgd(std::vector{variable(doubles({0.0}), "w")}, {.loss_scale_factor = 0.0}),
                  "loss_scale_factor", "0");
 }
@@ -146,7 +147,7 @@ TEST(DynamicLossScaleTest, NonFiniteGradientSkipsWholeUpdateOnce) {
   EXPECT_EQ(adam.iterations().value().item_int(), 0);
   EXPECT_EQ(adam.loss_scale(), 16384.0);
   const auto state = adam.state_variables();
-  ASSERT_EQ(state.size(), 10U);  // 4 numbers, then 3 slots of each variable
+  ASSERT_EQ(state.size(), 10U);  // 4 numbers, then 3 slots for each variable
   for (std::size_t i = 4; i < state.size(); ++i) {
     EXPECT_EQ(state[i].value().item_double(), 0.0) << state[i].name();
   }
@@ -161,9 +162,10 @@ TEST(DynamicLossScaleTest, FiniteGradientsTrainAsWithoutScaling) {
       {.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 4.0, .growth_steps = 3}});
   for (const auto& step : steps) {
     std::vector<double> gradient = step;
-    for (double& g : gradient) g *= scaled.loss_scale();  // powers of 2: exact
+    // the scale is a power of 2, so products are exact
+    for (double& g : gradient) g *= scaled.loss_scale();
     weights_after(scaled, {gradient});
-    weights_after(scaled, {{0.0, kSharedNaN, 1.0}});  // changes only the scale
+    weights_after(scaled, {{0.0, kSharedNaN, 1.0}});  // changes only the loss scale
     scaled.state_variables()[2].assign(scaled.loss_scale() * 4.0);
   }
   EXPECT_EQ(scaled.variables()[0].value().to_doubles(), expected);
@@ -189,11 +191,11 @@ TEST(DynamicLossScaleTest, StateResumesFromCheckpoint) {
   weights_after(*before, {{1.0}, {kSharedNaN}, {1.0}, {1.0}});
   copy_state(*before, *after);
   EXPECT_EQ(after->loss_scale(), 4.0);
-  weights_after(*after, {{1.0}});  // the third good one in a row
+  weights_after(*after, {{1.0}});  // the third finite gradient in a row
   EXPECT_EQ(after->loss_scale(), 8.0);
 }
 
-/// Two replicas, of which the other one has `num_bad` bad gradients.
+/// Group of two replicas. The other replica has `num_bad` gradients with non-finite elements.
 class GroupWithAnotherReplica final : public ReplicaGroup {
  public:
   explicit GroupWithAnotherReplica(std::int64_t num_bad) : num_bad_(num_bad) {}
@@ -244,7 +246,7 @@ TEST(DynamicLossScaleTest, RejectsTwoScalesAndInvalidOptions) {
 IndexedSlices rows_with_a_duplicate() {
   return {Tensor::from<double>({3, 1}, {3.0, 1.0, 4.0}),
           Tensor::from<std::int64_t>({3}, {2, 0, 2}),
-          {4, 1}};  // dense: [1, 0, 7, 0]
+          {4, 1}};  // as a dense gradient: [1, 0, 7, 0]
 }
 
 TEST(ClippingTest, ClipsByValueOrPerGradientNorm) {
@@ -254,13 +256,14 @@ TEST(ClippingTest, ClipsByValueOrPerGradientNorm) {
   const auto by_norm =
       clip_gradients({doubles({3, 4}), doubles({0.3, 0.4}), Gradient()}, {.clipnorm = 1.0});
   expect_tensor(by_norm[0].dense(), {2}, {0.6, 0.8}, 1e-15);
-  expect_tensor(by_norm[1].dense(), {2}, {0.3, 0.4});  // below the limit: untouched
+  expect_tensor(by_norm[1].dense(), {2}, {0.3, 0.4});  // unchanged: its norm is below the limit
   EXPECT_TRUE(by_norm[2].is_none());
 }
 
 TEST(ClippingTest, ClipsByGlobalNorm) {
   const std::vector<Gradient> gradients = {doubles({3, 0}), Gradient(), doubles({0, 4, 12})};
-  const auto clipped = clip_gradients(gradients, {.global_clipnorm = 6.5});  // the norm is 13
+  // the global norm is 13
+  const auto clipped = clip_gradients(gradients, {.global_clipnorm = 6.5});
   expect_tensor(clipped[0].dense(), {2}, {1.5, 0}, 1e-15);
   EXPECT_TRUE(clipped[1].is_none());
   expect_tensor(clipped[2].dense(), {3}, {0, 2, 6}, 1e-15);
@@ -268,7 +271,7 @@ TEST(ClippingTest, ClipsByGlobalNorm) {
   expect_same_bits(within[2].dense(), gradients[2].dense());
 }
 
-/// Gives this replica [3], its shard of the sum [3, 4].
+/// Reducer that gives this replica its shard [3] of the sum [3, 4].
 class ShardingReducer final : public GradientReducer {
  public:
   void begin(std::span<const Variable> variables) override { sums_.resize(variables.size()); }
@@ -282,7 +285,7 @@ class ShardingReducer final : public GradientReducer {
   std::vector<Gradient> sums_;
 };
 
-TEST(ClippingTest, ShardedNormsMatchWholeNorm) {
+TEST(ClippingTest, NormOfShardsMatchesNormOfFullGradient) {
   ShardingReducer reducer;
   const GradientReducerScope scope(&reducer);
   for (const ClippingOptions& clipping :
@@ -302,7 +305,8 @@ TEST(ClippingTest, DuplicateRowsAreSummedBeforeClipping) {
   expect_tensor(by_value[0].to_dense(), {4, 1}, {1, 0, 5, 0});
 }
 
-/// The documented order: blocks of 4,096 from left to right, then a tree of neighbours.
+/// Returns the sum of squares in the documented order: within blocks of 4,096 elements from left to
+/// right, then over the blocks in a tree of neighbours.
 double norm_by_blocks(const std::vector<double>& values) {
   std::vector<double> sums;
   for (std::size_t first = 0; first < values.size(); first += 4096) {
@@ -322,7 +326,7 @@ double norm_by_blocks(const std::vector<double>& values) {
 }
 
 TEST(ClippingTest, SumOfSquaresUsesFixedTree) {
-  // 9 blocks and a rest: two groups of four side by side.
+  // The last count has 9 full blocks and a partial one.
   for (const std::size_t count : {0, 1, 4095, 4096, 4097, 30000, 9 * 4096 + 17}) {
     const auto values = gradients_of_steps(1, count)[0];
     EXPECT_EQ(sum_of_squares(doubles(values)), norm_by_blocks(values)) << count;
@@ -343,20 +347,20 @@ TEST(ClippingTest, RejectsSeveralKindsAndNonPositiveLimits) {
   EXPECT_INVALID(make({.global_clipnorm = 0.0}), "positive");
 }
 
-TEST(ClippingTest, AppliesToTheReducedGradient) {
+TEST(ClippingTest, AppliesToReducedGradient) {
   RecordingReducer reducer(/*num_replicas=*/4);
   const GradientReducerScope scope(&reducer);
   Sgd optimizer(std::vector{variable(doubles({0.0, 0.0}), "w")},
                 {.learning_rate = 1.0, .clipping = {.global_clipnorm = 10.0}});
-  // [3, 4] is within the limit; the sum over four replicas, [12, 16], is not: halved.
+  // [3, 4] is within the limit. The sum over four replicas, [12, 16], has norm 20 and is halved.
   expect_near(weights_after(optimizer, {{3, 4}}), {-6, -8}, 1e-14);
 }
 
-TEST(ExponentialMovingAverage, AverageOfNumberMatchesClosedForm) {
+TEST(ExponentialMovingAverage, AverageOfTrackedNumberMatchesClosedForm) {
   ExponentialMovingAverage averages({.decay = 0.9, .name = "avg"});
   averages.track_number("total_loss");
   EXPECT_EQ(averages.average("total_loss").name(), "total_loss/avg");
-  // It begins at 0: after n times 4.68 it is 4.68 * (1 - 0.9^n).
+  // The average begins at 0. After n times 4.68 it is 4.68 * (1 - 0.9^n).
   for (int n = 1; n <= 20; ++n) {
     EXPECT_NEAR(averages.apply_number("total_loss", 4.68), 4.68 * (1.0 - std::pow(0.9, n)), 1e-5);
   }
@@ -373,7 +377,7 @@ TEST(ExponentialMovingAverage, AverageStartsAtVariableValue) {
   w.assign(doubles({5.0, 2.0}));
   averages.apply();
   averages.apply();
-  // 5 - 4 * 0.75^2, 2 - 4 * 0.75^2: all of these are exact.
+  // 5 - 4 * 0.75^2 and 2 - 4 * 0.75^2, which are exact.
   EXPECT_EQ(average.value().to_doubles(), (std::vector<double>{2.75, -0.25}));
   EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{5.0, 2.0}));
   averages.assign_averages();
@@ -385,7 +389,7 @@ TEST(ExponentialMovingAverage, DecayIncreasesWithUpdateCount) {
   EXPECT_EQ(averages.decay_after(std::nullopt), 0.9999);
   EXPECT_EQ(averages.decay_after(0), 0.1);
   EXPECT_EQ(averages.decay_after(8), 0.5);
-  EXPECT_EQ(averages.decay_after(89'989), 89'990.0 / 89'999.0);  // the last below 0.9999
+  EXPECT_EQ(averages.decay_after(89'989), 89'990.0 / 89'999.0);  // the last decay below 0.9999
   EXPECT_EQ(averages.decay_after(1'000'000), 0.9999);
   Variable w = variable(doubles({0.0}), "w");
   ExponentialMovingAverage moving;

@@ -1,4 +1,5 @@
-// Tests update rules: published steps, plain loops, descriptions, and properties of each by name.
+// Tests update rules: published steps, plain loops, descriptions, and properties that every named
+// optimizer must have.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -14,10 +15,10 @@
 
 namespace tutti::testing::update_rules_test {
 
-// Keras multiplies the gradient by the rate before adding it to the velocity, PyTorch multiplies
-// the velocity afterwards: the two differ once the rate changes.
+// Keras multiplies the gradient by the rate before it adds it to the velocity; PyTorch multiplies
+// the velocity afterwards. The results differ if the rate changes.
 TEST(SgdTest, MomentumWithChangingRateMatchesKeras) {
-  // g = 1 twice, rates 0.1 and 0.01: velocity -0.1, then 0.9 * -0.1 - 0.01.
+  // The gradient is 1 twice, with rates 0.1 and 0.01. The velocity is -0.1, then 0.9 * -0.1 - 0.01.
   for (const bool nesterov : {false, true}) {
     Sgd optimizer(std::vector{variable(doubles({0.0}), "w")},
                   {.momentum = 0.9, .nesterov = nesterov});
@@ -42,7 +43,7 @@ TEST(SgdTest, ComputesInFloat32AndRejectsInvalidMomentum) {
 TEST(UpdateRules, OnlyMomentumFreeRulesSkipZeroGradients) {
   EXPECT_TRUE(SgdRule().skips_zero_gradient());
   EXPECT_FALSE(SgdRule(0.9).skips_zero_gradient());
-  EXPECT_FALSE(AdamRule().skips_zero_gradient());  // momentum continues without a gradient
+  EXPECT_FALSE(AdamRule().skips_zero_gradient());  // the momentum continues even without a gradient
   EXPECT_EQ(AdamRule({.amsgrad = true}).slots()[2].name, "velocity_hat");
 }
 
@@ -84,7 +85,7 @@ TEST(AdaptiveRules, AdamWAcceptsScheduleAndRequiresDecay) {
   EXPECT_INVALID(AdamW(w, {.weight_decay = std::nullopt}), "adamw", "weight_decay", "Adam");
 }
 
-// As in Keras, each step enters the momentum with its own rate.
+// As in Keras, the gradient of each step enters the momentum multiplied by the rate of that step.
 TEST(AdaptiveRules, RmspropMomentumHandlesChangingRate) {
   const Steps steps = gradients_of_steps(20, kRuleStart.size());
   const std::vector<double> rates = changing_rates(steps.size());
@@ -115,7 +116,7 @@ TEST(AdaptiveRules, FtrlL1KeepsZerosAndLionKeepsNan) {
   Lion lion(std::vector{variable(doubles({1.0, 1.0}), "w")});
   const auto passed = weights_after(lion, {{std::nan(""), 0.0}});
   EXPECT_TRUE(std::isnan(passed[0]));
-  EXPECT_EQ(passed[1], 1.0);  // the sign of 0 is 0
+  EXPECT_EQ(passed[1], 1.0);  // the sign of 0 is 0, so the weight is unchanged
 }
 
 TEST(AdaptiveRules, RejectInvalidHyperparameters) {
@@ -188,7 +189,7 @@ TEST(TrustRatio, LarsFollowsThePaperOver20Steps) {
   expect_near(weights_after(optimizer, steps), w, 1e-12);
 }
 
-TEST(TrustRatio, IsOneForZeroWeightsOrGradient) {
+TEST(TrustRatio, IsOneIfWeightsOrGradientAreZero) {
   Lars lars(std::vector{variable(doubles({0.0, 0.0}), "w")},
             {.learning_rate = 0.5, .momentum = 0.0});
   expect_near(weights_after(lars, {{1.0, -2.0}}), {-0.5, 1.0}, 1e-15);
@@ -221,7 +222,7 @@ TEST(TrustRatio, ExcludedVariablesDoNotDecay) {
   EXPECT_NEAR(bias.value().item_double(), 1.0 - 0.1, 1e-15);
 }
 
-/// Applies w -= direction / |direction|, and records the arguments of apply().
+/// Rule that applies w -= direction / |direction|, and records the arguments of apply().
 class NormalizedRule final : public UpdateRule {
  public:
   std::string_view name() const override { return "normalized"; }
@@ -241,7 +242,7 @@ class NormalizedRule final : public UpdateRule {
   }
 };
 
-/// Claims to use norms, but has no direct().
+/// Rule that declares that it uses norms, but has no direct().
 class HalfARule final : public UpdateRule {
  public:
   std::string_view name() const override { return "half"; }
@@ -265,7 +266,7 @@ TEST(TrustRatio, RejectsInvalidHyperparameters) {
   EXPECT_INVALID(Lamb(w, {.weight_decay = -1.0}), "lamb", "weight_decay", "-1");
 }
 
-/// Consecutive elements of one variable with slots, as a rule sees them.
+/// Consecutive elements of one variable and its slots, as a rule receives them.
 template <class T>
 struct Elements {
   std::vector<T> w, g, direction;
@@ -277,7 +278,7 @@ struct Elements {
     for (T& each : w) each = static_cast<T>(stream.normal(n++));
     for (T& each : g) each = static_cast<T>(stream.normal(n++));
     slots.resize(rule.slots().size(), std::vector<T>(count));
-    for (auto& slot : slots) {  // keeps means of squares above squared means
+    for (auto& slot : slots) {  // makes means of squares larger than squared means
       for (T& each : slot) each = static_cast<T>(0.5 + 0.2 * stream.uniform64(n++));
     }
   }
@@ -301,7 +302,7 @@ struct Elements {
       if (rule.uses_norms()) {
         rule.direct(args, &direction[first]);
         args.gradient_data = &direction[first];
-        args.scalars.weight_norm = 3.25;  // norm of the whole weights, whatever the part
+        args.scalars.weight_norm = 3.25;  // the norm of all weights, for any part of them
         args.scalars.direction_norm = 1.75;
       }
       rule.apply(args);
@@ -310,7 +311,7 @@ struct Elements {
   }
 };
 
-/// Returns weights and slots after an update by the rule itself.
+/// Returns the weights and slots after one update by the rule.
 std::vector<std::vector<float>> after_an_update(const UpdateRule& rule) {
   Elements<float> elements(rule, 37);
   elements.apply(rule, {37});
@@ -428,7 +429,7 @@ class EveryOptimizer : public TestWithParam<std::string> {
   }
 };
 
-TEST_P(EveryOptimizer, AnyPartitionIsBitIdentical) {
+TEST_P(EveryOptimizer, AnyPartitionOfWeightsGivesSameBits) {
   const auto optimizer = make(variable(doubles({1.0}), "w"));
   expect_bits_of_any_partition<float>(optimizer->rule());
   expect_bits_of_any_partition<double>(optimizer->rule());

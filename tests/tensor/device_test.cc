@@ -1,5 +1,5 @@
-// Tests devices (names, scopes, dispatch, placement, transfers, observers) and memory of tensors:
-// the caching allocator, limits of devices, copies that bypass the caches.
+// Tests devices (names, scopes, dispatch, placement, transfers, observers) and memory of tensors
+// (caching allocator, device limits, copies that bypass the CPU's caches).
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device.h"
 
@@ -58,7 +58,7 @@ TEST(Device, ParsesTensorFlowAndCudaSpellings) {
   EXPECT_INVALID(Device::parse("cude:0"), "expected 'cpu:0', 'gpu:0'", "'cude:0'");
 }
 
-TEST(Device, TpuNamesMeanXlaDevices) {
+TEST(Device, TpuNamesDenoteXlaDevices) {
   const Device expected{DeviceType::kXla, 2};
   for (const char* text : {"xla:2", "tpu:2", "TPU:2", "/tpu:2", "/device:TPU:2", "/device:xla:2"}) {
     EXPECT_EQ(Device::parse(text), expected) << text;
@@ -103,7 +103,8 @@ TEST(Device, ParsesRangesAndRejectsGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
-  EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));  // the order is kept
+  // keeps the order of the text
+  EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
   EXPECT_FALSE(default_devices().empty());
   EXPECT_INVALID(parse_devices(""), "empty");
@@ -152,7 +153,7 @@ TEST(DeviceSpec, ErrorNamesInvalidField) {
       {"//", ""},
   };
   for (const auto& [wrong, reason] : cases) {
-    const char* const text = wrong;  // clang 14 cannot capture structured bindings
+    const char* const text = wrong;  // clang 14 cannot capture a structured binding
     EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text, reason);
   }
 }
@@ -173,13 +174,13 @@ TEST(DeviceSpec, FieldsAreReplacedMergedAndResolved) {
 
 constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
 
-/// Makes this process another task for its lifetime.
+/// Gives this process another task name during its lifetime.
 struct AsTask {
   explicit AsTask(const char* spec) { set_process_spec(DeviceSpec::parse(spec)); }
   ~AsTask() { set_process_spec({}); }
 };
 
-/// Collects the lines of the placement log for its lifetime.
+/// Collects the lines of the placement log during its lifetime.
 struct LoggedLines {
   LoggedLines() {
     set_log_device_placement(true, [this](const std::string& line) { lines.push_back(line); });
@@ -211,14 +212,15 @@ TEST(DeviceScope, InnerFieldsOverrideOuterOnes) {
 TEST(DeviceScope, AcceptsEverySpellingOfDevice) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
   EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
-  EXPECT_EQ(current_device_scope(), DeviceSpec());  // a failed scope is not opened
+  // a scope that failed did not change the current one
+  EXPECT_EQ(current_device_scope(), DeviceSpec());
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
     const DeviceScope scope(text);
     EXPECT_EQ(current_device(), on_cpu(3)) << text;
   }
   const DeviceScope value(on_cpu(4));
   EXPECT_EQ(current_device(), on_cpu(4));
-  const DeviceScope without_index("/device:CPU:*");  // the outer index is kept
+  const DeviceScope without_index("/device:CPU:*");  // keeps the index of the outer scope
   EXPECT_EQ(current_device(), on_cpu(4));
 }
 
@@ -231,7 +233,8 @@ TEST(DeviceScope, ConstantsAreCreatedOnScopeDevice) {
   EXPECT_EQ(Tensor::scalar(1.5, DType::kFloat64).device(), on_cpu(2));
   EXPECT_EQ(Tensor::from<float>({2}, {1.0f, 2.0f}).device(), on_cpu(2));
   EXPECT_EQ(random_uniform({2}, {.seed = 1}).device(), on_cpu(2));
-  EXPECT_EQ(Tensor::zeros({2}, DType::kFloat32, on_cpu(5)).device(), on_cpu(5));  // explicit device
+  // an explicit device overrides the scope
+  EXPECT_EQ(Tensor::zeros({2}, DType::kFloat32, on_cpu(5)).device(), on_cpu(5));
   const NoDeviceScope none;
   EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(0));
 }
@@ -249,9 +252,11 @@ TEST(DeviceScope, OperationsRunOnScopeDeviceAndMoveInputs) {
   EXPECT_EQ(log.transfers()[0].to_string(), "cpu:1 -> cpu:2: float32 [2], 8 bytes");
   EXPECT_EQ(log.transfers()[1].to_string(), "cpu:3 -> cpu:2: float32 [2], 8 bytes");
   log.clear();
-  expect_tensor(sum * 2.0f, {2}, {22, 44});  // scalars are made on the operand's device
+  // a scalar is created on the device of the other operand
+  expect_tensor(sum * 2.0f, {2}, {22, 44});
   EXPECT_EQ(log.count(), 0u);
-  EXPECT_EQ(reshape(a, {2, 1}).device(), on_cpu(2));  // also for operations that compute nothing
+  // moves even the input of an operation that computes nothing
+  EXPECT_EQ(reshape(a, {2, 1}).device(), on_cpu(2));
   EXPECT_EQ(log.count(), 1u);
 }
 
@@ -262,7 +267,7 @@ TEST(DeviceScope, InputsOnDifferentDevicesFailWithoutScope) {
   expect_error(ErrorCode::kInvalidArgument, {"several devices", "cpu:1 and cpu:2", "DeviceScope"},
                add);
   {
-    const DeviceScope scope("/job:localhost");  // names no device
+    const DeviceScope scope("/job:localhost");  // this scope names no device
     expect_error(ErrorCode::kInvalidArgument, {"several devices"}, add);
   }
   const DeviceScope outer("cpu:1");
@@ -279,7 +284,8 @@ TEST(DeviceScope, RejectsRemoteTasksByName) {
     EXPECT_FALSE(own.is_remote());
     EXPECT_EQ(negate(x).device(), on_cpu(1));
   }
-  const DeviceScope other("/job:worker/task:1/gpu:7");  // its existence is not checked
+  // the scope does not check that the remote GPU exists
+  const DeviceScope other("/job:worker/task:1/gpu:7");
   EXPECT_TRUE(other.is_remote());
   const std::vector<std::string> parts{"'/job:worker/task:1/device:GPU:7'",
                                        "'/job:worker/replica:0/task:0'", "session.scope()"};
@@ -423,7 +429,7 @@ TEST(Dispatch, RejectsMixedDevicesAndMissingKernels) {
                {concat("add at device_test.cc:", __LINE__ + 1), "cpu:0", "cpu:1", "call to()"},
                [&] { here + there; });
   EXPECT_EQ((there + there).device(), there.device());
-  EXPECT_EQ((there * 2).device(), there.device());  // scalars follow
+  EXPECT_EQ((there * 2).device(), there.device());  // a scalar adopts the tensor's device
   OpCall call;
   call.op = OpId::kExp;
   call.where = SourceLocation::current();
@@ -468,7 +474,7 @@ TEST(Buffer, IsAlignedAndWastesAtMostAQuarter) {
     const BufferRef buffer = BufferRef::allocate(size);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u) << size;
     EXPECT_EQ(buffer->size(), size);
-    std::memset(buffer->data(), 1, size);  // lets a sanitizer detect a class that is too small
+    std::memset(buffer->data(), 1, size);  // lets a sanitizer detect a size class that is too small
   }
   trim_allocator_cache();
   for (std::size_t size = 257; size < 3'000'000; size = size * 9 / 8 + 1) {
@@ -486,7 +492,7 @@ TEST(Buffer, IsReusedAfterItsLastReference) {
   const std::byte* first = BufferRef::allocate(1000)->data();
   EXPECT_EQ(allocator_statistics().in_use, before.in_use);
   EXPECT_GE(allocator_statistics().cached, 1000u);
-  const BufferRef again = BufferRef::allocate(1010);  // the same size class
+  const BufferRef again = BufferRef::allocate(1010);  // belongs to the same size class
   EXPECT_EQ(again->data(), first);
   const BufferRef other = BufferRef::allocate(1000);
   EXPECT_NE(other->data(), first);
@@ -495,7 +501,7 @@ TEST(Buffer, IsReusedAfterItsLastReference) {
   EXPECT_EQ(after.cache_hits, before.cache_hits + 1);
 }
 
-TEST(Buffer, CopiesAddReferencesAndMovesDoNot) {
+TEST(Buffer, CopyingAddsReferenceAndMovingDoesNot) {
   BufferRef a = BufferRef::allocate(10);
   EXPECT_TRUE(a.unique());
   {
@@ -518,7 +524,7 @@ TEST(Buffer, TrimEmptiesTheCache) {
 
 TEST(Buffer, CacheKeepsNewestBuffersWithinLimit) {
   trim_allocator_cache();
-  constexpr std::size_t kPiece = std::size_t{384} << 20;  // untouched memory costs nothing
+  constexpr std::size_t kPiece = std::size_t{384} << 20;  // large, but the memory is never touched
   {
     std::vector<BufferRef> buffers;
     for (std::size_t i = 0; i < 4; ++i)
@@ -540,8 +546,8 @@ TEST(Buffer, TracksPeakUseAndRejectsImpossibleSizes) {
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
-  // Each thread makes tensors of many sizes, keeps some alive, and passes some to another thread
-  // for release.
+  // Each thread makes tensors of many sizes, keeps some of them, and passes some to another thread,
+  // which releases them.
   constexpr int kThreads = 4;
   std::vector<std::vector<Tensor>> handed(kThreads);
   const std::size_t in_use = allocator_statistics().in_use;
@@ -564,7 +570,7 @@ TEST(Buffer, ThreadsShareTheCache) {
   for (const auto& tensors : handed) {
     for (const Tensor& tensor : tensors) sum += tensor.to_doubles().back();
   }
-  EXPECT_EQ(sum, kThreads * 19000.0);  // 0 + 100 + ... + 1900, from each thread
+  EXPECT_EQ(sum, kThreads * 19000.0);  // each thread contributes 0 + 100 + ... + 1900
   handed.clear();
   EXPECT_EQ(allocator_statistics().in_use, in_use);
 }
@@ -582,9 +588,9 @@ TEST(Buffer, SupportsConcurrentReadersThenOneWriter) {
         view = Tensor();
       }));
     }
-    value.make_unique();  // while readers may still hold the old storage
+    value.make_unique();  // runs while readers may still use the old storage
     for (float& x : value.span<float>()) x += 1.0f;
-    threads.clear();  // joins
+    threads.clear();  // joins the readers
     for (double sum : sums) EXPECT_EQ(sum, 1000.0 * (round + 1));
   }
 }
@@ -607,7 +613,7 @@ TEST(CopyPastCachesTest, CopiesExactBytesAtAnyLengthAndOffset) {
   }
 }
 
-/// Returns 64 floats, 0 to 63.
+/// Returns a buffer of 64 floats, 0 to 63.
 BufferRef numbered_buffer() {
   BufferRef buffer = BufferRef::allocate(256);
   for (int i = 0; i < 64; ++i) {
@@ -668,9 +674,9 @@ TEST(TensorInBuffer, RejectsInvalidOffsets) {
 
 constexpr Device kOwn{DeviceType::kCpu, 61};
 constexpr Device kOther{DeviceType::kCpu, 62};
-constexpr std::int64_t kKibi = 256;  // float32 elements in 1 KiB
+constexpr std::int64_t kKibi = 256;  // number of float32 elements in 1 KiB
 
-/// Gives kOwn a separate memory for its lifetime.
+/// Gives device kOwn a separate memory during its lifetime.
 struct OwnMemory {
   explicit OwnMemory(std::size_t bytes = kUnlimitedMemory) {
     set_memory_limit(kOwn, bytes);
@@ -700,7 +706,7 @@ TEST(DeviceMemory, CountsUseAndPeak) {
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
 }
 
-TEST(DeviceMemory, IgnoresRemainingDevices) {
+TEST(DeviceMemory, IsCountedSeparatelyFromOtherDevices) {
   const OwnMemory memory;
   const std::size_t shared = device_memory(kOther).in_use;
   const Tensor here = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
@@ -708,21 +714,22 @@ TEST(DeviceMemory, IgnoresRemainingDevices) {
   EXPECT_EQ(device_memory(kOther).in_use, shared + (1u << 10));
 }
 
-TEST(DeviceMemory, RequestBeyondLimitErrorStatesSizes) {
+TEST(DeviceMemory, ErrorForRequestBeyondLimitStatesSizes) {
   const OwnMemory memory(16u << 10);
   std::optional<Tensor> first = zeros_there(12);
   EXPECT_ERROR(zeros_there(8), kResourceExhausted, "cpu:61: no memory for 8192 bytes",
                "12288 in use", "limit 16384",
                "try a smaller batch, or parts of the model on several devices");
-  EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failed call allocated nothing
+  EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failed call did not allocate
   EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
   first.reset();
-  EXPECT_NO_THROW(zeros_there(8));  // the cached memory is released to make room
+  EXPECT_NO_THROW(zeros_there(8));  // releases cached memory to make room
 }
 
 TEST(DeviceMemory, CopiesValuesFromDifferentDevice) {
   const Tensor x = Tensor::full({kKibi}, 2.0, DType::kFloat32, kOther);
-  EXPECT_EQ(x.to(kOwn).address(), x.address());  // CPU devices share the host's memory
+  // without OwnMemory, CPU devices share the host's memory
+  EXPECT_EQ(x.to(kOwn).address(), x.address());
   const OwnMemory memory;
   const Tensor moved = x.to(kOwn);
   EXPECT_NE(moved.address(), x.address());
@@ -737,7 +744,7 @@ TEST(DeviceMemory, VariableMemoryIsCountedOnce) {
   const auto variable = std::make_shared<VariableMemory>(initial, kOwn);
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
-  (void)variable->writable();  // not shared
+  (void)variable->writable();  // the variable's memory is not shared
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
   variable->assign(negate(variable->read()));
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);

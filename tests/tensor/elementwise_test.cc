@@ -1,5 +1,5 @@
-// Tests elementwise operations, reductions and 16-bit numbers: plain loops, every value and
-// midpoint of the halves, arrays of them, one rounding per operation.
+// Compares elementwise operations and reductions with plain loops. Tests every 16-bit number, every
+// midpoint of two, bulk conversions, and that each operation rounds once.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -23,13 +23,14 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 const double kNan = std::nan("");
 
 double tolerance(DType dtype) {
-  if (dtype == DType::kBFloat16) return 0x1p-8;  // half a unit in the last place, relative
+  // relative tolerance of half a unit in the last place
+  if (dtype == DType::kBFloat16) return 0x1p-8;
   if (dtype == DType::kFloat16) return 0x1p-11;
   return dtype == DType::kFloat64 ? 1e-13 : 2e-6;
 }
 constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16};
 
-/// Returns element `index` of x broadcast to `shape`, computed coordinate by coordinate.
+/// Returns element `index` of x broadcast to `shape`, found by its coordinates.
 double broadcast_element(const Tensor& x, const Shape& shape, std::int64_t index) {
   std::vector<std::int64_t> coordinates(static_cast<std::size_t>(shape.rank()));
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -49,7 +50,7 @@ struct UnaryCase {
   Tensor (*op)(const Operand&);
   double (*expected)(double);
   double low, high;
-  int roundings = 1;  // number of roundings; a composite operation has one for each part
+  int roundings = 1;  // number of roundings: more than one for a composition of operations
 };
 
 const UnaryCase kUnaryCases[] = {
@@ -111,7 +112,7 @@ TEST(Elementwise, UnaryOperationsMatchTheirFormulas) {
   }
 }
 
-TEST(Elementwise, HandlesSlopesSmallNumbersAndRoundingTies) {
+TEST(Elementwise, ComputesLeakySlopesSmallLogarithmsAndRoundingTies) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     expect_tensor(leaky_relu(tensor_of({2}, {-2, 3}, dtype)), {2}, {-0.4, 3}, 1e-6);
     expect_tensor(log1p(tensor_of({2}, {1e-10, 1}, dtype)), {2}, {1e-10, std::log(2)}, 1e-7);
@@ -139,8 +140,8 @@ TEST(Elementwise, ExtremeValuesFollowIeee) {
   }
 }
 
-/// Returns the distance of `value` from `expected` in units in the last place of the float next to
-/// `expected`.
+/// Returns the distance between `value` and `expected`, in units in the last place of the float
+/// nearest to `expected`.
 double units_apart(float value, double expected) {
   const float nearest = static_cast<float>(expected);
   if (value == nearest) return 0.0;
@@ -148,7 +149,7 @@ double units_apart(float value, double expected) {
   return std::fabs(value - expected) / std::ldexp(1.0, exponent - 23);
 }
 
-TEST(Elementwise, FloatExponentialsAreWithinTwoUlps) {
+TEST(Elementwise, FloatExponentialsAreWithinTwoUnitsInLastPlace) {
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 9973) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
     if (std::isnan(x)) continue;
@@ -222,7 +223,7 @@ TEST(Elementwise, BinaryOperationsBroadcastLikeNumpy) {
           const auto index = static_cast<std::int64_t>(i);
           expected[i] =
               c.expected(broadcast_element(a, shape, index), broadcast_element(b, shape, index));
-          // Integers wrap around: 3 - 5, and 4^4 in 8 bits.
+          // Results of uint8 wrap around: 3 - 5 is 254, and 4^4 is 0.
           if (dtype == DType::kUInt8) expected[i] = std::fmod(expected[i] + 256.0, 256.0);
         }
         expect_tensor(y, shape, expected, tolerance(dtype));
@@ -244,7 +245,7 @@ TEST(Elementwise, AddReluMatchesSeparateOperationsBitwise) {
     const Tensor row = tensor_of({1, 12}, special, dtype),
                  column = tensor_of({12, 1}, special, dtype);
     const Tensor fused = add_relu(row, column), apart = relu(row + column);
-    // Which NaN results is unspecified.
+    // Compares positions of NaNs only: which NaN results is unspecified.
     expect_same_bits(cast(equal(fused, fused), dtype), cast(equal(apart, apart), dtype));
     expect_same_bits(where(equal(fused, fused), fused, 0.0),
                      where(equal(apart, apart), apart, 0.0));
@@ -271,7 +272,7 @@ TEST(Elementwise, ScalarLiteralsAdoptTensorType) {
     expect_tensor(less(x, 4), {2}, {1, 0});
   }
   const Tensor x = Tensor::zeros({1}, DType::kFloat64);
-  EXPECT_EQ((x + 0.1).item_double(), 0.1);  // no intermediate rounding to float
+  EXPECT_EQ((x + 0.1).item_double(), 0.1);  // 0.1 is not rounded to float first
   expect_error(ErrorCode::kInvalidArgument,
                {concat("add at elementwise_test.cc:", __LINE__ + 1), "int32", "0.5"},
                [&] { Tensor::zeros({1}, DType::kInt32) + 0.5; });
@@ -306,7 +307,8 @@ TEST(Elementwise, CastTruncatesAndSaturatesAndClipKeepsType) {
   expect_tensor(cast(x, DType::kUInt8), {7}, {1, 0, 255, 0, 0, 255, 0});
   expect_tensor(cast(x, DType::kBool), {7}, {1, 1, 1, 1, 1, 1, 1});
   const Tensor y = Tensor::zeros({2});
-  EXPECT_EQ(cast(y, DType::kFloat32).id(), y.id());  // nothing to do
+  // the type is the same, so y itself is returned
+  EXPECT_EQ(cast(y, DType::kFloat32).id(), y.id());
   expect_tensor(clip(tensor_of({4}, {-5, 0, 2, 9}, DType::kInt32), -1, 2.5), {4}, {-1, 0, 2, 2});
   expect_tensor(clip(tensor_of({3}, {0, 5, 255}, DType::kUInt8), -10, 1000), {3}, {0, 5, 255});
   expect_tensor(clip(tensor_of({2}, {-5, 5}, DType::kFloat64), -0.1, 0.1), {2}, {-0.1, 0.1});
@@ -379,7 +381,8 @@ const ReductionCase kCases[] = {
     {"reduce_min", reduce_min, [](double a, double b) { return a < b ? a : b; }, kInf},
 };
 
-/// Reduces x over the axes in `bits`, element by element, keeping the axes with size 1.
+/// Reduces x over the axes whose bits are set in `bits`, element by element. These axes keep size
+/// 1.
 std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const ReductionCase& c) {
   Shape kept = x.shape();
   for (int axis = 0; axis < x.rank(); ++axis) {
@@ -403,7 +406,8 @@ std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const Re
 std::vector<int> axes_of(std::uint32_t bits, int rank) {
   std::vector<int> axes;
   for (int axis = 0; axis < rank; ++axis) {
-    if (bits >> axis & 1u) axes.push_back(axis % 2 ? axis - rank : axis);  // both kinds of axes
+    // uses negative and non-negative axes
+    if (bits >> axis & 1u) axes.push_back(axis % 2 ? axis - rank : axis);
   }
   return axes;
 }
@@ -457,7 +461,7 @@ TEST(Reduction, EmptyTensorYieldsIdentityElement) {
 }
 
 TEST(Reduction, SumsOfManyFloatsAreAccurate) {
-  // A sequential sum of ten million times 0.1f would give 1087937.
+  // A sequential float sum of ten million times 0.1f is 1087937.
   const std::int64_t count = 10'000'000;
   const Tensor x = Tensor::full({count}, 0.1);
   const double expected = static_cast<double>(0.1f) * static_cast<double>(count);
@@ -468,7 +472,7 @@ TEST(Reduction, SumsOfManyFloatsAreAccurate) {
 }
 
 TEST(Reduction, SummationOrderDependsOnlyOnLength) {
-  // A sequence as a row, as a column and inside a larger tensor gives equal bits.
+  // Equal sequences as a row, as a column and inside a larger tensor have bitwise equal sums.
   const Tensor x = random_values({3000}, DType::kFloat32, -1, 1);
   const Tensor sum = reduce_sum(x);
   const Tensor as_column = reduce_sum(reshape(x, {3000, 1}), {{0}, false});
@@ -531,7 +535,7 @@ TEST(Reduction, AxisAndTypeErrorsNameOperationAndLine) {
 
 constexpr DType kHalves[] = {DType::kBFloat16, DType::kFloat16};
 
-/// Returns the value of `bits` by the format's definition.
+/// Returns the number that `bits` encodes according to the definition of the format.
 double defined_value(std::uint32_t bits, int exponent_bits, int fraction_bits) {
   const double sign = (bits & 0x8000u) != 0 ? -1.0 : 1.0;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -563,14 +567,14 @@ void check_every_value(int exponent_bits, int fraction_bits) {
   }
 }
 
-/// Tests values just below, at, and just above the midpoint of each pair of neighbours.
+/// Tests numbers just below, at, and just above the midpoint of each pair of adjacent numbers.
 template <class Half>
 void check_every_border(int exponent_bits, int fraction_bits) {
   const std::uint32_t infinity = ((1u << exponent_bits) - 1u) << fraction_bits;
   for (std::uint32_t bits = 0; bits < infinity; ++bits) {
     const double low = defined_value(bits, exponent_bits, fraction_bits);
     const double before = bits > 0 ? defined_value(bits - 1, exponent_bits, fraction_bits) : 0.0;
-    // The largest number's neighbour is the next value that the format would have.
+    // Above the largest number, the format would continue with the same spacing.
     const double high = bits + 1 < infinity ? defined_value(bits + 1, exponent_bits, fraction_bits)
                                             : low + (low - before);
     const double middle = (low + high) / 2;
@@ -621,9 +625,10 @@ std::vector<float> interesting_floats() {
                                std::numeric_limits<float>::max(),
                                std::numeric_limits<float>::quiet_NaN()};
   const RandomStream stream(RandomKey{3, kUserPurpose});
-  for (std::uint64_t i = 0; i < 200'000; ++i) {  // arbitrary bits: all exponents, NaNs, denormals
+  // random bits cover all exponents, NaNs and denormals
+  for (std::uint64_t i = 0; i < 200'000; ++i) {
     values.push_back(std::bit_cast<float>(stream.bits(i)));
-    // Adds values in float16's range, in which most of the others are not.
+    // Few of the random numbers are in float16's range, so this adds numbers in that range.
     values.push_back(
         static_cast<float>(std::ldexp(stream.uniform64(i), -26 + static_cast<int>(i % 44))));
   }
@@ -640,12 +645,12 @@ void check_conversions() {
   std::vector<float> wide(all.size());
   widen(dtype_of<T>(), reinterpret_cast<const std::byte*>(all.data()), wide.data(), all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // Compared as bits, so that NaNs count.
+    // Comparing bits also compares NaNs.
     ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]),
               std::bit_cast<std::uint32_t>(static_cast<float>(all[i])))
         << i;
   }
-  // Contains every number, and the midpoint to the next, where float16 and bfloat16 can tie.
+  // Adds every 16-bit number and its midpoint to the next one, at which rounding can tie.
   std::vector<float> values = interesting_floats();
   for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
     values.push_back(wide[i]);
@@ -703,7 +708,7 @@ TEST(HalfTensor, EachOperationRoundsOnce) {
 
 TEST(HalfTensor, SumsAccumulateInFloat32) {
   for (const DType dtype : kHalves) {
-    // A sequential sum would stall at 256 in bfloat16, and at 2048 in float16.
+    // A sequential 16-bit sum would stall at 256 in bfloat16, and at 2048 in float16.
     EXPECT_EQ(reduce_sum(Tensor::ones({5000}, dtype)).item(),
               dtype == DType::kFloat16 ? 5000 : 4992);
     EXPECT_EQ(reduce_mean(Tensor::full({5000}, 60000, dtype)).item(),

@@ -1,4 +1,5 @@
-// Tests GPU devices: requests to the backend, the inventory, and log lines.
+// Tests GPU devices: requests to the backend, memory, waits for peers, the list of GPUs, and log
+// lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"
 
@@ -19,7 +20,7 @@ namespace tutti::testing::gpu_device_test {
 constexpr Device kFakeGpu{DeviceType::kGpu, 0};
 constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
 
-/// Returns the notes without those of memory management.
+/// Returns `notes` without allocations and recorded events.
 std::vector<std::string> work_of(std::vector<std::string> notes) {
   std::erase_if(notes, [](const std::string& note) {
     return note.find("allocate") != std::string::npos || note.find("record") != std::string::npos;
@@ -132,7 +133,7 @@ TEST(GpuDevice, BatchesAreCopiedDuringQueuedWork) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
-  EXPECT_THAT(gpus.take_notes(),  // new memory: its former owner's work must have ended
+  EXPECT_THAT(gpus.take_notes(),  // reused memory: work of its former owner must have ended
               ElementsAre("gpu0 allocate 163840", "gpu0 record", "gpu0 wait copy stream",
                           "gpu0 copy_to_device 160000 copy stream", "gpu0 record copy stream",
                           "gpu0 wait"));
@@ -141,7 +142,7 @@ TEST(GpuDevice, BatchesAreCopiedDuringQueuedWork) {
   (void)floor(first);
   first = Tensor();
   gpus.take_notes();
-  (void)floor(second);  // work that the next copy need not wait for
+  (void)floor(second);  // enqueues work for which the next copy need not wait
   EXPECT_THAT(gpus.take_notes().front(), "gpu0 record");
   const Tensor third = batch.to(kFakeGpu);
   EXPECT_EQ(third.address(), place);
@@ -155,13 +156,14 @@ TEST(GpuDevice, CopiesWithoutPinnedMemory) {
   FakeGpus gpus;
   gpus.backend.pinned_limit = 0;
   expect_tensor(Tensor::from<float>({2}, {1, 2}, kFakeGpu), {2}, {1, 2});
-  gpus.backend.state.num_pinned = 0;  // no memory is allocated
+  gpus.backend.state.num_pinned = 0;  // no pinned memory was allocated
 }
 
 TEST(GpuDevice, CopiesBetweenGpusAreOrderedByEvents) {
   FakeGpus gpus;
   const Tensor x = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
-  (void)Tensor::ones({2}, DType::kFloat32, kOtherFakeGpu);  // opens the device, and leaves a buffer
+  // opens the second device, and leaves a buffer in its cache
+  (void)Tensor::ones({2}, DType::kFloat32, kOtherFakeGpu);
   gpus.take_notes();
   const Tensor y = x.to(kOtherFakeGpu);
   EXPECT_THAT(gpus.take_notes(), ElementsAre("gpu0 record", "gpu1 wait", "gpu1 copy_from_gpu0 8",
@@ -190,22 +192,23 @@ TEST(GpuDevice, MemoryIsReusedAndCounted) {
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
 }
 
-TEST(GpuDevice, WorkspaceIsFreeAfterTheCall) {
+TEST(GpuDevice, WorkspaceReturnsToCacheAfterCall) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
-  const Tensor y = floor(x);  // the fake kernel requests 1000 bytes
+  const Tensor y = floor(x);  // the fake kernel requests a workspace of 1000 bytes
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 512u);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 1024u);
 }
 
 TEST(GpuDevice, ReleasesCachedMemoryToKeepTheLimit) {
   FakeGpus gpus(1, 10'000);
-  { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }  // 4096 bytes cached
+  // leaves 4096 bytes in the cache
+  { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }
   const Tensor y = Tensor::zeros({2048}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
   EXPECT_ERROR(Tensor::zeros({1024}, DType::kFloat32, kFakeGpu), kResourceExhausted, "gpu:0",
                "4096 bytes", "8192 in use", "0 cached", "limit 10000", "smaller batch");
-  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 8192u);  // the failed call allocated nothing
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 8192u);  // the failed call did not allocate
   const Tensor small = Tensor::zeros({4}, DType::kFloat32, kFakeGpu);
   expect_tensor(small, {4}, {0, 0, 0, 0});
 }
@@ -213,7 +216,8 @@ TEST(GpuDevice, ReleasesCachedMemoryToKeepTheLimit) {
 TEST(GpuDevice, ReclaimsMemoryOfFinishedBatchesWhenShort) {
   FakeGpus gpus(1, 400'000);
   { const Tensor batch = Tensor::ones({40'000}).to(kFakeGpu); }
-  EXPECT_GT(allocator_statistics(kFakeGpu).in_use, 160'000u);  // kept for the next batch
+  // the memory is kept for the next batch
+  EXPECT_GT(allocator_statistics(kFakeGpu).in_use, 160'000u);
   const Tensor large = Tensor::zeros({80'000}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 327'680u);
   expect_tensor(large.detached_rows(0, 2), {2}, {0, 0});
@@ -229,7 +233,7 @@ TEST(GpuDevice, ReclaimsCachedMemoryWhenGpuIsFull) {
                "gpu:0: no memory for 4194304 bytes");
 }
 
-/// Launches an update of `weights`; the fake rule is w -= constants[0] * gradient.
+/// Launches an update of `weights`. The fake rule computes w -= constants[0] * gradient.
 void update_fake(const MutableTensor& weights, const Tensor& gradient, DeviceRuleId id,
                  double rate) {
   DeviceRule rule;
@@ -256,7 +260,7 @@ TEST(GpuDevice, UpdatesAreBatchedIntoOneLaunchPerRule) {
   for (std::size_t i = 0; i < 5; ++i) {
     update_fake(weights[i], gradients[i], i == 3 ? DeviceRuleId::kAdam : DeviceRuleId::kSgd, 0.5);
   }
-  gradients.clear();  // the device keeps them until the launch
+  gradients.clear();  // the device keeps the gradients until the launch
   EXPECT_THAT(gpus.take_notes(), IsEmpty());
   expect_tensor(weights.back().freeze(), {2}, {0.5, 0.5});
   EXPECT_THAT(work_of(gpus.take_notes()),
@@ -272,12 +276,12 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // like an optimizer with moving averages
+  for (const MutableTensor* each : {&w, &v}) {  // updates as of an optimizer with moving averages
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }
   EXPECT_THAT(gpus.take_notes(), IsEmpty());
-  update_fake(w, g, DeviceRuleId::kSgd, 0.25);  // the next step
+  update_fake(w, g, DeviceRuleId::kSgd, 0.25);  // an update of the next step
   const std::string sgd = concat("gpu0 update ", static_cast<int>(DeviceRuleId::kSgd));
   const std::string average =
       concat("gpu0 update ", static_cast<int>(DeviceRuleId::kMovingAverage));
@@ -287,7 +291,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).synchronize();
 }
 
-TEST(GraphMemory, KeepsMemoryFreedDuringCapture) {
+TEST(GraphMemory, KeepsMemoryThatIsFreedDuringCapture) {
   FakeGpus gpus;
   Tensor before = Tensor::ones({1000}, DType::kFloat32, kFakeGpu);
   const void* const place_before = before.address();
@@ -311,7 +315,7 @@ TEST(GraphMemory, KeepsMemoryFreedDuringCapture) {
     EXPECT_NE(outside.address(), place_within);
     EXPECT_GT(memory.statistics().cached, 0u);
   }
-  expect_tensor(result.detached_rows(0, 1), {1}, {3});  // outlives the graph
+  expect_tensor(result.detached_rows(0, 1), {1}, {3});  // the result outlives the graph
   result = Tensor();
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 0u);
 }
@@ -328,10 +332,10 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
     EXPECT_ERROR((void)x.to_doubles(), kFailedPrecondition, "captured", "gpu:0");
   }
   expect_tensor(x, {2}, {5, 6});
-  EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // one more for the read
+  EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that is done at query number `queries`; 0: never.
+/// Event that is done at its query number `queries`, or never if `queries` is 0.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -344,7 +348,7 @@ class LateEvent final : public DeviceEvent {
   const int queries_;
 };
 
-/// Fails in check number `checks`, or never.
+/// Work whose check number `checks` fails, or no check if `checks` is 0.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}
@@ -372,7 +376,7 @@ TEST(PeerWatch, BlocksInDriverWithoutPendingWork) {
   EXPECT_EQ(work->num_checks, 0);
 }
 
-TEST(PeerWatch, FailureEndsOtherwiseEndlessWait) {
+TEST(PeerWatch, FailedWorkEndsWaitForEventThatNeverCompletes) {
   PeerWatch peers;
   const auto fine = std::make_shared<FailingWork>(0), failing = std::make_shared<FailingWork>(100);
   peers.add(fine);
@@ -392,7 +396,7 @@ TEST(PeerWatch, DropsDestroyedWork) {
   PeerWatch peers;
   auto work = std::make_shared<FailingWork>(0);
   peers.add(work);
-  const LateEvent event(2000);  // more than the queries without a pause
+  const LateEvent event(2000);  // more queries than are made without a pause
   peers.wait(event);
   EXPECT_EQ(event.num_queries, 2000);
   EXPECT_GT(work->num_checks, 1000);
@@ -400,7 +404,7 @@ TEST(PeerWatch, DropsDestroyedWork) {
   EXPECT_TRUE(peers.list().empty());
 }
 
-TEST(PeerWatch, FullRingChecksForFailures) {
+TEST(PeerWatch, WaitForSpaceInPinnedRingChecksForFailures) {
   FakeGpuBackend backend(1);
   PeerWatch peers;
   PinnedRing ring(backend, 4096, peers);
@@ -413,7 +417,7 @@ TEST(PeerWatch, FullRingChecksForFailures) {
   EXPECT_ERROR(ring.place(1024), kUnavailable, "the peer has ended");
 }
 
-/// Copy that is done when it is waited for, or when its owner completes it.
+/// Copy that is done after its owner completes it, or after a wait for it.
 class SlowCopy final : public DeviceEvent {
  public:
   bool is_done() const override { return done; }
@@ -443,7 +447,7 @@ TEST(PinnedRing, DoesNotReuseMemoryBeingCopied) {
     }
     under_way.push_back({begin, begin + bytes, std::make_shared<SlowCopy>()});
     ring.set_copied(under_way.back().event);
-    if (i % 7 == 0) under_way.front().event->done = true;  // some end early
+    if (i % 7 == 0) under_way.front().event->done = true;  // every seventh copy completes early
   }
 }
 
@@ -457,7 +461,7 @@ TEST(PinnedRing, ReportsMissingPinnedMemory) {
 
 constexpr std::int64_t kInventoryGib = std::int64_t{1} << 30;
 
-/// Machine from TensorFlow's published examples: two unequal GPUs.
+/// Machine with two different GPUs, as in TensorFlow's published examples.
 std::vector<PhysicalDevice> two_cards() {
   PhysicalDevice titan, gtx;
   titan.name = "GeForce GTX TITAN X";
@@ -475,7 +479,7 @@ std::vector<PhysicalDevice> two_cards() {
   return {titan, gtx};
 }
 
-/// GPUs that can only be listed. Obeys a mask as CUDA does.
+/// Backend whose GPUs can only be listed. Interprets a mask of visible devices as CUDA does.
 class ListedGpus final : public DeviceBackend {
  public:
   explicit ListedGpus(std::optional<std::string> mask = std::nullopt) : mask_(std::move(mask)) {
@@ -509,7 +513,7 @@ class ListedGpus final : public DeviceBackend {
   std::vector<PhysicalDevice> devices_;
 };
 
-/// Returns bus id and machine index of each logical device.
+/// Returns the bus id and the index in the machine of each logical device.
 std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::string>& mask) {
   std::vector<std::pair<std::string, int>> found;
   for (const LogicalGpu& gpu : ListedGpus(mask).split()) {
@@ -520,17 +524,17 @@ std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::st
   return found;
 }
 
-TEST(Devices, VisibleDevicesMaskAndRenumber) {
+TEST(Devices, VisibleDevicesHideAndRenumberGpus) {
   using Behind = std::vector<std::pair<std::string, int>>;
   const std::pair<std::string, int> titan{"GeForce GTX TITAN X", 0}, gtx{"GeForce GTX 970", 1};
   EXPECT_EQ(gpus_behind(std::nullopt), (Behind{titan, gtx}));
   EXPECT_EQ(gpus_behind("0"), (Behind{titan}));
-  EXPECT_EQ(gpus_behind("1"), (Behind{gtx}));  // gpu:0 is GPU 1 of the machine
+  EXPECT_EQ(gpus_behind("1"), (Behind{gtx}));  // gpu:0 is now GPU 1 of the machine
   EXPECT_EQ(gpus_behind("0,1"), (Behind{titan, gtx}));
   EXPECT_EQ(gpus_behind("1,0"), (Behind{gtx, titan}));
   EXPECT_EQ(gpus_behind(""), Behind{});
   EXPECT_EQ(gpus_behind("-1"), Behind{});
-  EXPECT_EQ(gpus_behind("1,7,0"), (Behind{gtx}));  // truncated at the first invalid entry
+  EXPECT_EQ(gpus_behind("1,7,0"), (Behind{gtx}));  // the mask ends at its first invalid entry
   EXPECT_EQ(gpus_behind("0,-1,1"), (Behind{titan}));
 }
 
@@ -602,7 +606,7 @@ TEST(Devices, VirtualGpusHaveSeparateMemoryLimits) {
     EXPECT_EQ(gpu.num_parts, 2);
     EXPECT_EQ(gpu.memory_limit, kInventoryGib);
   }
-  const auto shares = ListedGpus("1").split({4, 0});  // equal shares of the free memory
+  const auto shares = ListedGpus("1").split({4, 0});  // 0 divides the free memory equally
   ASSERT_EQ(shares.size(), 4U);
   EXPECT_EQ(shares[3].memory_limit, kInventoryGib);
   EXPECT_INVALID(ListedGpus().split({3, 2 * kInventoryGib}), "GPU 1 (GeForce GTX 970)", "4096 MiB");

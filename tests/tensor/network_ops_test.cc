@@ -1,6 +1,6 @@
-// Tests operations of neural networks: products, attention, softmax, cross-entropies,
-// normalizations, convolutions and pooling, against documented values and plain loops. For more
-// shapes and gradients, see the table of operations and the records of Keras (tests/parity).
+// Compares operations of neural networks (products, attention, softmax, cross-entropies,
+// normalizations, convolutions, pooling) with documented values and plain loops. The table of
+// operations and the Keras records (tests/parity) cover more shapes and gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/matmul.h"
 
@@ -56,13 +56,13 @@ TEST(MatMul, TransposesAndBroadcastsOperands) {
   }
 }
 
-TEST(MatMul, EmptyOperandsYieldZerosOrEmptyResult) {
+TEST(MatMul, EmptyOperandsGiveZerosOrEmptyResult) {
   for (DType dtype : kTypes) {
     const Tensor b = Tensor::ones({3, 2}, dtype);
     expect_tensor(matmul(Tensor::zeros({0, 3}, dtype), b), {0, 2}, {});
     expect_tensor(matmul(Tensor::zeros({2, 0}, dtype), Tensor::zeros({0, 3}, dtype)), {2, 3},
                   {0, 0, 0, 0, 0, 0});
-    // Computes the gradient of a kernel for a batch of 0 rows.
+    // This is the gradient of a kernel for a batch of 0 rows.
     MatMulOptions options;
     options.transpose_a = true;
     expect_tensor(matmul(Tensor::zeros({0, 2}, dtype), Tensor::zeros({0, 2}, dtype), options),
@@ -109,33 +109,7 @@ TEST(MatMul, ErrorsNameBothShapesAndTheLine) {
                  "flatten_rows", "[2, 3, 3]");
 }
 
-/// Returns dense() of x [..., in], its gradients, and the gradients of one of these.
-std::vector<Tensor> dense_and_gradients(const Tensor& x, const Tensor& kernel, const Tensor& bias) {
-  GradientTape outer, inner;
-  for (const Tensor& each : {x, kernel, bias}) outer.watch(each), inner.watch(each);
-  const Tensor y = dense(x, kernel, bias, FusedActivation::kTanh);
-  std::vector<Tensor> results = {y};
-  const std::vector<Tensor> sources = {x, kernel, bias};
-  for (const Gradient& each : inner.gradient(reduce_sum(square(y)), sources)) {
-    results.push_back(each.to_dense());
-  }
-  for (const Gradient& each : outer.gradient(reduce_sum(square(results[2])), sources)) {
-    results.push_back(each.to_dense());
-  }
-  return results;
-}
-
-TEST(Dense, LeadingDimensionsGiveTheBitsOfOneMatrix) {
-  const Tensor x = numbers({3, 4, 5}, 1), kernel = numbers({5, 7}, 2), bias = numbers({7}, 3);
-  const std::vector<Tensor> found = dense_and_gradients(x, kernel, bias);
-  const std::vector<Tensor> expected = dense_and_gradients(reshape(x, {12, 5}), kernel, bias);
-  ASSERT_EQ(found.size(), 7u);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_EQ(found[i].to_doubles(), expected[i].to_doubles()) << i;
-  }
-}
-
-/// Sizes of a call. The fast kernel has blocks of 64 queries and 128 keys.
+/// Sizes of an attention call. The fast kernel uses blocks of 64 queries and 128 keys.
 struct Sizes {
   std::int64_t batch, heads, shared, steps, value_steps, features, length;
   bool is_causal = false;
@@ -367,9 +341,9 @@ TEST(BatchNorm, ErrorsNameTheShapesAndTheLine) {
                  "[2, 4, 4, 3]", "[2, 3]");
 }
 
-TEST(LocalResponseNormalization, DividesByThePowerOfASumOfSquares) {
+TEST(LocalResponseNormalization, DividesByPowerOfSumOfSquares) {
   struct Case {
-    LrnAttributes attributes;  // radius, bias, alpha, beta
+    LrnAttributes attributes;  // radius, bias, alpha and beta
     std::vector<double> expected;
   };
   const Case cases[] = {
@@ -505,7 +479,7 @@ TEST(BiasGrad, SumsOverAllAxesExceptChannels) {
   EXPECT_INVALID(bias_grad(Tensor(1.0f)), "[]");
 }
 
-// Half a million additions of 0.1: a running float sum would be wrong in the third digit.
+// Sums 0.1 half a million times: a running float sum would be wrong in the third digit.
 TEST(BiasGrad, LongSumsAreAccurate) {
   const Tensor sum = bias_grad(Tensor::full({500000, 2}, 0.1));
   EXPECT_NEAR(sum.to_doubles()[0], 500000 * static_cast<double>(0.1f), 0.05);
@@ -514,8 +488,8 @@ TEST(BiasGrad, LongSumsAreAccurate) {
 TEST(Conv2dVariants, DepthwiseKeepsChannelsSeparate) {
   for (DType dtype : kTypes) {
     const Tensor x = tensor_of({1, 1, 2, 2}, {1, 10, 2, 20}, dtype);
-    // Two taps, to the left and here; channel 0 has (1, 2) and (3, 4), channel 1 has (5, 6) and (7,
-    // 8).
+    // The filter has two taps: the left pixel and the current one. Channel 0 has filters (1, 2) and
+    // (3, 4), channel 1 has (5, 6) and (7, 8).
     const Tensor filter = tensor_of({1, 2, 2, 2}, {1, 3, 5, 7, 2, 4, 6, 8}, dtype);
     expect_tensor(depthwise_conv2d(x, filter), {1, 1, 1, 4}, {5, 11, 170, 230}, 1e-6);
     const Tensor bias = tensor_of({4}, {1, 2, 3, -1000}, dtype);
@@ -602,14 +576,14 @@ TEST(Pooling, MatchesKerasDocumentation) {
   expect_tensor(max_pool2d(x, wide), {1, 2, 1, 1}, {3, 9});
   expect_tensor(average_pool2d(negate(x), wide), {1, 2, 1, 1}, {-2, -8});
   Pool2dOptions padded = wide;
-  padded.padding = kSame;  // Zeros from the padding would be the largest elements.
+  padded.padding = kSame;  // If padding contributed zeros, they would be the largest elements.
   expect_tensor(max_pool2d(negate(x), padded), {1, 2, 3, 1}, {-1, -1, -2, -7, -7, -8});
 }
 
 TEST(MaxPool, NanIsMaximumAndReceivesGradient) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (DType dtype : kTypes) {
-    // Channels: NaN first, NaN last, NaN twice, infinity with NaN, only minus infinity.
+    // The channels have NaN first, NaN last, two NaNs, infinity and NaN, and only minus infinity.
     const double inf = std::numeric_limits<double>::infinity();
     const Tensor x = tensor_of({1, 2, 2, 5}, {nan, 1, 2,   inf, -inf, 1, 2,   nan, nan, -inf,  //
                                               2,   3, nan, 1,   -inf, 3, nan, 5,   2,   -inf},

@@ -1,5 +1,5 @@
-// Tests the table of operations: the CPU's kernels agree with the reference kernels, and validation
-// of calls from other processes accepts the table's calls.
+// Tests the table of operations: kernels of the CPU agree with the reference kernels, and calls
+// that other processes send are validated.
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ Tensor values(const Shape& shape, std::uint64_t seed) {
   return random_values(shape, DType::kFloat32, -1, 1, seed);
 }
 
-/// Returns products with long sums, transposed in all combinations.
+/// Returns matrix products with long sums, with all combinations of transposed operands.
 std::vector<OpCall> long_products() {
   std::vector<OpCall> products;
   for (const bool ta : {false, true}) {
@@ -43,8 +43,7 @@ std::vector<OpCall> long_products() {
   return products;
 }
 
-/// Returns calls of all kinds that oneDNN computes: long products, and the table's calls on
-/// float32.
+/// Returns calls of all kinds that oneDNN computes: long products, and the table's float32 calls.
 const std::vector<OpCall>& calls() {
   static const std::vector<OpCall> all = [] {
     std::vector<OpCall> list = long_products();
@@ -71,7 +70,7 @@ TEST(OneDnn, LongSumsAgreeWithTheReferenceKernels) {
   }
 }
 
-/// Returns equal values at an address that is only a multiple of 4.
+/// Returns a copy whose address is only a multiple of 4.
 Tensor misaligned(const Tensor& x) {
   const std::int64_t size = x.num_elements();
   const Tensor padded = concat({Tensor::zeros({1}), x.detached_reshape({size})}, 0);
@@ -105,12 +104,13 @@ TEST(OneDnn, RepeatedRunsOnAnyThreadAreBitIdentical) {
   second->join();
 }
 
-// oneDNN's own threads change the order of additions: 16 x 20000 x 16 differs with two threads.
+// If oneDNN used OpenMP threads, the order of additions would change: the bits of a 16 x 20000 x 16
+// product would differ with two threads.
 TEST(OneDnn, BitsDoNotDependOnCallerOpenMpThreads) {
   const auto set_threads =
       reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   const auto max_threads = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
-  if (!set_threads || !max_threads) {  // without OpenMP, this must be a build without oneDNN
+  if (!set_threads || !max_threads) {  // a build without OpenMP must not contain oneDNN
     EXPECT_EQ(numerics_fingerprint().find("oneDNN"), std::string::npos) << numerics_fingerprint();
     return;
   }
@@ -128,7 +128,7 @@ TEST(OneDnn, BitsDoNotDependOnCallerOpenMpThreads) {
   set_threads(before);
 }
 
-// Uses more shapes than a thread caches primitives for.
+// There are more shapes than a thread can cache primitives for.
 TEST(OneDnn, EvictedPrimitivesAreRecreated) {
   const Tensor filter = values({3, 3, 2, 4}, 2);
   std::vector<Tensor> first;
@@ -149,10 +149,12 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
   EXPECT_GT(text.size(), 12u) << text;
 }
 
-// Names what this processor gets, not the cap: "all" would not determine bits.
+// The fingerprint names the instruction set of this processor instead of a limit such as "all",
+// which would not determine the bits.
 TEST(Numerics, FingerprintInstructionSetIsSupportedByProcessor) {
   const std::string text = numerics_fingerprint();
-  if (text.find("oneDNN") == std::string::npos) {  // own loops: equal bits everywhere
+  // tutti's own loops have the same bits on every processor
+  if (text.find("oneDNN") == std::string::npos) {
     EXPECT_TRUE(text.ends_with(", own loops") || text.ends_with(", reference")) << text;
     return;
   }
@@ -175,7 +177,7 @@ struct SeenBySignals {
 };
 SeenBySignals seen;
 
-/// Runs on an alternate stack, because this test examines the interrupted code's stack pointer.
+/// Runs on an alternate stack, because the test examines the stack pointer of the interrupted code.
 void look_at_stack_pointer(int, siginfo_t*, void* context) {
   const auto pointer = static_cast<std::uintptr_t>(
       static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
@@ -185,8 +187,8 @@ void look_at_stack_pointer(int, siginfo_t*, void* context) {
   }
 }
 
-/// oneDNN's sgemm keeps a heap pointer in the stack pointer register, where a handler's frame would
-/// overwrite it.
+/// oneDNN's sgemm keeps a heap pointer in the stack pointer register. A signal handler would write
+/// its frame over that memory.
 TEST(OneDnn, SignalHandlersSeeValidStackPointer) {
   pthread_attr_t attributes;
   void* begin = nullptr;
@@ -237,7 +239,8 @@ std::vector<std::vector<Tensor>> run_on_cpu(std::span<const OpCall> calls) {
   return results;
 }
 
-/// All other operations give the reference kernels' bits, because they add in the same order.
+/// Returns the tolerance in units in the last place; 0 for operations that add in the same order as
+/// the reference kernels.
 double cpu_ulps(const OpCase& c) {
   const auto is_between = [&](OpId first, OpId last) {
     return c.call.op >= first && c.call.op <= last;
@@ -257,8 +260,8 @@ TEST_P(CpuKernels, AgreeWithTheReference) { expect_agreement(kCpu, GetParam()); 
 
 INSTANTIATE_TEST_SUITE_P(Operations, CpuKernels, ValuesIn(op_families()), family_name);
 
-/// These families have only the reference kernels for float64, so the table would compare them with
-/// themselves.
+/// The float64 kernels of these families are the reference kernels, so the table would compare them
+/// with themselves.
 TEST(ReferenceKernels, AgreeInFloat32AndFloat64) {
   for (const char* family : {"products", "convolutions", "pooling", "normalization", "attention"}) {
     for (const OpCase& c : op_family(family).cases()) {
@@ -297,7 +300,7 @@ TEST_P(OpCallCheck, AcceptsValidCallsAndRejectsWrongOutputs) {
       OpCall call = c.call;
       call.outputs[i].dtype =
           call.outputs[i].dtype == DType::kUInt8 ? DType::kInt64 : DType::kUInt8;
-      if (call.op == OpId::kOneHot) continue;  // its result may have any type
+      if (call.op == OpId::kOneHot) continue;  // one_hot() may return any type
       EXPECT_THROW(internal::check_call(call), Error);
     }
     OpCall call = c.call;
@@ -310,7 +313,7 @@ TEST_P(OpCallCheck, AcceptsValidCallsAndRejectsWrongOutputs) {
   }
 }
 
-/// Each change of one input's shape is detected, unless the shape broadcasts.
+/// Checks that a change of any input's shape is detected, unless the new shape can be broadcast.
 TEST_P(OpCallCheck, RejectsInvalidInputs) {
   for (const OpCase& c : GetParam().cases()) {
     SCOPED_TRACE(c.name());

@@ -1,4 +1,4 @@
-// Inputs for tests of operations: reproducible values of any type and shape.
+// Inputs for tests of operations: reproducible random values of any type and shape.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,8 @@
 
 namespace tutti::testing {
 
-/// Returns `values` as a tensor of `dtype`: for integer types truncated towards zero, then wrapped.
+/// Returns `values` as a tensor of `dtype`. For integer types, values are truncated towards zero
+/// and then wrapped.
 inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values, DType dtype) {
   MutableTensor tensor(shape, dtype, {});
   visit_dtype(dtype, [&]<class T>() {
@@ -22,7 +23,8 @@ inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values, D
   return tensor.freeze();
 }
 
-/// Returns values in [low, high), integral for integer types. They depend on `seed`.
+/// Returns random values in [low, high) that depend on `seed`; they are whole numbers for integer
+/// types.
 inline Tensor random_values(const Shape& shape, DType dtype, double low, double high,
                             std::uint64_t seed = 1) {
   const RandomStream stream(RandomKey{seed, kUserPurpose});

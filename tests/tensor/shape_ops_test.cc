@@ -1,4 +1,5 @@
-// Tests operations that move, repeat, select and resize, against plain loops over coordinates.
+// Compares operations that move, repeat, select and resize elements with plain loops over
+// coordinates.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -13,7 +14,7 @@ namespace tutti::testing::shape_ops_test {
 
 using Index = std::vector<std::int64_t>;
 
-/// Returns 0, 1, 2, ...
+/// Returns a tensor of the elements 0, 1, 2, ...
 Tensor counting(const Shape& shape, DType dtype = DType::kFloat32) {
   std::vector<double> values(static_cast<std::size_t>(shape.num_elements()));
   std::iota(values.begin(), values.end(), 0.0);
@@ -66,7 +67,7 @@ TEST(Reshape, RejectsDifferentElementCount) {
   EXPECT_INVALID(reshape(Tensor::zeros({0, 2}), {0, -1}), "reshape at");
 }
 
-TEST(Reshape, FlattensExpandsAndSqueezes) {
+TEST(Reshape, CanFlattenExpandAndSqueeze) {
   EXPECT_EQ(flatten_rows(Tensor::zeros({4, 2, 3})).shape(), (Shape{4, 6}));
   EXPECT_EQ(flatten_rows(Tensor::zeros({0, 2, 3})).shape(), (Shape{0, 6}));
   EXPECT_EQ(flatten_rows(Tensor::zeros({4})).shape(), (Shape{4, 1}));
@@ -245,7 +246,7 @@ TEST(ScatterRows, AddsInPositionOrder) {
   const Tensor values = tensor_of({3, 2}, {1, 2, 10, 20, 100, 200}, DType::kFloat64);
   expect_tensor(scatter_rows(values, tensor_of({3}, {1, 1, 0}, DType::kInt64), {3, 2}), {3, 2},
                 {100, 200, 11, 22, 0, 0});
-  // In float32, (1 + 1e8) - 1e8 is 0, and 1 + (1e8 - 1e8) would be 1.
+  // In float32, (1 + 1e8) - 1e8 is 0, whereas 1 + (1e8 - 1e8) is 1.
   const Tensor order = tensor_of({3}, {1, 1e8, -1e8}, DType::kFloat32);
   expect_tensor(scatter_rows(order, Tensor::zeros({3}, DType::kInt32), {1}), {1}, {0});
   expect_tensor(scatter_rows(Tensor::zeros({0, 2}), Tensor::zeros({0}, DType::kInt64), {2, 2}),
@@ -256,7 +257,7 @@ TEST(ScatterRows, AddsInPositionOrder) {
                  "scatter_rows at shape_ops_test.cc", "[1, 3]", "[2, 2]");
 }
 
-// Values of Keras 3: UpSampling2D((1, 2), interpolation="bilinear") of [0, 4, 8].
+// Expected values from Keras 3: UpSampling2D((1, 2), interpolation="bilinear") of [0, 4, 8].
 TEST(Upsample2d, BilinearUsesHalfPixelCenters) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const UpsampleOptions wide{1, 2, Interpolation::kBilinear};
@@ -276,7 +277,7 @@ TEST(Upsample2d, ErrorsNameOperationShapesAndLine) {
                  "upsample2d_grad at shape_ops_test.cc:", "[1, 2, 2, 1]", "[1, 5, 4, 1]");
 }
 
-TEST(CumulativeSum, SupportsExclusiveAndReverseAsTensorFlow) {
+TEST(CumulativeSum, SupportsExclusiveAndReverseLikeTensorFlow) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64}) {
     const Tensor x = tensor_of({3}, {1, 2, 4}, dtype);
     expect_tensor(cumulative_sum(x), {3}, {1, 3, 7});

@@ -1,5 +1,5 @@
-// Tests tensors, types, shapes, short forms and random tensors: creation, access, views, identity,
-// broadcasting, gradients, distributions.
+// Tests tensors, types, shapes, operators and indexing, and random tensors: creation, access,
+// views, identity, broadcasting, distributions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 
@@ -48,7 +48,7 @@ TEST(Tensor, IdsAreUniqueAcrossThreads) {
     }));
   }
   for (const auto& thread : threads) thread->join();
-  std::set<std::uint64_t> all = {0};  // the id of an undefined tensor
+  std::set<std::uint64_t> all = {0};  // 0 is the id of an undefined tensor
   for (const auto& own : ids) all.insert(own.begin(), own.end());
   EXPECT_EQ(all.size(), kThreads * kEach + 1);
 }
@@ -240,7 +240,7 @@ TEST(DType, MatchesNumPyNamesAndSizes) {
   EXPECT_INVALID(parse_dtype("float8"), "float32, float64, int32", "'float8'");
 }
 
-TEST(DType, EnumValuesAreStable) {  // part of the plugin ABI
+TEST(DType, EnumValuesAreStable) {  // these values are part of the plugin ABI
   EXPECT_EQ(static_cast<int>(DType::kFloat32), 0);
   EXPECT_EQ(static_cast<int>(DType::kInt64), 3);
   EXPECT_EQ(static_cast<int>(DType::kBool), 5);
@@ -274,8 +274,8 @@ TEST(Shape, CountsElements) {
   EXPECT_EQ((Shape{INT64_MAX, 1}).num_elements(), INT64_MAX);
 }
 
-// Applies to shapes with a 0 as well: products of the other dimensions are used as strides and
-// rows.
+// Even a shape with a dimension of 0 is rejected, because products of its other dimensions are used
+// as strides and row sizes.
 TEST(Shape, RejectsElementCountOverflow) {
   constexpr std::int64_t kHuge = INT64_MAX;
   for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
@@ -380,7 +380,7 @@ TEST(TensorShorthand, OperatorsCompareAndAssignElementwise) {
   b -= a;
   b /= 2.0;
   expect_tensor(b, {3}, {1.5, 3.5, 6.5});
-  expect_tensor(a, {3}, {1, 2, 3});  // a copy keeps its value
+  expect_tensor(a, {3}, {1, 2, 3});  // a copy of the tensor keeps its value
 }
 
 TEST(IntegerArithmetic, DivisionFloorsAndRemainderHasDivisorSign) {
@@ -394,7 +394,7 @@ TEST(IntegerArithmetic, DivisionFloorsAndRemainderHasDivisorSign) {
                    Tensor::from<std::int64_t>({2}, {lowest, -(lowest + 1)}));
   expect_tensor(edge % -1, {2}, {0, 0});
   const Tensor large = Tensor::from<std::int64_t>({1}, {(std::int64_t{1} << 62) + 1});
-  EXPECT_EQ((large % 10).item_int(), 5);  // exceeds a double's precision
+  EXPECT_EQ((large % 10).item_int(), 5);  // the number exceeds the precision of a double
   expect_tensor(Tensor::from<std::uint8_t>({2}, {200, 7}) % 64, {2}, {8, 7});
 }
 
@@ -444,7 +444,7 @@ TEST(Creation, CreatesEyeZerosLikeAndOnesLike) {
   expect_same_bits(ones_like(x), Tensor::ones({2, 1}, DType::kInt32));
 }
 
-TEST(Creation, TrilAndTriuTakeDiagonalOffset) {
+TEST(Creation, TrilAndTriuAcceptDiagonalOffset) {
   const Tensor x = arange(1, 10).reshape({3, 3});
   expect_tensor(tril(x, 1), {3, 3}, {1, 2, 0, 4, 5, 6, 7, 8, 9});
   expect_tensor(tril(x, -1), {3, 3}, {0, 0, 0, 4, 0, 0, 7, 8, 0});
@@ -452,7 +452,7 @@ TEST(Creation, TrilAndTriuTakeDiagonalOffset) {
   EXPECT_INVALID(tril(Tensor::zeros({3})), "tril at tensor_test.cc", "[3]");
 }
 
-TEST(Sorting, NanSortsLastAndTiesAreStable) {
+TEST(Sorting, SortsNanLastAndKeepsOrderOfTies) {
   const double nan = std::nan("");
   const Tensor x = tensor_of({6}, {2, nan, -1, 2, 0, -1}, DType::kFloat32);
   expect_tensor(sort(x), {6}, {-1, -1, 0, 2, 2, nan});
@@ -471,7 +471,7 @@ TEST(Scattering, AddsDuplicatesAndNamesOutOfRangeIndices) {
   expect_tensor(scatter(Tensor::from<std::int64_t>({2, 0}, {}), Tensor{1.f, 2.f}, {}), {}, {3});
   EXPECT_INVALID(scatter(Tensor::from<std::int64_t>({1, 1}, {3}), Tensor{1.f}, {3}),
                  "scatter at tensor_test.cc", "axis 0", "got 3");
-  // The linear index is in range, though a coordinate is not.
+  // A coordinate is out of range, although the linear index is not.
   EXPECT_INVALID(scatter(Tensor::from<std::int64_t>({1, 2}, {0, 4}), Tensor{1.f}, {2, 3}), "axis 1",
                  "got 4");
   EXPECT_INVALID(scatter(at, Tensor{1.f, 2.f}, {3}), "values [2]");
@@ -547,7 +547,7 @@ TEST(RandomCategorical, DrawsFollowClassProbabilities) {
   for (const double drawn_class : drawn.to_doubles()) {
     shares[static_cast<std::size_t>(drawn_class)] += 1.0 / kCount;
   }
-  // Allows five standard deviations of a share.
+  // The tolerance is five standard deviations.
   for (std::size_t c = 0; c < 3; ++c) {
     const double deviation = std::sqrt(probabilities[c] * (1 - probabilities[c]) / kCount);
     EXPECT_NEAR(shares[c], probabilities[c], 5 * deviation);
@@ -584,13 +584,13 @@ TEST(RandomUniform, FillsTheIntervalEvenly) {
     EXPECT_LT(s.high, 4.0);
     EXPECT_NEAR(s.low, -2.0, 1e-3);
     EXPECT_NEAR(s.high, 4.0, 1e-3);
-    EXPECT_NEAR(s.mean, 1.0, 0.03);      // standard error 0.0055
+    EXPECT_NEAR(s.mean, 1.0, 0.03);      // the standard error is 0.0055
     EXPECT_NEAR(s.variance, 3.0, 0.05);  // 36 / 12
   }
 }
 
-// For the largest u, 1 + u rounds to 2; if the limits are neighbouring floats, half of the values
-// would.
+// For the largest u, 1 + u would round to 2. If the limits are adjacent floats, half of all values
+// would round to the upper one.
 TEST(RandomUniform, NeverReachesTheUpperLimit) {
   const float high = std::nextafter(1.0f, 2.0f);
   const Statistics s(random_uniform({1000}, kKey, 1.0, static_cast<double>(high)));
@@ -612,7 +612,7 @@ TEST(RandomUniform, SixteenBitValuesNeverRoundUpToLimit) {
   }
 }
 
-/// With 16-bit noise, the hopeless class would be drawn once in 512 times.
+/// With 16-bit noise, this improbable class would be drawn in one of 512 draws.
 TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);
@@ -623,8 +623,8 @@ TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
 TEST(RandomNormal, HasMeanAndDeviation) {
   for (DType dtype : kTypes) {
     const Statistics s(random_normal({kCount}, kKey, 3, 2, dtype));
-    EXPECT_NEAR(s.mean, 3.0, 0.04);      // standard error 0.0063
-    EXPECT_NEAR(s.variance, 4.0, 0.12);  // standard error 0.018
+    EXPECT_NEAR(s.mean, 3.0, 0.04);      // the standard error is 0.0063
+    EXPECT_NEAR(s.variance, 4.0, 0.12);  // the standard error is 0.018
     EXPECT_GT(s.high, 3.0 + 3.5 * 2);
   }
 }
@@ -669,7 +669,8 @@ TEST(RandomTensors, ElementsDependOnlyOnKeyAndIndex) {
   }
 }
 
-// `{}` is how C++ omits a middle argument: it must not always be the same key.
+// In C++, `{}` is a common way to omit a middle argument, so it must not always denote the same
+// key.
 TEST(RandomTensors, EmptyBracesDrawFreshKey) {
   using Make = std::function<Tensor()>;
   const Tensor ones = Tensor::ones({64});
@@ -694,7 +695,7 @@ TEST(RandomTensors, EmptyBracesDrawFreshKey) {
     EXPECT_EQ(without().to_doubles(), first);
     EXPECT_EQ(without().to_doubles(), second);
   }
-  // A key that equals the default is still an explicit key.
+  // A key that equals RandomKey{} in its values is still an explicit key.
   EXPECT_EQ(random_uniform({8}, RandomKey{}).to_doubles(),
             random_uniform({8}, {.seed = 0}).to_doubles());
 }
@@ -704,7 +705,7 @@ TEST(RandomTensors, RejectInvalidArguments) {
   EXPECT_INVALID(random_normal({3}, kKey, 0, 1, DType::kInt32), "random_normal", "int32");
 }
 
-// Therefore the gradient of dropout is dropout of dy.
+// For this reason, the gradient of dropout is dropout of dy with the same key.
 TEST(Dropout, MaskDependsOnlyOnKeyAndIndex) {
   for (DType dtype : kTypes) {
     const Tensor a = random_values({2500}, dtype, 1, 2, 1);
