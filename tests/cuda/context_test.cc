@@ -1,5 +1,5 @@
-// Tests the CUDA backend: opening it as a module; contexts on the simulated runtime, memory,
-// copies, order.
+// Tests the CUDA backend: opening it as a module, and contexts on the simulated runtime: memory,
+// copies, order of streams.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 
@@ -62,7 +62,8 @@ TEST_F(CudaContext, RecoversAfterOutOfMemory) {
   EXPECT_EQ(context->allocate(most), nullptr);
   void* const small = context->allocate(16);
   ASSERT_NE(small, nullptr);
-  context->fill({small, {4}, DType::kFloat32}, 1.0);  // no stale error remains
+  // the error of the failed call is not reported again
+  context->fill({small, {4}, DType::kFloat32}, 1.0);
   context->synchronize(StreamId::kCompute);
   context->release(small);
   context->release(data);
@@ -73,7 +74,8 @@ TEST_F(CudaContext, StreamsRunConcurrentlyUntilOrderedByEvent) {
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   const DeviceTensor one{data, {1}, DType::kFloat32};
   context->fill(one, 1.0);
-  context->clear(data, sizeof(float), StreamId::kCopy);  // unordered: runs when its turn comes
+  // not ordered with the compute stream, so it runs when the copy stream is awaited
+  context->clear(data, sizeof(float), StreamId::kCopy);
   EXPECT_EQ(read(*context, data, 1)[0], 1.0F);
   context->synchronize(StreamId::kCopy);
   EXPECT_EQ(read(*context, data, 1)[0], 0.0F);
@@ -116,7 +118,7 @@ TEST_F(CudaContext, AcceptsForeignStreamsAndMemory) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   {
     const auto kept = backend_.keep_selection();
-    context->synchronize(StreamId::kCompute);  // selects its own device
+    context->synchronize(StreamId::kCompute);  // selects its own device although another is current
   }
   int selected = -1;
   ASSERT_EQ(cudaGetDevice(&selected), cudaSuccess);
@@ -165,7 +167,7 @@ TEST_F(CudaContext, CapturedWorkRunsAtEachLaunch) {
   context->wait(StreamId::kCommunication, *filled);
   context->clear(data + 1, sizeof(float), StreamId::kCommunication);
   context->wait(StreamId::kCompute, *context->record(StreamId::kCommunication));
-  void* const meanwhile = context->allocate(64);  // allowed
+  void* const meanwhile = context->allocate(64);  // allocation during a capture is allowed
   const auto graph = context->end_capture();
   EXPECT_EQ(read(*context, data, 2), (std::vector<float>{1, 1}));
   for (int i = 0; i < 2; ++i) {
@@ -177,7 +179,7 @@ TEST_F(CudaContext, CapturedWorkRunsAtEachLaunch) {
   context->release(data);
 }
 
-TEST_F(CudaContext, UncapturableWorkFailsPrecondition) {
+TEST_F(CudaContext, WorkThatCannotBeCapturedIsRefused) {
   const auto context = backend_.open(0);
   context->begin_capture();
   EXPECT_ERROR(context->synchronize(StreamId::kCompute), kFailedPrecondition,
@@ -197,7 +199,7 @@ TEST_F(CudaContext, ErrorsNameGpuAndReportLostDevice) {
   EXPECT_ERROR(context->synchronize(StreamId::kCompute), kInternal, "GPU 1 (Simulated GPU)",
                "cudaErrorIllegalAddress", "restart");
   EXPECT_ERROR(context->allocate(16), kInternal, "GPU 1", "restart");
-  EXPECT_NE(backend_.open(0)->allocate(16), nullptr);  // the other one still works
+  EXPECT_NE(backend_.open(0)->allocate(16), nullptr);  // the other GPU still works
 }
 
 TEST_F(CudaContext, UnknownKernelErrorNamesOperationAndType) {
@@ -272,7 +274,7 @@ TEST(CudaModule, RejectsModuleFromDifferentBuild) {
   EXPECT_NE(std::strstr(reason.data(), backend_build_id()), nullptr);
   std::array<char, 8> small{};
   EXPECT_EQ(open("0.0.1-other", small.data(), small.size()), nullptr);
-  EXPECT_EQ(std::strlen(small.data()), 7U);  // truncated, but terminated
+  EXPECT_EQ(std::strlen(small.data()), 7U);  // truncated, but with a terminating zero
 }
 
 TEST(CudaModule, ExportsOnlyEntryPoints) {
@@ -302,7 +304,7 @@ TEST(CudaModule, OffModeSkipsSearch) {
   EXPECT_EQ(loaded.reason, "TUTTI_CUDA=off hides the GPUs; unset it");
 }
 
-/// Runs in a process of its own, because GPUs are looked up only once.
+/// Runs in a separate process, because GPUs are looked up only once per process.
 [[noreturn]] void use_simulated_gpus() {
   setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, 1);
   setenv("TUTTI_VIRTUAL_GPUS", "2:64", 1);

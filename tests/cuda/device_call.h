@@ -15,7 +15,7 @@
 
 namespace tutti::testing {
 
-/// Memory of the simulated GPU, freed at the end; also serves as the workspace of kernels.
+/// Memory of the simulated GPU, freed by the destructor. Also serves as the workspace of kernels.
 class DeviceArena final : public Workspace {
  public:
   DeviceArena() { cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "test"); }
@@ -27,7 +27,7 @@ class DeviceArena final : public Workspace {
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
-  /// Filled with a pattern other than zeros, which kernels must overwrite.
+  /// Returns memory that is filled with a non-zero pattern, which kernels must overwrite.
   void* allocate(std::size_t bytes) override {
     void* block = nullptr;
     cuda::check(cudaMalloc(&block, bytes + 64), "test");
@@ -35,7 +35,7 @@ class DeviceArena final : public Workspace {
     cuda::check(cudaMemsetAsync(block, 0x5a, bytes + 64, stream_), "test");
     return block;
   }
-  /// `misalignment`: offset from an aligned address, in elements.
+  /// Returns a tensor whose data begin `misalignment` elements after an aligned address.
   DeviceTensor allocate(const Shape& shape, DType dtype, std::size_t misalignment = 0) {
     const auto count = static_cast<std::size_t>(shape.num_elements());
     auto* const data = static_cast<std::byte*>(allocate((count + misalignment) * size_of(dtype)));
@@ -77,9 +77,9 @@ inline const cuda::KernelTable& device_kernels() {
 }
 
 struct DeviceRunOptions {
-  std::size_t misalignment = 0;              // in elements, for all tensors
-  cuda::MathLibraries* libraries = nullptr;  // nullptr: new ones
-  Workspace* workspace = nullptr;            // nullptr: the arena
+  std::size_t misalignment = 0;              // of all tensors, in elements
+  cuda::MathLibraries* libraries = nullptr;  // nullptr: creates new ones
+  Workspace* workspace = nullptr;            // nullptr: uses the arena
 };
 
 /// Returns the results of `call` on the simulated GPU.

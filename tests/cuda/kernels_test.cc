@@ -1,5 +1,4 @@
-// Tests kernels of GPUs: the table of operations, the bits of the canonical tree, updates of
-// variables.
+// Tests kernels of GPUs: the table of operations, the bits of canonical sums, updates of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <string>
@@ -19,8 +18,8 @@
 
 namespace tutti::testing::cuda_kernels_test {
 
-TEST(CudaElementwise, LimitedLaunchesComputeAllElements) {
-  const std::int64_t size = 65'535 * 256 + 1000;  // one element per thread where nothing is aligned
+TEST(CudaElementwise, LaunchesWithLimitedGridComputeAllElements) {
+  const std::int64_t size = 65'535 * 256 + 1000;  // unaligned, so each thread computes one element
   const Tensor x = Tensor::full({size}, 13, DType::kUInt8);
   const OpCall call = device_test_call(OpId::kSquare, {x}, {{x.shape(), DType::kUInt8}});
   expect_same_bits(run_on_device(call, {1})[0], Tensor::full({size}, 169, DType::kUInt8));
@@ -86,7 +85,7 @@ std::vector<std::vector<Tensor>> run_on_gpu(std::span<const OpCall> calls) {
   return results;
 }
 
-/// All tensors of a call start 1, 2 or 3 elements after an aligned address.
+/// Runs calls whose tensors all begin 1, 2 or 3 elements after an aligned address.
 std::vector<std::vector<Tensor>> run_off_alignment(std::span<const OpCall> calls) {
   std::vector<std::vector<Tensor>> results;
   for (const OpCall& call : calls) {
@@ -192,7 +191,7 @@ TEST(CudaCopyMany, PacksAndUnpacksAtAnyAlignment) {
   std::vector<Tensor> parts;
   std::vector<DeviceCopy> copies;
   std::size_t total = 0;
-  for (int i = 0; i < 300; ++i) {  // more than fit into one launch
+  for (int i = 0; i < 300; ++i) {  // more tensors than fit into one launch
     const std::int64_t size = i == 7 ? 100'001 : i * i % 97;
     parts.push_back(random_values({size}, DType::kUInt8, 0, 255, static_cast<std::uint64_t>(i)));
     total += static_cast<std::size_t>(size);
@@ -214,16 +213,16 @@ TEST(CudaCopyMany, PacksAndUnpacksAtAnyAlignment) {
   }
 }
 
-/// Returns tensors of every floating type and many sizes, with integers in between: more than fit
+/// Returns tensors of every floating type and many sizes, and integers in between. They do not fit
 /// into one launch.
 std::vector<Tensor> tensors_to_measure() {
   std::vector<Tensor> tensors;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    for (const std::int64_t size : {0, 1, 4096, 8195}) {  // a block is 4096
+    for (const std::int64_t size : {0, 1, 4096, 8195}) {  // a block of threads reads 4096 elements
       tensors.push_back(random_values({size}, dtype, -2, 2, tensors.size()));
     }
   }
-  for (std::int64_t i = 0; i < 100; ++i) {  // more than fit into one launch
+  for (std::int64_t i = 0; i < 100; ++i) {  // more tensors than fit into one launch
     tensors.push_back(random_values({i % 7, 3}, DType::kFloat32, -2, 2, tensors.size()));
   }
   return tensors;
@@ -276,7 +275,7 @@ TEST(CudaStatistics, SumOfSquaresHasDoublePrecision) {
   expect_same_bits(calculate(), actual);
 }
 
-/// Variable with its slots, on the host and on the device.
+/// Variable with its slots, both on the host and on the device.
 struct Trained {
   Trained(DeviceArena& arena, const UpdateRule& rule, std::int64_t size, DType dtype,
           std::size_t misalignment)
@@ -341,24 +340,25 @@ struct Trained {
     return args;
   }
 
-  std::vector<MutableTensor> host;  // the weights, then slots
+  std::vector<MutableTensor> host;  // the weights, then the slots
   std::vector<DeviceTensor> device;
   Tensor gradient;
   DeviceTensor device_gradient;
   std::size_t count;
 };
 
-/// Trains 60 variables on the device and on the host. `with_norms`: the rule's rate depends on the
-/// norms of the weights and of its direction.
+/// Trains 60 variables both on the device and on the host, and compares them. With `with_norms`,
+/// the rule's rate depends on the norms of the weights and of its direction.
 void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms = false) {
   SCOPED_TRACE(concat(rule.name(), " ", dtype));
   DeviceArena arena;
   std::vector<Trained> variables;
   std::vector<DeviceUpdateItem> items;
-  for (int i = 0; i < 60; ++i) {                           // more than fit into one launch
-    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a remainder, or less
+  // more variables than fit into one launch
+  for (int i = 0; i < 60; ++i) {
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // more than a block, or less
     Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
-    if (with_norms && i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
+    if (with_norms && i % 5 == 4) variable.clear(arena);  // tests weights with norm 0
     items.push_back(variable.item());
     if (!with_norms) continue;
     items.back().slots.back() =
@@ -378,7 +378,7 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      // The norms differ in their last bits, and so does the rate.
+      // With norms, the device's norms differ in the last bits, and so do the rates.
       expect_close(arena.download(variable.device[i]), variable.host[i].freeze(),
                    with_norms ? 4.0 : 0.0);
     }
@@ -413,7 +413,8 @@ TEST(CudaUpdate, RmspropAndFtrlMatchCpuBitwise) {
       RmspropHyperparameters hyper;
       hyper.momentum = momentum;
       hyper.centered = centered;
-      hyper.epsilon = 1.5;  // centered: rounding can make the variance negative here
+      // prevents a negative variance, which rounding can cause with `centered`
+      hyper.epsilon = 1.5;
       expect_same_training_of_both_types(RmspropRule(hyper));
     }
   }

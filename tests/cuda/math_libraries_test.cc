@@ -1,4 +1,4 @@
-// Tests the handles of cuBLAS and cuDNN: settings, errors, strictness, products, convolution
+// Tests the handles of cuBLAS and cuDNN: settings, errors, checks, matrix products, convolution
 // engines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"
@@ -19,7 +19,7 @@ using cuda_simulation::math_counts;
 using cuda_simulation::set_math_behavior;
 using test_scopes::EnvironmentScope;
 
-/// Device memory that is freed at the end.
+/// Device memory that the destructor frees.
 class DeviceBytes {
  public:
   explicit DeviceBytes(std::size_t bytes) {
@@ -34,7 +34,7 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
-/// Workspace of at most `limit` bytes per request.
+/// Workspace that gives at most `limit` bytes per request.
 class TestWorkspace : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
@@ -52,7 +52,7 @@ class TestWorkspace : public Workspace {
   std::vector<std::unique_ptr<DeviceBytes>> pieces_;
 };
 
-/// Libraries and workspace of one device; counts the workspace's calls.
+/// Libraries and workspace of one device, with counts of the workspace's calls.
 class MathRig {
  public:
   MathRig() {
@@ -134,11 +134,11 @@ TEST(CudaMathLibraries, SimulatedCudnnRejectsInvalidDescriptors) {
   cuda::ConvolutionProblem problem;
   problem.x = {1, 4, 4, 2};
   problem.filter = {3, 3, 3, 2};
-  problem.y = {1, 4, 4, 3};  // without padding it would be 2 x 2
+  problem.y = {1, 4, 4, 3};  // wrong: without padding, y is 2 x 2
   EXPECT_THROW(cuda::ConvolutionGraph(problem, rig.libraries.dnn(nullptr)), Error);
 }
 
-/// Memory allocated in advance, because nothing may be allocated during a capture.
+/// Workspace that was allocated in advance, because nothing can be allocated during a capture.
 class PreparedWorkspace : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
@@ -153,7 +153,7 @@ class PreparedWorkspace : public Workspace {
   std::size_t used_ = 0;
 };
 
-// Handles and plans are created during the capture; no engine is measured there.
+// The capture creates handles and plans, but does not measure engines.
 TEST(CudaMathLibraries, CapturedCallsRunAtEachLaunch) {
   MathRig rig;
   const DeviceArena arena;
@@ -183,8 +183,8 @@ TEST(CudaMathLibraries, CapturedCallsRunAtEachLaunch) {
     ASSERT_EQ(cudaGraphLaunch(executable, arena.stream()), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(arena.stream()), cudaSuccess);
     ASSERT_EQ(cudaMemcpy(result.data(), y.get(), 32 * 4, cudaMemcpyDeviceToHost), cudaSuccess);
-    EXPECT_EQ(result[0], 8.0f);   // a corner: 2 x 2 pixels of 2 channels
-    EXPECT_EQ(result[9], 18.0f);  // inside: 3 x 3
+    EXPECT_EQ(result[0], 8.0f);   // at a corner: 2 x 2 pixels of 2 channels
+    EXPECT_EQ(result[9], 18.0f);  // in the interior: 3 x 3 pixels
   }
   (void)cudaGraphExecDestroy(executable);
   (void)cudaGraphDestroy(graph);
@@ -236,7 +236,7 @@ TEST(CudaMatMul, BatchTimesSharedMatrixIsOneProduct) {
   EXPECT_EQ(rig.libraries.matrix_plans().size(), 1u);
 }
 
-// 1 + 2^-12 has more fraction bits than TF32.
+// TF32 has too few fraction bits for 1 + 2^-12.
 TEST(CudaMatMul, RoundsFloat32ToTf32OnlyWhenAllowed) {
   const float value = 1.0f + 0x1p-12f;
   const OpCall call{OpId::kMatMul,
@@ -272,7 +272,7 @@ Tensor some(const Shape& shape, DType dtype, std::uint64_t seed) {
   return random_values(shape, dtype, -1.0, 1.0, seed);
 }
 
-/// Convolution with a square window of `window` pixels that keeps the image size.
+/// Convolution with a square window of `window` pixels; its result has the size of the image.
 struct Convolution {
   Conv2dAttributes attributes() const {
     const std::int64_t pads = window / 2;
@@ -371,14 +371,14 @@ TEST(CudaConvolution, ChoosesEngineThatFitsInMemory) {
   rig.workspace.limit = 2 << 10;
   rig.expect_like_reference(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
-  rig.workspace.limit = 64 << 20;  // the choice is kept
+  rig.workspace.limit = 64 << 20;  // with more memory, the engine is not chosen again
   (void)rig.run(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
 }
 
 TEST(CudaConvolution, ErrorReportsMissingMemory) {
   MathRig rig;
-  rig.workspace.limit = 8;  // too small even for the filter
+  rig.workspace.limit = 8;  // too small even for a copy of the filter
   EXPECT_ERROR((void)rig.run(Convolution{}.forward()), kResourceExhausted, "gpu:0");
 }
 
@@ -400,8 +400,8 @@ TEST(CudaConvolution, BenchmarksEnginesOnRequest) {
   for (int i = 0; i < 2; ++i) {
     rig.expect_like_reference(Convolution{}.forward());
   }
-  // Two engines are allowed: on first use, each runs once and then three times; then the chosen one
-  // runs twice.
+  // Options allow two engines. On first use, each runs once and then three times. After that, the
+  // chosen one runs twice.
   EXPECT_EQ(math_counts().plans, 2);
   EXPECT_EQ(math_counts().convolutions, 2 * 4 + 2);
 }
@@ -414,7 +414,7 @@ TEST(CudaConvolution, BenchmarksOnlyEnginesThatFitInMemory) {
   rig.workspace.limit = 64 << 10;
   rig.expect_like_reference(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, cuda_simulation::kSmallWorkspaceEngine);
-  EXPECT_EQ(math_counts().convolutions, 1);  // a single engine needs no comparison
+  EXPECT_EQ(math_counts().convolutions, 1);  // a single engine is not compared
 }
 
 }  // namespace tutti::testing::math_libraries_test

@@ -12,7 +12,7 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// Gives each test a machine of its own; streams a and b are on GPU 0.
+/// Fixture that gives each test a new machine; streams a_ and b_ are on GPU 0.
 class Simulation : public ::testing::Test {
  protected:
   Simulation() {
@@ -58,7 +58,7 @@ TEST_F(Simulation, WaitForUnrecordedEventHasNoEffect) {
 TEST_F(Simulation, DefaultStreamSynchronizesWithBlockingStreams) {
   cudaStream_t blocking = nullptr;
   ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
-  put(a_, 'x');  // non-blocking: not ordered with it
+  put(a_, 'x');  // a_ is non-blocking, so it is not ordered with the default stream
   put(blocking, '1');
   put(nullptr, '2');
   put(blocking, '3');
@@ -149,7 +149,7 @@ TEST_F(Simulation, MissingGraphEdgeIsObservable) {
   cudaEventRecord(event_, a_);
   cudaStreamWaitEvent(b_, event_, 0);
   put(a_, '1');
-  put(b_, '2');  // does not wait for 1
+  put(b_, '2');  // does not wait for '1'
   cudaEventRecord(event_, b_);
   cudaStreamWaitEvent(a_, event_, 0);
   cudaGraph_t graph = nullptr;
@@ -216,7 +216,7 @@ void meet_without_one_thread(int) {
   if (threadIdx.x == 0) __syncwarp();
 }
 
-/// Streams of a new machine.
+/// Fixture with streams of a new machine.
 class KernelEmulation : public ::testing::Test {
  protected:
   KernelEmulation() {

@@ -1,8 +1,9 @@
-// The real cuDNN, without a GPU: it takes our descriptors and has engines for all our convolutions.
+// Tests the real cuDNN without a GPU: it accepts tutti's descriptors, and has engines for all of
+// tutti's convolutions.
 // SPDX-License-Identifier: Apache-2.0
 //
-// From 9.11 on cuDNN can choose and prepare engines for a GPU that is only described; with an older
-// one these tests stop after the descriptors.
+// Since version 9.11, cuDNN can choose and prepare engines for a GPU of which it has only a
+// description. With an older version, these tests check only the descriptors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace tutti::cuda::cudnn_plans_test {
 
 constexpr std::size_t kFirstWithDescribedGpus = 91'100;
 
-/// A GPU in the words of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION.
+/// Returns the description of a GPU, in the format of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION.
 std::string described_gpu(int version, int multiprocessors, int shared_bytes, const char* name) {
   return concat(
       R"({"cudnnVersion":)", cudnnGetVersion(), R"(,"schemaVersion":1,"cudaDeviceId":0,)",
@@ -126,7 +127,7 @@ bool has(const ConvolutionPlan& plan, cudnnBackendNumericalNote_t note) {
   return std::ranges::find(notes, note) != notes.end();
 }
 
-/// Calls body(problem, graph, device) for all problems and described GPUs.
+/// Calls body(problem, graph, device) for each pair of a problem and a described GPU.
 template <class Body>
 void for_each_problem(const Body& body) {
   if (cudnnGetVersion() < kFirstWithDescribedGpus) {

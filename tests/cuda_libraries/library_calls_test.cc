@@ -1,4 +1,5 @@
-// The real cuBLAS and cuDNN: our descriptors are taken; without a driver the handles say why not.
+// Tests the real cuBLAS and cuDNN without a driver: they accept tutti's descriptors, and their
+// errors name the reason.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ class NoWorkspace : public Workspace {
   void* allocate(std::size_t) override { fail(ErrorCode::kResourceExhausted, "none"); }
 };
 
-/// A call without tensors.
+/// Call of a kernel without tensors.
 struct EmptyCall {
   MathLibraries libraries{MathOptions{}};
   NoWorkspace workspace;
@@ -25,8 +26,8 @@ struct EmptyCall {
   KernelCall call{{}, {}, attributes, nullptr, nullptr, libraries, workspace};
 };
 
-// Before the first call of CUDA: the same happens on a machine with a GPU, where the kernels
-// themselves are tested.
+// This is set before the first call of CUDA, so that the test does the same on a machine with a
+// GPU. Other tests run the kernels there.
 const bool kGpusAreHidden = ::setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
 TEST(RealCublas, GpusAreHidden) {
@@ -35,8 +36,8 @@ TEST(RealCublas, GpusAreHidden) {
   EXPECT_TRUE(cudaGetDeviceCount(&count) != cudaSuccess || count == 0) << count;
 }
 
-// Operation, layouts and preference come first: an attribute that cuBLASLt does not know would be
-// what the error names.
+// The descriptors are made before the handle, so an attribute that cuBLASLt does not know would be
+// named in the error.
 TEST(RealCublas, AcceptsMatrixProductDescriptors) {
   for (const DType dtype : kFloatingTypes) {
     for (int flags = 0; flags < 32; ++flags) {

@@ -1,4 +1,4 @@
-// Tests captured steps, which replay as graphs, and variables on GPUs.
+// Tests captured steps, which are replayed as CUDA graphs, and variables on GPUs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/captured_step.h"
 
@@ -34,7 +34,7 @@ PerReplica<Batch> batches_for(Strategy& strategy, int step, std::int64_t rows = 
   return PerReplica<Batch>(std::move(batches));
 }
 
-/// A small network, and one step of training it.
+/// Small network, and a function that trains it for one step.
 struct Trainer {
   explicit Trainer(Strategy& owner) : strategy(owner), scope(reset_seed(owner)) {}
 
@@ -69,7 +69,7 @@ struct Trainer {
   std::atomic<int> num_runs{0};
 };
 
-/// Losses and final weights of `num_steps` steps, by the function itself or by replays.
+/// Losses and final weights after some steps, made by calls of the function or by replays.
 struct Outcome {
   std::vector<double> losses;
   std::string weights, state;
@@ -96,12 +96,13 @@ Outcome train(const char* devices, const char* ops, bool by_replays, int num_ste
 
 void expect_replays_equal_the_function(const char* devices, const char* ops, int num_replicas) {
   const Outcome expected = train(devices, ops, false, 6), got = train(devices, ops, true, 6);
-  EXPECT_EQ(got.losses, expected.losses);  // schedule, dropout masks and moving statistics included
+  // these depend on the schedule, dropout masks and moving statistics
+  EXPECT_EQ(got.losses, expected.losses);
   EXPECT_EQ(got.weights, expected.weights);
   EXPECT_EQ(got.state, expected.state);
   EXPECT_EQ(got.iterations, 6);
   EXPECT_EQ(expected.num_runs, 6 * num_replicas);
-  EXPECT_EQ(got.num_runs, 2 * num_replicas);  // one warm-up and one capture
+  EXPECT_EQ(got.num_runs, 2 * num_replicas);  // one run to warm up and one to capture
 }
 
 TEST(CapturedStep, OneReplicaReplayMatchesFunctionBitwise) {
@@ -150,11 +151,12 @@ TEST(CapturedStep, VariablesAreReadableAndAssignableBetweenReplays) {
   EXPECT_THAT(snapshot.to_doubles(), ElementsAre(4, 5));
   x.assign(Tensor::from<float>({2}, {100, 200}));
   EXPECT_THAT(run(), ElementsAre(1010, 2010));
-  EXPECT_THAT(result.to_doubles(), ElementsAre(50, 60));  // replays do not overwrite it
+  // later replays do not overwrite this result
+  EXPECT_THAT(result.to_doubles(), ElementsAre(50, 60));
   EXPECT_THAT(x.value().to_doubles(), ElementsAre(101, 201));
 }
 
-TEST(CapturedStep, PlainArgumentsArePartOfTheSignature) {
+TEST(CapturedStep, ArgumentsOtherThanTensorsArePartOfSignature) {
   OneDeviceStrategy strategy(kGpu);
   const auto step = captured([](const Tensor& x, float factor) {
     return std::pair<Tensor, Tensor>(x * factor, x + factor);
@@ -172,7 +174,7 @@ TEST(CapturedStep, PlainArgumentsArePartOfTheSignature) {
 
 TEST(CapturedStep, LargeBatchesAreUploadedDuringReplays) {
   OneDeviceStrategy strategy(kGpu);
-  constexpr std::int64_t kCount = 100'000;  // more than is copied in the compute stream
+  constexpr std::int64_t kCount = 100'000;  // more than the compute stream copies itself
   const auto step = captured([](const Tensor& x) { return reduce_sum(x * 2.0f); });
   for (int i = 0; i < 8; ++i) {
     const Tensor batch = Tensor::full({kCount}, i, DType::kFloat32).to(kGpu);
@@ -203,7 +205,7 @@ TEST(CapturedStep, CpuStepRunsFunctionEachTime) {
   EXPECT_EQ(step.num_captured(), 0);
 }
 
-/// Calls `fn` until it is captured; returns the message of the error that ends the capture.
+/// Calls `fn` until it is captured. Returns the message of the error with which the capture ends.
 template <class Fn>
 std::string refusal(const char* devices, const Fn& fn) {
   MirroredStrategy strategy({.devices = devices});
@@ -222,7 +224,7 @@ std::string refusal(const char* devices, const Fn& fn) {
   } catch (const Error& error) {
     message = error.what();
   }
-  // The streams remain usable.
+  // After the error, the streams are still usable.
   const auto sums = strategy.run([](const Tensor& x) { return x + x; }, inputs(3));
   for (const Tensor& sum : sums) EXPECT_THAT(sum.to_doubles(), ElementsAre(6, 6));
   return message;
@@ -270,8 +272,8 @@ TEST(CapturedStep, VariablesOnTheHostAreRefused) {
               HasSubstr("a variable on cpu:0 is used"));
 }
 
-/// Returns the weights after 5 steps of an optimizer that uses norms, and of a table whose rows are
-/// written.
+/// Trains 5 steps with an optimizer that uses norms, and writes rows of a table. Returns a hash of
+/// the weights and the table.
 std::string trained_by_norms(const OptimizerSpec& spec, bool by_replays) {
   OneDeviceStrategy strategy(kGpu);
   const auto scope = Trainer::reset_seed(strategy);
@@ -310,7 +312,7 @@ TEST(CapturedStep, OptionsBelowOneAreRefused) {
   EXPECT_THROW(captured(fn, {.max_signatures = 0}), Error);
 }
 
-/// Returns a variable with one component on `device`.
+/// Returns a variable with one component, on `device`.
 Variable variable_on(Device device, const Tensor& value, const std::string& name = "w") {
   return Variable(make_local_storage(value, device, {.name = name}));
 }
@@ -354,19 +356,20 @@ const std::pair<const char*, Scatter> kScatters[] = {
 
 TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
   for (const DType dtype : kAllDTypes) {
-    // One type uses several blocks of threads and tiles of indices; others do not, because emulated
-    // threads are slow.
+    // float32 is tested with several blocks of threads and tiles of indices. Other types are small,
+    // because emulated threads are slow.
     const bool is_large = dtype == DType::kFloat32;
     const std::int32_t count = is_large ? 600 : 70;
     for (const std::int64_t width : {1, is_large ? 300 : 33}) {
       const Tensor start = cast(numbers({9, width}, 1, 1.0, 9.0), dtype);
       const Tensor values = cast(numbers({count, width}, 2, 1.0, 9.0), dtype);
       std::vector<std::int32_t> rows;
-      for (std::int32_t i = 0; i < count; ++i) rows.push_back(i * i % 8);  // row 8: never
+      for (std::int32_t i = 0; i < count; ++i) rows.push_back(i * i % 8);  // row 8 is never used
       const Tensor indices = Tensor::from<std::int32_t>({count}, rows);
       for (const auto& [name, scatter] : kScatters) {
         if (dtype == DType::kBool && scatter != &Variable::scatter_update) continue;
-        if (dtype == DType::kInt32 && scatter == &Variable::scatter_mul) continue;  // overflows
+        // products of int32 would overflow
+        if (dtype == DType::kInt32 && scatter == &Variable::scatter_mul) continue;
         if (dtype == DType::kInt64 && scatter == &Variable::scatter_mul) continue;
         SCOPED_TRACE(concat(name, " ", dtype, " ", width));
         Variable host = variable_on(Device{}, start), gpu = variable_on(kGpu, start);
@@ -386,7 +389,7 @@ TEST(GpuVariables, ScatterChecksIndicesOnTheHost) {
   };
   EXPECT_INVALID(divide(Device{}), "by zero");
   expect_tensor(n.value(), {3}, {6, 6, 6});
-  divide(kGpu);  // unchecked: division by 0 has no effect
+  divide(kGpu);  // a GPU does not check divisors: division by 0 has no effect
   expect_tensor(n.value(), {3}, {6, 3, 6});
   EXPECT_INVALID(
       n.scatter_add({Tensor::full({1}, 1.0, DType::kInt64, kGpu), Tensor::ones({1}).to(kGpu), {3}}),
@@ -401,7 +404,7 @@ TEST(GpuVariables, ScatterRejectsOrSkipsOutOfRangeRows) {
   EXPECT_INVALID(
       w.scatter_add({slices.values, Tensor::from<std::int64_t>({3}, {4, 5, 0}), Shape{5, 2}}),
       "'w'", "out of range");
-  // Out-of-range rows that only the kernel can detect are skipped.
+  // The kernel skips out-of-range rows that the host cannot detect.
   const Tensor rows = Tensor::from<std::int64_t>({3}, {-1, 5, 0}, kGpu);
   w.scatter_update({slices.values, rows, Shape{5, 2}});
   expect_tensor(w.value().detached_rows(0, 1), {1, 2},
@@ -425,7 +428,7 @@ TEST(GpuVariables, CheckpointsRestoreAcrossDevices) {
   EXPECT_EQ(gpu[0].value().device(), kGpu);
 }
 
-/// Returns the weights after `num_steps` steps over given gradients.
+/// Returns the weights after `num_steps` steps with given gradients.
 std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int num_steps,
                                 int num_updates) {
   OneDeviceStrategy strategy(device);

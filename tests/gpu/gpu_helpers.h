@@ -1,5 +1,4 @@
-// Helpers for tests on GPUs. The program needs two GPUs; simulated ones suffice
-// (TUTTI_CUDA_MODULE).
+// Helpers for tests on GPUs. These tests need two GPUs, which may be simulated (TUTTI_CUDA_MODULE).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +21,8 @@ inline std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors)
   return moved;
 }
 
-/// Expects elements within `tolerance` of the largest element (at least 0.1).
+/// Expects elements that differ by at most `tolerance` times the largest element, or times 0.1 if
+/// that is larger.
 inline void expect_near(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   ASSERT_EQ(actual.dtype(), expected.dtype());
@@ -32,7 +32,7 @@ inline void expect_near(const Tensor& actual, const Tensor& expected, double tol
   expect_near(got, want, tolerance * scale);
 }
 
-/// Returns numbers between `low` and `high` on the CPU.
+/// Returns a CPU tensor of random numbers between `low` and `high`.
 inline Tensor numbers(const Shape& shape, std::uint64_t seed, double low = -1.0, double high = 1.0,
                       DType dtype = DType::kFloat32) {
   return random_uniform(shape, {.seed = seed}, low, high, dtype);

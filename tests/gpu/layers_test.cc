@@ -1,5 +1,4 @@
-// Tests operations, layers and attention on a GPU: results and gradients, compared with the CPU's;
-// and memory.
+// Compares operations, layers and attention on a GPU with the CPU: results, gradients, and memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -20,14 +19,13 @@ namespace tutti::testing::layers_test {
 
 using MakeLayer = std::function<std::shared_ptr<Layer>()>;
 
-/// Makes a new layer in each call, because copies would share its weights.
+/// Returns a function that makes a new layer at each call, because copies would share weights.
 template <class L, class... Arguments>
 MakeLayer made(const Arguments&... arguments) {
   return [=] { return std::make_shared<L>(arguments...); };
 }
 
-/// Returns the layer's results, and the gradients of their weighted sum with weights from a fixed
-/// seed.
+/// Returns the layer's results, and the gradients of a sum of the results with random weights.
 std::vector<Tensor> result_and_gradients(const MakeLayer& make, const std::vector<Tensor>& inputs,
                                          Device device, CallContext context) {
   set_random_seed(5);
@@ -95,7 +93,8 @@ TEST(GpuLayers, EveryLayerAgreesWithCpu) {
 
 TEST(GpuLayers, MaskedLayersAgreeWithCpu) {
   Tensor x = numbers({2, 5, 3}, 1);
-  // The second sequence begins with a gap, whose query is masked, and has another gap inside.
+  // The second sequence begins with masked steps, so its first query is masked, and has a masked
+  // step inside.
   const Tensor counts = Tensor::from<float>({2, 5, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 1, 1});
   x = x * counts;
   const auto make = [] {
@@ -151,13 +150,13 @@ TEST(GpuOperations, RandomTensorsMatchCpu) {
                    random_uniform({50}, key, 0.0, 1.0, DType::kFloat32));
 }
 
-/// Arguments of one call.
+/// Arguments of one call of attention().
 struct AttentionCase {
   std::int64_t heads, shared, steps, value_steps, features, length;
   AttentionOptions options;
 };
 
-/// Returns the result and the gradients of query, key and value.
+/// Returns the result and the gradients with respect to query, key and value.
 std::vector<Tensor> attention_and_gradients(const AttentionCase& c) {
   const std::vector<Tensor> inputs =
       on(kGpu, {numbers({2, c.heads, c.steps, c.features}, 1, -2.0, 2.0),
@@ -180,7 +179,8 @@ TEST(GpuAttention, RepeatedRunsAreBitIdentical) {
   }
 }
 
-/// Returns the peak bytes of the GPU for attention over so many steps, forward and backward.
+/// Returns the peak memory of the GPU, in bytes, of attention over `steps` steps, forward and
+/// backward.
 std::size_t peak_of_attention(std::int64_t steps) {
   const Tensor x = numbers({1, 1, steps, 8}, 1).to(kGpu);
   reset_peak_memory(kGpu);
@@ -191,14 +191,15 @@ std::size_t peak_of_attention(std::int64_t steps) {
   const Tensor y = attention(x, x, x, {.is_causal = true});
   const Tensor gradient = tape.gradient(y, x).dense();
   const std::size_t peak = device_memory(kGpu).peak;
-  EXPECT_EQ(gradient.to(Device{}).shape(), x.shape());  // the work is done
+  EXPECT_EQ(gradient.to(Device{}).shape(), x.shape());  // waits until the work is done
   EXPECT_TRUE(seen.ops.contains(OpId::kAttention) && seen.ops.contains(OpId::kAttentionGrad));
   EXPECT_FALSE(seen.ops.contains(OpId::kSoftmax));
   return peak - before;
 }
 
 TEST(GpuAttention, MemoryGrowsLinearlyWithSequenceLength) {
-  const std::size_t of_result = 256 * 8 * sizeof(float);  // scores would take 32 times as much
+  // storing scores would take 32 times as much
+  const std::size_t of_result = 256 * 8 * sizeof(float);
   const std::size_t peak = peak_of_attention(256);
   EXPECT_LE(peak, 12 * of_result);
   EXPECT_LE(peak_of_attention(1024), 4.1 * static_cast<double>(peak));
@@ -206,7 +207,7 @@ TEST(GpuAttention, MemoryGrowsLinearlyWithSequenceLength) {
 
 constexpr std::int64_t kRowsOfGpt = 4;
 
-/// Learns to count by threes modulo 16; holds its losses and its continuation.
+/// Losses and generated tokens of a transformer that learns to count by threes modulo 16.
 struct CountingGpt {
   std::vector<double> losses;
   std::vector<double> written;

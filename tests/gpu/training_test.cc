@@ -1,5 +1,5 @@
-// Tests training on GPUs by fit, by a custom loop and on a mesh, compared with CPUs.
-// The GPUs are two simulated ones, unless the environment names a module.
+// Compares training on GPUs by fit(), by a custom loop and on a mesh with training on CPUs.
+// The two GPUs are simulated unless the environment names a module.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
@@ -17,7 +17,7 @@ namespace tutti::testing::training_test {
 
 constexpr std::int64_t kRows = 48;
 
-/// Returns classes 0, 1, 2 of shape [48] that depend on the features [48, 6, 6, 2].
+/// Returns labels [48] with classes 0, 1, 2 that depend on the features [48, 6, 6, 2].
 Tensor labels_of(const Tensor& features) {
   std::vector<std::int64_t> labels;
   for (std::int64_t row = 0; row < features.shape()[0]; ++row) {
@@ -89,8 +89,8 @@ TEST(GpuTraining, FitWithClippingAndAveragesAgreesWithTheCpu) {
   compare_training(options);
 }
 
-/// Returns the losses of three steps on a mesh of two devices: a pair of layers cut by columns and
-/// rows, below a product whose second factor travels around a ring.
+/// Returns the losses of three steps on a mesh of two devices. One layer is sharded by columns and
+/// the next by rows; a ring exchanges the second factor of a product above them.
 std::vector<double> losses_on_mesh(const std::string& devices) {
   set_random_seed(5);
   MeshOptions options;
@@ -131,7 +131,7 @@ std::vector<double> losses_on_mesh(const std::string& devices) {
   return losses;
 }
 
-/// Returns the losses of two epochs of a transformer on the devices of `options`.
+/// Trains a transformer for two epochs on the devices of `options`; returns the losses.
 std::vector<double> losses_on(MeshOptions options, const std::string& devices) {
   set_random_seed(17);
   options.local.devices = devices;
@@ -176,7 +176,7 @@ class SimulatedGpus final : public ::testing::Environment {
   void SetUp() override {
     ::setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ::setenv("TUTTI_SIMULATED_GPUS", "2", /*overwrite=*/0);
-    // The module also contains the simulated NCCL; the real library detects no GPU here.
+    // The module also contains the simulated NCCL. The real library would find no GPU here.
     ::setenv("TUTTI_NCCL_LIBRARY", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ASSERT_GE(logical_gpus().size(), 2u) << gpu_unavailable_reason();
   }

@@ -1,5 +1,5 @@
-// Tests communicators on GPU memory, each rank a thread with its own stream: results equal to the
-// host's, order in streams, and errors on all ranks.
+// Tests communicators on GPU memory, where each rank is a thread with its own stream: equality with
+// host results, order in streams, and errors on all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -15,8 +15,8 @@ namespace tutti::testing::communicator_on_gpus_test {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-/// A stream that tutti's own computations do not use, like another library's. It is lazy: work that
-/// does not wait for it sees the old values.
+/// Stream that tutti's own computations do not use, like a stream of another library. It runs work
+/// as late as possible, so work that does not wait for it sees old values.
 constexpr StreamId kUsers = StreamId::kCopy;
 
 GpuStream stream_of(int index) {
@@ -25,7 +25,7 @@ GpuStream stream_of(int index) {
           })};
 }
 
-/// Values in GPU memory, written and read on the user's stream.
+/// Values in GPU memory that are written and read on stream kUsers.
 template <class T>
 class OnGpu {
  public:
@@ -64,7 +64,7 @@ class OnGpu {
   const BufferRef memory_, host_;
 };
 
-/// Same as OnGpu, but in host memory.
+/// Same as OnGpu, but the values are in host memory.
 template <class T>
 class OnHost {
  public:
@@ -76,7 +76,7 @@ class OnHost {
   std::vector<T> values_;
 };
 
-/// Values of one rank, small enough to be exact in any order of addition.
+/// Returns values of one rank that are small enough for sums to be exact in any order.
 template <class T>
 std::vector<T> numbers_of(int rank, std::size_t count, int seed = 0) {
   std::vector<T> values;
@@ -87,7 +87,7 @@ std::vector<T> numbers_of(int rank, std::size_t count, int seed = 0) {
   return values;
 }
 
-/// Runs every collective; returns the rank's outputs.
+/// Calls every collective on this rank; returns its outputs.
 template <template <class> class Memory, class T>
 std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const CallOptions& options) {
   const int rank = ranks.rank(), size = ranks.size();
@@ -113,7 +113,7 @@ std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const Cal
     const std::vector<Elements> list = {a.span(), b.span(), c.span()};
     ranks.all_reduce(op, list, options);
     keep(a), keep(b), keep(c);
-    Memory<T> odd = give(9);  // misaligned for vector kernels
+    Memory<T> odd = give(9);  // subspan(1) is misaligned for vector kernels
     ranks.all_reduce(op, odd.span().subspan(1, 7), options);
     keep(odd);
     Memory<T> given = give(17), reduced = room(17);
@@ -151,7 +151,7 @@ std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const Cal
   return results;
 }
 
-/// Returns the rank's GPU: one per rank, or one for all, which NCCL refuses.
+/// Returns the GPU of a rank. With `shared`, all ranks have one GPU, which NCCL refuses.
 int gpu_of_rank(int rank, bool shared) { return shared ? 1 : rank; }
 
 template <class T>
@@ -214,7 +214,7 @@ TEST(CommunicatorOnGpus, NcclRounds16BitSumsOnce) {
   const Communicators gpus = in_process_communicators(3);
   expect_on_ranks(3, [&](int rank) {
     Communicator& own = *gpus[static_cast<std::size_t>(rank)];
-    const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // bfloat16 cannot hold 257
+    const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // bfloat16 cannot represent 257
     const OnGpu<BFloat16> sum(rank, {given}), mean(rank, {given});
     own.all_reduce(ReduceOp::kSum, sum.span(), {.gpu = stream_of(rank)});
     own.all_reduce(ReduceOp::kMean, mean.span(), {.gpu = stream_of(rank)});
@@ -236,7 +236,7 @@ TEST(CommunicatorOnGpus, SubgroupReducesOnlyItsRanks) {
 
 // Errors.
 
-/// Rank 1 makes a different call; returns every rank's error.
+/// Makes a call that differs on rank 1; returns the errors of all ranks.
 template <class Call>
 std::vector<std::string> errors_when_rank_1_differs(const Call& call,
                                                     const CommunicatorOptions& options = {}) {
@@ -311,9 +311,9 @@ TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
          "gpu:77 is unavailable");
 }
 
-/// Rank 0 waits on its host for an NCCL sum that never ends, while rank 1 does something else.
-/// `aborts`: the rank whose NCCL communicator is aborted first, which ends the work of both in the
-/// simulation.
+/// Rank 0 waits on the host for an NCCL sum that never ends, while rank 1 calls `other`. Returns
+/// the error of rank 0. `aborts` names the rank whose NCCL communicator is aborted first; in the
+/// simulation, this ends the work of both ranks.
 template <class Other>
 std::string error_while_nccl_waits(const CommunicatorOptions& options, const Other& other,
                                    const std::string& aborts = " 0") {
@@ -329,8 +329,8 @@ std::string error_while_nccl_waits(const CommunicatorOptions& options, const Oth
       own->barrier({.timeout = std::chrono::seconds(30), .gpu = stream_of(rank)});
     } catch (const Error& error) {
       EXPECT_THAT(take_nccl_notes(), HasSubstr(concat("abort rank", aborts)));
-      EXPECT_THROW(own->barrier(), Error);  // closed permanently
-      own.reset();                          // the GPU can be used again
+      EXPECT_THROW(own->barrier(), Error);  // the group is closed permanently
+      own.reset();                          // makes the GPU usable again
       throw;
     }
   });
@@ -360,13 +360,13 @@ TEST(CommunicatorOnGpus, TimeoutErrorNamesCall) {
     Clock::system().sleep_for(std::chrono::seconds(2));
     own.reset();
   };
-  // Each rank has the timeout: the first rank that reaches it ends the call on both.
+  // Both ranks have this timeout. The rank that reaches it first ends the call on both ranks.
   EXPECT_THAT(error_while_nccl_waits({.timeout = std::chrono::milliseconds(300)}, leave_late, ""),
               AllOf(HasSubstr("all_reduce of 1 x float32 of 2 ranks"), HasSubstr("300 ms")));
 }
 
 TEST(CommunicatorOnGpus, BlockedStreamEndsCallAtDeadline) {
-  std::vector<std::unique_ptr<OnGpu<float>>> memory(2);  // outlives its users
+  std::vector<std::unique_ptr<OnGpu<float>>> memory(2);  // must outlive the communicators
   const Communicators stuck = in_process_communicators(2);
   const Communicators all = in_process_communicators(
       2, {.timeout = std::chrono::milliseconds(500), .gpu_calls = GpuCallsBy::kHosts});

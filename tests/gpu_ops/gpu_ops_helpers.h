@@ -1,4 +1,5 @@
-// Helpers for tests of reductions on GPUs. The program needs four simulated GPUs and their NCCL.
+// Helpers for tests of reductions on GPUs. These tests need four simulated GPUs and the simulated
+// NCCL.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -44,7 +45,7 @@ inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
   return PerReplica<Tensor>(std::move(values));
 }
 
-/// Returns the calls of the simulated NCCL since the last time, one per line.
+/// Returns the calls of the simulated NCCL since the last call of this function, one per line.
 inline std::string take_nccl_notes() {
   static void* const library = ::dlopen(std::getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
   using Notes = const char* (*)();

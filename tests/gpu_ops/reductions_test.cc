@@ -1,4 +1,5 @@
-// Tests reductions on GPUs: calls of NCCL and its errors, the other operations, other machines.
+// Tests reductions on GPUs: calls of NCCL, its errors, the other operations, and other simulated
+// machines.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -140,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
                          Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
                                 "nccl"));
 
-/// Later work in the compute stream of `begins` runs after the present work of `ends`.
+/// Makes later work in the compute stream of `begins` wait for the work that `ends` has now.
 void follow(Device begins, Device ends) {
   const auto event = GpuDevice::of(ends).with_context(
       [](DeviceContext& context) { return context.record(StreamId::kCompute); });
@@ -168,14 +169,16 @@ TEST_P(CapturedReduction, RunsAtEachGraphLaunch) {
     first.with_context([&](DeviceContext&) { graph(); });
     first.synchronize();
   };
-  for (const Tensor& value : values) EXPECT_LE(value.to_doubles()[0], 2.0);  // nothing ran
+  // the capture itself ran no reduction
+  for (const Tensor& value : values) EXPECT_LE(value.to_doubles()[0], 2.0);
   launch();
   for (const Tensor& value : values) expect_tensor(value, {3}, {3, 30, 300});
   launch();
   for (const Tensor& value : values) expect_tensor(value, {3}, {6, 60, 600});
 }
 
-/// Ends this process with 0 if `body` returns true, and with an error message otherwise.
+/// Ends this process with exit code 0 if `body` returns true. Otherwise exits with 1, after
+/// printing the message of an exception.
 [[noreturn]] void end_with(const std::function<bool()>& body) {
   bool good = false;
   try {
@@ -190,7 +193,8 @@ bool is_chosen(const std::string& name) {
   return build_cross_device_ops({}, {2, 0, gpus(2)})->name() == name;
 }
 
-/// Returns true if every operation except nccl and mpi sums and averages on these devices.
+/// Returns true if every operation except nccl and mpi computes correct sums and means on these
+/// devices.
 bool all_sum(const std::vector<Device>& devices) {
   for (const std::string& name : registered_cross_device_ops()) {
     if (name == "nccl" || name == "mpi") continue;
@@ -218,7 +222,7 @@ TEST_F(SimulatedHardware, UsesPeerMemoryWithoutNccl) {
               "/nowhere/libnccl.so.2");
 }
 
-TEST_F(SimulatedHardware, CopiesFirstWithoutPeerAccess) {
+TEST_F(SimulatedHardware, CopiesBeforeReducingWithoutPeerAccess) {
   const Environment library("TUTTI_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   const Environment peers("TUTTI_SIMULATED_GPU_FAULTS", "peers:none");
   EXPECT_EXIT(end_with([] { return is_chosen("canonical") && all_sum(gpus(3)); }),
@@ -229,7 +233,7 @@ TEST_F(SimulatedHardware, VirtualGpusUseCanonicalAndRejectNccl) {
   const Environment one("TUTTI_SIMULATED_GPUS", "1");
   const Environment parts("TUTTI_VIRTUAL_GPUS", "3");
   EXPECT_EXIT(end_with([] {
-                MirroredStrategy strategy;  // all logical devices
+                MirroredStrategy strategy;  // uses all logical devices
                 const auto sums = strategy.run([&] {
                   const ReplicaContext& replica = ReplicaContext::current();
                   const Tensor own =
@@ -247,7 +251,7 @@ TEST_F(SimulatedHardware, VirtualGpusUseCanonicalAndRejectNccl) {
               ExitedWithCode(1), "replicas 0 .gpu:0. and 1 .gpu:1. are both on GPU 0");
 }
 
-/// Uses a simulated machine, unless the environment names another one.
+/// Environment that selects a simulated machine unless environment variables name another one.
 class SimulatedMachine final : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -293,7 +297,7 @@ TEST(Nccl, PassesConformanceSample) {
       {.shapes = {conformance::GroupShape::kLocal}, .sample = 60, .max_count = 5000}, subject);
   EXPECT_TRUE(report.passed()) << report.table("tutti conform nccl --devices gpu:0-2");
   EXPECT_GT(report.count(conformance::Verdict::kPassed), 30u);
-  EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // no misuse was recorded
+  EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // the simulation recorded no misuse
 }
 
 TEST(Nccl, UnevenShardsUseBroadcastsAndReductions) {
@@ -390,9 +394,9 @@ TEST(Nccl, AbortEndsWaitingAndLaterLaunches) {
   }
 }
 
-TEST(Nccl, ProcessesConnectThroughStore) {
+TEST(Nccl, ProcessesConnectThroughKeyValueStore) {
   const auto store = std::make_shared<InProcessStore>();
-  std::vector<std::vector<Tensor>> values(2);  // per process, reduced in place
+  std::vector<std::vector<Tensor>> values(2);  // values of each process, reduced in place
   const auto run_process = [&](int process) {
     const std::vector<Device> devices = {gpu(2 * process), gpu(2 * process + 1)};
     const auto ops =
@@ -414,7 +418,8 @@ TEST(Nccl, ProcessesConnectThroughStore) {
 
 TEST(Nccl, OldOrMissingLibraryErrorStatesRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
-  internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without faults
+  // opened before the faults are injected
+  internal::NcclFunctions injected = internal::nccl_functions();
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
   EXPECT_ERROR(internal::open_nccl(path), kUnavailable, path,
                "expected 2.18.0 or later, got 2.17.3");
@@ -438,7 +443,7 @@ TEST(PeerFailures, ReadTimesOutWhenPeerNeverJoins) {
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
   const std::vector<std::string> parts = {
       "nccl: rank", "(gpu:", "all_reduce of 3 x float32 of 2 ranks", "200 ms"};
-  for (int i = 0; i < 2; ++i) {  // a lost GPU stays lost
+  for (int i = 0; i < 2; ++i) {  // repeated reads report the same error
     expect_error(ErrorCode::kDeadlineExceeded, parts, [&] { sums[1].to_doubles(); });
   }
   expect_error(ErrorCode::kDeadlineExceeded, parts, [] { GpuDevice::of(gpu(0)).synchronize(); });
@@ -483,7 +488,8 @@ TEST(PeerFailures, AbortKeepsCompletedResultsReadable) {
 TEST(PeerFailures, DeadlineStartsWhenWorkRuns) {
   const auto ops = make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(300)});
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
-  Clock::system().sleep_for(std::chrono::milliseconds(400));  // simulated streams are lazy
+  // simulated work runs when it is awaited, so the deadline begins only then
+  Clock::system().sleep_for(std::chrono::milliseconds(400));
   expect_tensor(sums[0], {3}, {3, 30, 300});
 }
 
@@ -515,7 +521,7 @@ TEST(PeerFailures, ReplayChecksPeersBeforeLaunch) {
   for (int i = 0; i < 2; ++i) {
     expect_error(ErrorCode::kUnavailable, parts, [&] { strategy.run(step); });
   }
-  EXPECT_LT(w.value().to_doubles()[0], 0.3);  // no work was in flight, so nothing was lost
+  EXPECT_LT(w.value().to_doubles()[0], 0.3);  // no work was in flight, so no update was lost
 }
 
 }  // namespace tutti::testing::reductions_test

@@ -1,5 +1,5 @@
-// Tests strategies over GPUs, of one worker and of several: gradient sums on the GPUs, shards, bits
-// equal to the CPU's, memory of each GPU.
+// Tests strategies over GPUs, with one worker and with several: sums of gradients on the GPUs,
+// shards, equality with bits of the CPU, memory of each GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/in_process/in_process_transport.h"
 
@@ -32,7 +32,7 @@ LocalStrategyOptions on_devices(const char* devices, const std::string& ops = ""
   return options;
 }
 
-/// Trains three SGD steps on sum((w * x_r)^2) + sum(b); returns the final weights.
+/// Trains w and b for three SGD steps on sum((w * x_r)^2) + sum(b); returns their final values.
 std::vector<Tensor> trained(Strategy& strategy) {
   auto scope = strategy.scope();
   Variable w(Tensor::from<float>({5}, {1.5f, -2.25f, 0.3f, 1e-3f, 7}), {.name = "w"});
@@ -79,9 +79,9 @@ TEST(MirroredOnGpus, CanonicalMatchesCpuBitwise) {
   }
 }
 
-// Runs the strategy suite on a backend with its own reductions that is known only through the
-// plugin interface.
-TEST(MirroredOnGpus, PluggedInBackendPassesTheStrategySuite) {
+// Runs the strategy suite on a backend that has its own reductions and that tutti accesses only
+// through the plugin interface.
+TEST(MirroredOnGpus, BackendWithPluginInterfacePassesStrategySuite) {
   const auto mirrored = [](const char* devices, const char* ops) {
     return [=] { return std::make_unique<MirroredStrategy>(on_devices(devices, ops)); };
   };
@@ -138,7 +138,7 @@ TEST(MirroredOnGpus, RejectsMixedCpusAndCompression) {
   EXPECT_EQ(MirroredStrategy(options).cross_device_ops().name(), "canonical");
 }
 
-/// Small packs give several buckets.
+/// Returns options with small packs, so that gradients form several buckets.
 LocalStrategyOptions in_small_packs(const std::string& devices, std::size_t bytes_per_pack = 300) {
   LocalStrategyOptions options;
   options.devices = devices;
@@ -187,8 +187,8 @@ TEST(FullyShardedOnGpus, EveryOperationMatchesMirroredBitwise) {
 
 using Variables = std::vector<Variable>;
 
-/// Trains weights that no number of replicas divides evenly (one is smaller than the number of
-/// shards), rows of a table, and layers that compute in 16 bits.
+/// Trains weights whose size no number of replicas divides (one has fewer elements than there are
+/// shards), rows of a table, and layers that compute in 16 bits. Returns a hash of all variables.
 std::string trained(Strategy& strategy, const OptimizerSpec& spec) {
   const auto scope = strategy.scope();
   const auto weight = [](const Shape& shape, std::uint64_t number) {
@@ -252,8 +252,8 @@ TEST(FullyShardedOnGpus, PassesStrategySuite) {
   }
 }
 
-/// Returns the weights after six steps, captured where possible; the host reads the value before
-/// each.
+/// Trains six steps, which are captured where possible; before each, the host reads the weights.
+/// Returns a hash of the variables.
 std::string trained_in_captured_steps(Strategy& strategy, int& num_captured) {
   const auto scope = strategy.scope();
   const Variables weights = {Variable(Tensor::full({40, 5}, 0.5), {.name = "w"})};
@@ -289,7 +289,7 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
   }
 }
 
-/// Returns each worker's training result when `reduction` sums the gradients.
+/// Returns each worker's result of training when `reduction` sums the gradients.
 std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
                                         std::string_view reduction) {
   const auto workers = static_cast<int>(options.size());
@@ -335,7 +335,7 @@ using strategy_tests::numbers;
 using Implementation = CommunicationImplementation;
 using WorkerBody = std::function<void(MultiWorkerMirroredStrategy&)>;
 
-/// Small packs give several buckets.
+/// Returns options with small packs, so that gradients form several buckets.
 LocalStrategyOptions on(const std::string& devices,
                         Implementation implementation = Implementation::kCanonical) {
   LocalStrategyOptions options;
@@ -389,7 +389,7 @@ TEST(MultiWorkerGpus, HostReductionMatchesOneProcessBitwise) {
   }
 }
 
-/// Returns the sums of random gradients over three steps.
+/// Sums random gradients in three steps; returns the sums of the first step on one replica.
 std::vector<double> sums_of(Strategy& strategy, DType dtype) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables{Variable(Tensor::zeros({20'000}, dtype), {.name = "a"}),
@@ -415,7 +415,7 @@ std::vector<double> sums_of(Strategy& strategy, DType dtype) {
       for (const double value : numbers(sum)) all.push_back(value);
     }
   }
-  all.resize(20'007);  // of one replica; the others have equal values
+  all.resize(20'007);  // keeps the first step of the first local replica
   return all;
 }
 
@@ -434,7 +434,7 @@ TEST(MultiWorkerGpus, EveryTypeAndWorkerLayoutMatchesCpusBitwise) {
                     }
                     sums[static_cast<std::size_t>(strategy.worker())] = sums_of(strategy, dtype);
                   });
-      if (devices[0] == "gpu:0-1") {  // NCCL adds in its own order
+      if (devices[0] == "gpu:0-1") {  // NCCL adds in another order
         EXPECT_EQ(sums[0], sums[1]);
         for (std::size_t i = 0; i < expected.size(); i += 97) {
           EXPECT_NEAR(sums[0][i], expected[i], 0.04) << dtype;
@@ -446,8 +446,8 @@ TEST(MultiWorkerGpus, EveryTypeAndWorkerLayoutMatchesCpusBitwise) {
   }
 }
 
-/// Runs one step with the gradient that `give` makes for replica r; returns each worker's error and
-/// weights.
+/// Runs one step. Replica r gets the gradient that `give` returns for it. Returns each worker's
+/// error and weights.
 template <class Give>
 std::pair<std::vector<std::string>, std::vector<std::vector<double>>> one_step(
     Implementation implementation, NonFinitePolicy policy, const Give& give) {
@@ -595,7 +595,7 @@ TEST(MultiWorkerGpus, NcclFormsOneGroupOfAllGpus) {
     const std::string notes = take_nccl_notes();
     EXPECT_THAT(notes, HasSubstr("init rank 0 of 4 GPU 0\n"));
     EXPECT_THAT(notes, HasSubstr("init rank 3 of 4 GPU 3\n"));
-    EXPECT_EQ(notes.find('!'), std::string::npos);  // no misuse was recorded
+    EXPECT_EQ(notes.find('!'), std::string::npos);  // the simulation recorded no misuse
   }
 }
 
@@ -626,7 +626,7 @@ TEST(MultiWorkerGpus, SingleWorkerActsAsMirroredStrategy) {
                                              {Implementation::kCanonical, "canonical"}}) {
     MirroredStrategy mirrored(on("gpu:0-2", implementation));
     const std::vector<double> expected = sums_of(mirrored, DType::kFloat32);
-    const std::string algorithm = name;  // clang 14 cannot capture structured bindings
+    const std::string algorithm = name;  // clang 14 cannot capture a structured binding
     expect_fine({on("gpu:0-2", implementation)}, [&](auto& strategy) {
       EXPECT_EQ(strategy.reduction_name(), algorithm);
       EXPECT_EQ(sums_of(strategy, DType::kFloat32), expected);
@@ -660,7 +660,7 @@ TEST(MultiWorkerGpus, UnusableNcclIsRejectedOnEveryWorker) {
               Each(HasSubstr("worker 0: nccl: rank 0 (gpu:0): making communicators of 2 ranks")));
 }
 
-/// Worker 1 fails in its backward pass, when worker 0 may be waiting for its sums.
+/// Worker 1 fails in its backward pass, possibly while worker 0 waits for its sums.
 TEST(MultiWorkerGpus, WorkerErrorStopsAllWorkersAndNamesIt) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =
@@ -690,7 +690,7 @@ TEST(MultiWorkerGpus, NcclErrorEndsStepOnEveryWorker) {
   for (auto& each : options) {
     each.cross_device_ops.options.timeout = std::chrono::milliseconds(1000);
   }
-  take_nccl_notes();  // discards earlier launches
+  take_nccl_notes();  // discards the notes about earlier launches
   const Environment faults("TUTTI_SIMULATED_NCCL", "async_error:1");
   const auto errors = run_on(options, [](auto& strategy) { sums_of(strategy, DType::kFloat32); });
   EXPECT_THAT(errors, Each(HasSubstr("nccl: rank")));
