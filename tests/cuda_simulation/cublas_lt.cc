@@ -1,5 +1,5 @@
-// Simulated cuBLASLt: its symbols, implemented by plain loops; settings and counts, also of cuDNN's
-// simulation.
+// Simulated cuBLASLt: its functions, implemented by plain loops. Also holds the settings and counts
+// of the simulated cuDNN.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
@@ -35,7 +35,7 @@ struct Preference {
   std::array<std::uint32_t, 4> alignment{256, 256, 256, 256};  // A, B, C, D
 };
 
-/// Copies an attribute of exactly the right size.
+/// Copies an attribute if `bytes` is exactly the size of its type.
 template <class T>
 cublasStatus_t assign(T& to, const void* from, std::size_t bytes) {
   if (from == nullptr || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -58,7 +58,7 @@ std::optional<DType> dtype_of_cuda(cudaDataType type) {
   }
 }
 
-/// Complete description of one multiplication.
+/// Complete description of one matrix multiplication.
 struct Product {
   DType dtype = DType::kFloat32;
   Operation operation;
@@ -79,7 +79,7 @@ bool types_fit(const Operation& operation, DType dtype) {
   return operation.compute == CUBLAS_COMPUTE_32F && !in_double;
 }
 
-/// Combines the four descriptors; returns the status of an inconsistency.
+/// Combines the four descriptors in `product`; returns an error status if they are inconsistent.
 cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                           cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                           cublasLtMatrixLayout_t d, Product& product) {
@@ -115,10 +115,10 @@ cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Contents of our algorithms, so that none is used for another problem.
+/// Contents of an algorithm of this simulation, by which a use for another problem is detected.
 struct Algorithm {
   std::uint64_t magic, workspace, m, n, k;
-  std::array<std::uint16_t, 4> alignment;  // A, B, D, unused
+  std::array<std::uint16_t, 4> alignment;  // of A, B and D; the last is unused
   std::uint64_t epilogue, unused;
 };
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
@@ -159,8 +159,8 @@ double scale_of(const Product& p, const void* scale) {
                                     : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Returns the bytes of a float32 result if the sum is long enough to be split, as split sums need
-/// them.
+/// Returns the workspace, in bytes: a float32 result if the sum is long enough to be split,
+/// otherwise 0.
 std::uint64_t workspace_for(const Product& p, const Preference& preference) {
   const auto bytes = static_cast<std::uint64_t>(p.m * p.n * p.d.batch) * 4;
   const bool allowed = (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;

@@ -1,4 +1,4 @@
-// Simulated cuDNN backend API: descriptors, heuristics, plans, and convolutions by loops.
+// Simulated cuDNN backend API: descriptors, heuristics, plans, and convolutions by plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cudnn.h>
 
@@ -17,12 +17,12 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// Descriptor: the attributes that were set, and the result of finalizing.
+/// Descriptor with the attributes that were set and the result of finalizing it.
 struct Descriptor {
   struct Value {
     cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
     std::int64_t count = 0;
-    std::vector<std::byte> bytes;                          // plain types
+    std::vector<std::byte> bytes;                          // values of other types
     std::vector<std::shared_ptr<Descriptor>> descriptors;  // CUDNN_TYPE_BACKEND_DESCRIPTOR
   };
 
@@ -36,7 +36,7 @@ struct Descriptor {
     return result;
   }
   std::int64_t integer(cudnnBackendAttributeName_t name) const { return integers(name).at(0); }
-  /// An enumerator, or a pointer, or a float.
+  /// Returns an attribute that is an enumerator, a pointer or a float.
   template <class T>
   T plain(cudnnBackendAttributeName_t name) const {
     T result{};
@@ -50,11 +50,12 @@ struct Descriptor {
   cudnnBackendDescriptorType_t type;
   bool finalized = false;
   std::map<cudnnBackendAttributeName_t, Value> values;
-  std::int64_t engine = -1;                     // for configurations, engines and plans
-  std::shared_ptr<const Descriptor> operation;  // for the same types
+  // set in configurations, engines and plans; -1 in others
+  std::int64_t engine = -1;
+  std::shared_ptr<const Descriptor> operation;  // set in the same types as `engine`
 };
 
-/// Finalized convolution operation in numbers. Dimensions: [outer, channels, height, width].
+/// Numbers of a finalized convolution operation. Dimensions are [outer, channels, height, width].
 struct ConvolutionNumbers {
   struct Tensor {
     std::int64_t id = 0, alignment = 1;
@@ -75,7 +76,7 @@ struct ConvolutionPointers {
   void *x = nullptr, *filter = nullptr, *y = nullptr;
 };
 
-/// Attributes of the three operations, in a common order.
+/// Attribute names of the three kinds of convolution operations, in the same order for each.
 struct Names {
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
 };
@@ -125,7 +126,7 @@ double scale_of(const Descriptor& operation, cudnnBackendAttributeName_t name) {
              : static_cast<double>(operation.plain<float>(name));
 }
 
-/// Calls body(offset in x, in filter, in y) for every product of the convolution.
+/// Calls body(offset in x, offset in filter, offset in y) for each product of the convolution.
 template <class Body>
 void for_each_product(const ConvolutionNumbers& c, const Body& body) {
   const std::int64_t per_group = c.filter.dims[1];
@@ -155,7 +156,7 @@ bool is_convolution(cudnnBackendDescriptorType_t type) {
          type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 }
 
-/// Requires: all attributes of the operation are set.
+/// Returns the numbers of an operation. All its attributes must be set.
 std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   const Names names = names_of(operation.type);
   const Descriptor& window = operation.descriptor(names.window);
@@ -177,7 +178,7 @@ std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   return numbers;
 }
 
-/// Returns the first mistake in the convolution, or "".
+/// Returns a description of the first mistake in the convolution, or "" if it is valid.
 std::string what_is_wrong_with(const ConvolutionNumbers& c) {
   if (c.x.dtype != c.y.dtype || c.filter.dtype != c.y.dtype) return "types differ";
   if (c.x.dims[0] != c.y.dims[0]) return "batches differ";
@@ -220,7 +221,7 @@ void run_convolution(const ConvolutionNumbers& c, const ConvolutionPointers& poi
   }
 }
 
-/// Attribute that may be set, and must be before finalizing (unless `optional`).
+/// Attribute that a descriptor may have. Unless `optional`, it must be set before finalizing.
 struct Rule {
   cudnnBackendDescriptorType_t owner;
   cudnnBackendAttributeName_t name;
@@ -287,7 +288,7 @@ std::size_t bytes_of(cudnnBackendAttributeType_t type) {
     case CUDNN_TYPE_HANDLE:
       return 8;
     default:
-      return 4;  // float and enumerators
+      return 4;  // floats and enumerators
   }
 }
 
@@ -405,7 +406,8 @@ std::int64_t workspace_of(std::int64_t engine) {
   return engine == kSmallWorkspaceEngine ? 4096 : 0;
 }
 
-/// Writes up to `room` values, or only reports their number.
+/// Writes at most `room` values to `to`. If `room` is 0 or `to` is null, only reports the number of
+/// values.
 template <class T>
 cudnnStatus_t give(const std::vector<T>& values, std::int64_t room, std::int64_t* count, void* to) {
   const auto available = static_cast<std::int64_t>(values.size());
@@ -450,7 +452,8 @@ cudnnStatus_t give_engine(const Descriptor& configuration, std::int64_t* count, 
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// Returns the address that a pack gives for a tensor; nullptr if it is invalid.
+/// Returns the address that a variant pack contains for a tensor, or nullptr if the address is
+/// invalid.
 void* pointer_for(const Descriptor& pack, const ConvolutionNumbers::Tensor& tensor) {
   const auto ids = pack.integers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.integers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);

@@ -27,7 +27,7 @@ std::string& last_reason() {
   return reason;
 }
 
-/// Softmax over rows of [rows, classes, 1, 1].
+/// Arguments of a softmax over rows of [rows, classes, 1, 1].
 struct Softmax {
   cudnnSoftmaxAlgorithm_t algorithm;
   DType dtype;
@@ -73,7 +73,7 @@ double scale_of(DType dtype, const void* scale) {
                                   : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Returns nullopt, and sets the status, if an argument is invalid.
+/// Returns nullopt, after setting the status, if an argument is invalid.
 std::optional<Softmax> softmax_of(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
                                   cudnnSoftmaxMode_t mode, const void* alpha, const void* beta,
                                   std::initializer_list<cudnnTensorDescriptor_t> descriptors,

@@ -1,4 +1,4 @@
-// Runs queued work of streams, as late as the order of streams and events allows.
+// Runs the work in streams, as late as the order of streams and events allows.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>
@@ -12,7 +12,8 @@ namespace tutti::cuda_simulation {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
-constexpr std::size_t kMaxDepth = 1'000'000;  // of nested waits; more of them form a cycle
+// maximum depth of nested waits: a deeper nesting is a cycle
+constexpr std::size_t kMaxDepth = 1'000'000;
 
 void break_gpu(World& world, int gpu, cudaError_t failure, const char* what) {
   std::fprintf(stderr, "simulated GPU %d: %s\n", gpu, what);
@@ -41,8 +42,8 @@ void mark(const std::shared_ptr<Record>& record) {
   record->queue.reset();
 }
 
-/// Returns what must be done before the item at the front of the queue can run: a record, or null.
-/// Sets `blocked` if another thread must first enqueue something.
+/// Returns a record that must be done before the front item of the queue can run, or null if there
+/// is none. Sets `blocked` if another thread must first enqueue its part of joint work.
 std::shared_ptr<Record> obstacle(const Queue& queue, bool& blocked) {
   const Item& item = queue.items.front();
   if (item.waits_for && !item.waits_for->done) return item.waits_for;
@@ -66,7 +67,8 @@ void run_front(World& world, Queue& queue) {
   ++world.num_changes;
 }
 
-/// Runs work until the record is done; returns false if another thread must act first.
+/// Runs work until the record is done. Returns false if another thread must first enqueue
+/// something.
 bool advance(World& world, const std::shared_ptr<Record>& target) {
   const Arena::Opened opened(world.arena);
   std::vector<std::shared_ptr<Record>> needed{target};
@@ -90,7 +92,7 @@ bool advance(World& world, const std::shared_ptr<Record>& target) {
   return true;
 }
 
-/// Lets other threads act. Returns true if they did.
+/// Waits until another thread changes the state. Returns false after kPatience without a change.
 TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
 bool wait_for_others(World& world) {
   const std::int64_t before = world.num_changes;
@@ -103,7 +105,7 @@ void notify(World& world) {
   Locked::changed().notify_all();
 }
 
-/// Lets `queue` continue only after the present work of `other`.
+/// Makes `queue` wait for the work that `other` contains now.
 void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
   if (other->items.empty()) return;
   Item item;
@@ -111,8 +113,8 @@ void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
   queue.items.push_back(std::move(item));
 }
 
-/// The default stream and blocking streams wait for each other, which a capture of the latter does
-/// not allow.
+/// Makes the default stream and the blocking streams wait for each other. Fails if a blocking
+/// stream is captured.
 cudaError_t order_by_default_stream(World& world, const std::shared_ptr<Queue>& queue) {
   const Gpu& gpu = world.gpus[static_cast<std::size_t>(queue->gpu)];
   if (queue->blocking) wait_for(world, *queue, gpu.default_queue);
@@ -165,8 +167,8 @@ std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue
 }
 
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target) {
-  // While this thread waits, others may run the same streams, so all state is read again
-  // afterwards.
+  // While this thread waits, other threads may run the same streams. Therefore, all state is read
+  // again afterwards.
   const std::shared_ptr<Queue> queue = target->queue;
   if (!queue) return cudaSuccess;
   const int gpu = queue->gpu;
@@ -202,7 +204,7 @@ void nudge(World& world, const std::shared_ptr<Queue>& queue) {
 
 std::function<void()> work_of(World& world, int gpu, std::shared_ptr<const Capture> capture) {
   return [&world, gpu, capture = std::move(capture)] {
-    // The latest node that may run goes first, so that a missing edge shows.
+    // The latest node that is ready runs first, so that a missing edge changes results.
     const std::vector<Node>& nodes = capture->nodes;
     std::vector<std::size_t> num_missing(nodes.size());
     std::vector<std::vector<std::size_t>> next(nodes.size());
@@ -236,7 +238,7 @@ cudaError_t try_enqueue(cudaStream_t stream, std::function<void()> work) {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   try_enqueue(stream, std::move(work));
-  // Like the real launch(), this reports an error that an earlier call left, too.
+  // Like the real launch(), this also reports the error of an earlier call.
   const cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess) return;
   fail(ErrorCode::kInternal, "kernel launch: CUDA says ", cudaGetErrorName(status), ": ",

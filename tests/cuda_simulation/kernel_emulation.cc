@@ -1,4 +1,5 @@
-// Runs the threads of emulated kernels: sequentially, or as fibers that synchronise at barriers.
+// Runs the threads of emulated kernels: one after another, or as fibers that synchronise at
+// barriers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/kernel_emulation.h"
 
@@ -20,10 +21,10 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// ThreadSanitizer counts calls and returns of each stack, so a function that switches stacks must
-// not be counted.
+// ThreadSanitizer counts calls and returns per stack. A function that switches stacks must
+// therefore be inlined, so that it is not counted.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // no_sanitize_thread would keep the counting
+#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // Clang's no_sanitize_thread would still count
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
 #elif defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
@@ -37,7 +38,7 @@ namespace {
 constexpr std::size_t kStackBytes = 64 * 1024;
 constexpr int kWarp = 32;
 
-/// Reports a stack to the sanitizers when a thread switches stacks. Does nothing without
+/// Stack that is reported to the sanitizers when a thread switches stacks. Does nothing without
 /// sanitizers.
 class StackForSanitizers {
  public:
@@ -48,7 +49,7 @@ class StackForSanitizers {
 #endif
   }
 
-  /// Call directly before the context switches from this stack to `next`.
+  /// Must be called directly before the context switches from this stack to `next`.
   TUTTI_SWITCHES_STACKS void leave_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(&fake_, next.bottom_, next.bytes_);
@@ -57,15 +58,15 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Call directly after the context switched to this stack, again or for the first time. `from`:
-  /// the previous stack.
+  /// Must be called directly after the context switched to this stack. `from` is the previous
+  /// stack.
   void arrive([[maybe_unused]] StackForSanitizers& from) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_finish_switch_fiber(fake_, &from.bottom_, &from.bytes_);
 #endif
   }
-  /// Call instead of leave_to() if the thread never returns; ends what the constructor with a stack
-  /// began.
+  /// Must be called instead of leave_to() if the thread never returns to this stack, which the
+  /// constructor registered.
   TUTTI_SWITCHES_STACKS void end_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(nullptr, next.bottom_, next.bytes_);
@@ -73,7 +74,7 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Call when the stack is no longer in use.
+  /// Must be called when the stack is no longer in use.
   void forget() {
 #if defined(TUTTI_UNDER_TSAN)
     if (fiber_) __tsan_destroy_fiber(fiber_);
@@ -92,11 +93,11 @@ uint3 place_in(dim3 extent, unsigned index) {
   return {index % extent.x, index / extent.x % extent.y, index / (extent.x * extent.y)};
 }
 
-/// Point at which a stack resumes. swapcontext() makes a system call for the signal mask, which
-/// takes longer than most kernels run between two barriers: only sanitizers, which do not support
-/// longjmp() between stacks, need it.
+/// Point at which a stack resumes. Uses longjmp(), because swapcontext() makes a system call for
+/// the signal mask, which takes longer than most kernels run between two barriers. Sanitizers do
+/// not support longjmp() between stacks, so they use swapcontext().
 struct Continuation {
-  ucontext_t context{};  // for a stack that has not started; under sanitizers for every stack
+  ucontext_t context{};  // used for the first start of a stack, and with sanitizers always
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
   jmp_buf registers;
   bool is_started = true;
@@ -116,7 +117,7 @@ void switch_stacks(Continuation& from, Continuation& to) {
 }
 #endif
 
-/// One block whose threads are fibers. At most one exists per host thread.
+/// Block of a kernel whose threads are fibers. A host thread runs one such block at a time.
 class FiberBlock {
  public:
   FiberBlock(dim3 block, const std::function<void()>& thread)
@@ -176,7 +177,7 @@ class FiberBlock {
     fiber.state = State::kDone;
     fiber.known.end_to(block.scheduler_known_);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
-    _longjmp(block.scheduler_.registers, 1);  // otherwise the context's link leads there
+    _longjmp(block.scheduler_.registers, 1);  // with sanitizers, uc_link continues there
 #endif
   }
 
@@ -187,7 +188,7 @@ class FiberBlock {
     context.uc_stack.ss_sp = fiber.stack;
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = &scheduler_.context;
-    fiber.known.forget();  // from the previous block
+    fiber.known.forget();  // forgets the stack's use in the previous block
     fiber.known = StackForSanitizers(fiber.stack, kStackBytes);
     makecontext(&context, &FiberBlock::enter, 0);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
@@ -216,7 +217,8 @@ class FiberBlock {
     return any;
   }
 
-  /// Releases fibers [first, end) if all that still run are in `state`.
+  /// Makes fibers [first, end) ready if all of them that have not ended are in `state`. Returns
+  /// true if any became ready.
   bool release(std::size_t first, std::size_t end, State state) {
     bool any = false;
     for (std::size_t i = first; i < end; ++i) {
@@ -251,7 +253,7 @@ class FiberBlock {
   const std::function<void()>& thread_;
   std::vector<Fiber> fibers_;
   std::vector<std::array<std::uint64_t, kWarp>> slots_;
-  ucontext_t blank_{};  // template of each fiber's context
+  ucontext_t blank_{};  // template for the context of each fiber
   Continuation scheduler_;
   StackForSanitizers scheduler_known_;
   std::size_t running_ = 0;

@@ -19,25 +19,26 @@
 #undef __forceinline__
 #define __forceinline__ inline __attribute__((always_inline))
 
-// Indices of the kernel's thread and block.
+// Indices of the current thread in its block, and of the block in the grid.
 inline thread_local uint3 threadIdx{0, 0, 0}, blockIdx{0, 0, 0};
 inline thread_local dim3 blockDim{1, 1, 1}, gridDim{1, 1, 1};
 inline constexpr int warpSize = 32;
 
 namespace tutti::cuda_simulation {
 
-/// Puts work into a stream of the simulated runtime. Throws kInternal if the stream is broken.
+/// Enqueues work in a stream of the simulated runtime. Throws kInternal if the stream is broken.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-/// Same as enqueue(), but runs `thread` for every thread of every block.
+/// Same as enqueue(), but runs `thread` once for each thread of each block.
 void enqueue_alone(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> thread);
 void enqueue_cooperatively(cudaStream_t stream, dim3 grid, dim3 block,
                            std::function<void()> thread);
 
-/// Waits for all threads of the block (or of the warp) that have not ended.
+/// Waits for all threads of the block (of the warp, respectively) that have not ended.
 void block_barrier();
 void warp_barrier();
-/// Returns the 8 bytes that lane `lane` of this thread's warp shares with the others.
+/// Returns the 8 bytes through which lane `lane` shares values with the other lanes of this
+/// thread's warp.
 std::uint64_t& warp_slot(int lane);
 int lane_of_this_thread();
 
@@ -98,7 +99,8 @@ T atomicMax(T* address, T value) {
 
 namespace tutti::cuda {
 
-// One closure per kernel: the backend has a thousand.
+// Only this closure is instantiated per signature of a kernel, because the backend has a thousand
+// kernels.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
             const Arguments&... arguments) {

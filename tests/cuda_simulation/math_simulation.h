@@ -21,26 +21,26 @@
 
 namespace tutti::cuda_simulation {
 
-/// Convolution engines, in the order of heuristics mode A; only the fallback mode returns the last
-/// one.
+/// Convolution engines in the order in which heuristics mode A returns them. Only the fallback mode
+/// returns the last one.
 enum SimulatedEngine : std::int64_t {
-  kTensorCoreEngine = 0,  // float32 as TF32
+  kTensorCoreEngine = 0,  // computes float32 with TF32
   kNondeterministicEngine = 1,
   kLargeWorkspaceEngine = 2,  // 1 MiB
   kSmallWorkspaceEngine = 3,  // 4 KiB
-  kFallbackEngine = 4,        // none
+  kFallbackEngine = 4,        // needs no workspace
 };
 
 struct MathBehavior {
-  bool refuses_bias = false;                 // cuBLASLt has no algorithm that adds one
-  bool refuses_products = false;             // cuBLASLt has no algorithm at all
-  std::set<std::int64_t> refused_engines{};  // their plans cannot be finalized
-  bool refuses_handles = false;              // as on a machine without a driver
+  bool refuses_bias = false;                 // cuBLASLt has no algorithm that adds a bias
+  bool refuses_products = false;             // cuBLASLt has no algorithm for any product
+  std::set<std::int64_t> refused_engines{};  // plans of these engines cannot be finalized
+  bool refuses_handles = false;              // handles cannot be created, as without a driver
 };
 void set_math_behavior(const MathBehavior& behavior);
 MathBehavior math_behavior();
 
-/// Counts since the last reset_math_counts().
+/// Numbers of calls since the last reset_math_counts().
 struct MathCounts {
   std::int64_t blas_heuristics = 0, products = 0;
   std::int64_t dnn_heuristics = 0, plans = 0, convolutions = 0;
@@ -50,12 +50,12 @@ MathCounts math_counts();
 void reset_math_counts();
 
 namespace internal {
-/// Adds to the counts.
+/// Adds `more` to the counts.
 void count_math(const MathCounts& more);
 }  // namespace internal
 
-/// Objects behind opaque handles; detects handles that were never created, or were destroyed.
-/// Thread-safe.
+/// Registry of the objects behind opaque handles. Detects handles that were never created or are
+/// destroyed. Thread-safe.
 template <class T>
 class Handles {
  public:
@@ -67,13 +67,13 @@ class Handles {
     objects_[handle] = std::move(object);
     return handle;
   }
-  /// Returns null if there is no such handle.
+  /// Returns the object of a handle, or null if the handle does not exist.
   std::shared_ptr<T> find(const void* handle) {
     const MutexLock lock(mutex_);
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
-  /// Returns false if there is no such handle.
+  /// Destroys the object of a handle. Returns false if the handle does not exist.
   bool remove(const void* handle) {
     const MutexLock lock(mutex_);
     return objects_.erase(handle) == 1;
@@ -84,14 +84,14 @@ class Handles {
   std::map<const void*, std::shared_ptr<T>> objects_;
 };
 
-/// Returns the handles of all objects of type T.
+/// Returns the registry of all objects of type T.
 template <class T>
 Handles<T>& handles() {
   static Handles<T> all;
   return all;
 }
 
-// --- Elements of any floating type as double.
+// --- Access to elements of any floating type as double.
 
 inline double element(DType dtype, const void* data, std::int64_t i) {
   return visit_floating(dtype, "simulated library", [&]<class T>() {
@@ -99,13 +99,13 @@ inline double element(DType dtype, const void* data, std::int64_t i) {
   });
 }
 
-/// Rounds once.
+/// Stores `value` as element i, rounded once to the type.
 inline void set_element(DType dtype, void* data, std::int64_t i, double value) {
   visit_floating(dtype, "simulated library",
                  [&]<class T>() { static_cast<T*>(data)[i] = static_cast<T>(value); });
 }
 
-/// Returns the value as tensor cores read a float32: with 10 bits of fraction.
+/// Returns a float32 value as tensor cores read it: with 10 fraction bits.
 inline double as_tf32(double value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   return std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu);
@@ -120,10 +120,10 @@ inline bool is_aligned(const void* pointer, std::uint64_t bytes) {
 /// Stores `reason` for cudnnGetLastErrorString() and returns `status`.
 cudnnStatus_t refuse(cudnnStatus_t status, std::string reason);
 
-/// Returns the stream of a live handle.
+/// Returns the stream of a cuDNN handle, or nullopt if the handle does not exist.
 std::optional<cudaStream_t> stream_of(cudnnHandle_t handle);
 
-/// Returns nullopt for types that convolutions and softmax do not support.
+/// Returns tutti's type, or nullopt for a type that convolutions and softmax do not support.
 std::optional<DType> dtype_of_cudnn(cudnnDataType_t type);
 
 }  // namespace tutti::cuda_simulation

@@ -1,6 +1,6 @@
-// Marks this module as one that needs no driver, because its GPUs are simulated.
+// Marks this module as one that needs no GPU driver, because its GPUs are simulated.
 // SPDX-License-Identifier: Apache-2.0
 
-// This is a function, because AddressSanitizer refuses a variable that exists twice: a program that
-// is linked with the same objects may also open the module.
+// The mark is a function, because AddressSanitizer refuses a variable that exists twice. A program
+// that is linked with the same objects may also open the module.
 extern "C" __attribute__((visibility("default"))) void tutti_backend_is_simulated() {}

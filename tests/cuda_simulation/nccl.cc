@@ -1,23 +1,24 @@
 // Simulated NCCL: collectives of simulated GPUs, with the rules whose violation makes the real
 // library hang.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ Vocabulary: a *clique* is all ranks of one unique id; a *launch* is everything that one rank
-// calls within a group. The n-th launches of all ranks belong together: once all have arrived, they
-// become one piece of work for all their streams. Until then the communicators are in progress.
+// ¶ A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank
+// within a group. The n-th launches of all ranks belong together: after all of them arrived, they
+// become one joint work of all their streams. Until then, the communicators are in progress.
 //
-// TUTTI_NCCL_LIBRARY names the library that contains it. TUTTI_SIMULATED_NCCL, read at each call,
-// lists faults: "version:21700" (the result of ncclGetVersion), "init_never:1" and "launch_never:1"
-// (communicators stay in progress), "async_error:3" (a rank's third launch since the notes were
-// taken ends with ncclRemoteError), "peer_never:1" (launches succeed, but their work in the streams
-// waits for a peer until ncclCommAbort()), "async_later:40" (from the 40th query since the notes
-// were taken, ncclCommGetAsyncError returns ncclRemoteError).
+// TUTTI_NCCL_LIBRARY must name the library that contains this simulation. TUTTI_SIMULATED_NCCL is
+// read at each call and lists faults: "version:21700" (the result of ncclGetVersion),
+// "init_never:1" and "launch_never:1" (communicators stay in progress), "async_error:3" (a rank's
+// third launch since the notes were taken ends with ncclRemoteError), "peer_never:1" (launches
+// succeed, but their work in the streams waits for a peer until ncclCommAbort()), "async_later:40"
+// (from the 40th query since the notes were taken, ncclCommGetAsyncError returns ncclRemoteError).
 //
 // Misuse that makes the real library hang or corrupts data is an error here: a GPU twice in a
 // clique, mismatched counts, types or roots, calls outside a group that wait for the same thread, a
 // stream of another GPU, host memory, use after abort, use while in progress.
 #pragma GCC visibility push(default)  // found by name in the module
 #include <nccl.h>
-/// Returns the calls since the last time, one per line; misuse begins with "!".
+/// Returns the calls since this function was last called, one per line. Lines about misuse begin
+/// with "!".
 extern "C" const char* tutti_simulated_nccl_notes();
 #pragma GCC visibility pop
 
@@ -51,7 +52,7 @@ enum class NcclKind {
   kReceive
 };
 
-/// One call of one rank. `root`: root of a collective that has one, or the peer of a send or
+/// Call of one rank. `root` is the root of a collective that has one, or the peer of a send or
 /// receive.
 struct NcclCall {
   NcclKind kind = NcclKind::kAllReduce;
@@ -68,7 +69,7 @@ struct NcclCall {
     return kNames[static_cast<std::size_t>(kind)];
   }
   bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
-  /// True if this rank's input is read or its output written, respectively.
+  /// Return true if the call reads the input of rank `rank`, or writes its output.
   bool reads(int rank) const {
     return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
   }
@@ -77,7 +78,7 @@ struct NcclCall {
   }
 };
 
-/// Calls of one rank within a group.
+/// Calls that one rank makes within a group.
 struct NcclLaunch {
   int rank = 0;
   cudaStream_t stream = nullptr;
@@ -87,8 +88,8 @@ struct NcclLaunch {
 struct Clique {
   int size = 0;
   std::vector<ncclComm*> ranks;
-  std::vector<std::deque<NcclLaunch>> launches;   // by rank
-  std::vector<std::shared_ptr<JointWork>> stuck;  // waits in the streams for a peer
+  std::vector<std::deque<NcclLaunch>> launches;   // waiting launches of each rank
+  std::vector<std::shared_ptr<JointWork>> stuck;  // work that waits in streams for a peer
 };
 
 }  // namespace
@@ -98,7 +99,7 @@ struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int gpu = 0;
-  const void* thread = nullptr;  // creator
+  const void* thread = nullptr;  // identifies the thread that created it
   ncclResult_t state = ncclInProgress;
   enum { kAlive, kFinalized, kDestroyed, kAborted } life = kAlive;
 };
@@ -207,7 +208,8 @@ void carry_out_collective(const std::vector<const NcclCall*>& calls) {
   }
 }
 
-/// Returns "", or how the launches of the ranks (of all, if they are collectives) mismatch.
+/// Returns how the ranks' launches mismatch, or "". For collectives, `ranks` must contain all
+/// ranks.
 std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::size_t>> sent, received;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -236,8 +238,8 @@ std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   return sent == received ? std::string() : "mismatch: sends and receives do not fit together";
 }
 
-/// Reads and writes the memory of all ranks. Sums are accumulated in rank order and rounded at each
-/// rank.
+/// Reads and writes the memory of all ranks. Sums are accumulated in the order of ranks and rounded
+/// for each rank.
 void carry_out(const std::vector<NcclLaunch>& ranks) {
   if (!ranks[0].calls.empty() && ranks[0].calls[0].is_collective()) {
     for (std::size_t i = 0; i < ranks[0].calls.size(); ++i) {
@@ -273,7 +275,7 @@ struct Init {
   int size;
 };
 
-/// Calls of a thread since ncclGroupStart().
+/// Calls of this thread since ncclGroupStart().
 struct OpenGroup {
   int depth = 0;
   std::vector<Init> inits;
@@ -285,7 +287,7 @@ thread_local OpenGroup open_group;
 struct Everything {
   Mutex mutex;
   std::map<std::string, std::shared_ptr<Clique>> cliques;
-  std::vector<std::unique_ptr<ncclComm>> comms;  // kept, so that later use is detected
+  std::vector<std::unique_ptr<ncclComm>> comms;  // never destroyed, so that later use is detected
   std::string last_error;
   std::string notes;
   std::int64_t num_ids = 0, num_launches = 0, num_questions = 0;
@@ -296,7 +298,7 @@ Everything& everything() {
   return all;
 }
 
-/// Returns the number behind "name:" in TUTTI_SIMULATED_NCCL, or 0.
+/// Returns the number after "name:" in TUTTI_SIMULATED_NCCL, or 0 if it is missing.
 std::int64_t setting(const std::string& name) {
   const char* const value = std::getenv("TUTTI_SIMULATED_NCCL");
   const std::string text = std::string(",") + (value ? value : "");
@@ -349,7 +351,7 @@ ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t
   return check_stream(comm, call, stream);
 }
 
-/// A call outside a group must not wait for calls that the same thread would have to make.
+/// Refuses a call outside a group that would wait for calls which the same thread has yet to make.
 ncclResult_t check_alone(const ncclComm* comm, const NcclCall& call) {
   for (const ncclComm* other : comm->clique->ranks) {
     if (other == comm || other->thread != comm->thread) continue;
@@ -369,7 +371,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // only messages: a rank without any need not join
+  bool exchanges = true;  // only sends and receives: ranks without any need not join
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMultiprocessors = 4, kMajor = 9, kMinor = 0;
 
-/// Returns the version in TUTTI_SIMULATED_CUDA_DRIVER ("11080" is CUDA 11.8), by default the
-/// runtime's.
+/// Returns the driver's version from TUTTI_SIMULATED_CUDA_DRIVER ("11080" is CUDA 11.8). The
+/// default is the version of the runtime.
 int driver_version() {
   const char* const version = std::getenv("TUTTI_SIMULATED_CUDA_DRIVER");
   return version ? std::atoi(version) : CUDART_VERSION;
@@ -24,7 +24,8 @@ bool exists(const World& world, int gpu) {
   return gpu >= 0 && static_cast<std::size_t>(gpu) < world.gpus.size();
 }
 
-/// Differs for each GPU of the machine, so that tests can distinguish them.
+/// Returns a clock rate that is different for each GPU of the machine, so that tests can
+/// distinguish them.
 int memory_clock_khz(int physical) { return 1'000'000 + 100'000 * physical; }
 
 void write_bus_id(char* text, int length, int physical) {
@@ -115,7 +116,7 @@ cudaError_t put_copy(World& world, const std::shared_ptr<Queue>& queue, void* to
     return invalidate(*queue->capture, cudaErrorStreamCaptureUnsupported);
   }
   Item item;
-  if (source == Place::kPageable) {  // read now: the caller may change it after the return
+  if (source == Place::kPageable) {  // read now, because the caller may change it later
     const auto* const begin = static_cast<const std::byte*>(from);
     item.work = [to, bytes, copy = std::vector<std::byte>(begin, begin + bytes)] {
       std::memcpy(to, copy.data(), bytes);
@@ -196,7 +197,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int gpu
         *value = kMinor;
         return cudaSuccess;
       default:
-        return cudaErrorNotSupported;  // add it here when a kernel needs it
+        return cudaErrorNotSupported;  // add attributes above when a kernel needs them
     }
   });
 }
@@ -263,7 +264,7 @@ cudaError_t cudaFree(void* data) {
     }
     const int gpu = world.arena.gpu_of(data);
     if (gpu < 0) return cudaErrorInvalidValue;
-    run_all(world, gpu);  // as CUDA does
+    run_all(world, gpu);  // cudaFree() synchronizes, as in CUDA
     switch (world.arena.release(data)) {
       case Arena::Freed::kYes:
         return cudaSuccess;

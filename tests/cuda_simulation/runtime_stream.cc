@@ -6,10 +6,10 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// Returns a thread's identity, as recorded by captures.
+/// Returns an address that identifies the calling thread; captures record it.
 const void* thread_identity() { return &this_thread(); }
 
-/// Returns the nodes in `last` and all before them.
+/// Returns the nodes in `last` and all nodes that precede them.
 std::set<std::size_t> all_before(const Capture& capture, const std::set<std::size_t>& last) {
   std::set<std::size_t> found = last;
   for (std::size_t i = capture.nodes.size(); i-- > 0;) {
@@ -80,13 +80,13 @@ CUevent_st* find_event(World& world, cudaEvent_t event) {
   return found == world.events.end() ? nullptr : found->second.get();
 }
 
-/// Any wait on a captured stream ends its capture.
+/// Invalidates the capture of a stream, because no call can wait for a captured stream.
 cudaError_t refuse_if_captured(const Queue& queue) {
   return queue.capture ? invalidate(*queue.capture, cudaErrorStreamCaptureUnsupported)
                        : cudaSuccess;
 }
 
-/// `queue` waits for an event recorded in a capture, so it joins the capture.
+/// Adds `queue` to a capture, because it waits for an event that was recorded in the capture.
 cudaError_t join_capture(Queue& queue, const Record& record) {
   if (!record.capture->valid) return cudaErrorStreamCaptureInvalidated;
   if (queue.capture && queue.capture != record.capture) {
@@ -152,7 +152,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     const std::shared_ptr<Queue> queue = found->second->queue;
     if (queue->capture) invalidate(*queue->capture, cudaSuccess);
     world.streams.erase(found);
-    // Remaining work runs when needed, at the latest with the whole GPU.
+    // Work that remains in the stream still runs: when it is needed, or when the GPU is
+    // synchronized.
     if (queue->items.empty())
       std::erase(world.gpus[static_cast<std::size_t>(queue->gpu)].queues, queue);
     return cudaSuccess;
@@ -173,7 +174,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
     const CUevent_st* const found = find_event(world, event);
     if (!found) return cudaErrorInvalidResourceHandle;
-    if (!found->record) return cudaSuccess;  // never recorded
+    if (!found->record) return cudaSuccess;  // the event was never recorded
     if (found->record->capture) return join_capture(*queue, *found->record);
     if (queue->capture) return invalidate(*queue->capture, cudaErrorStreamCaptureIsolation);
     if (found->record->done) return cudaSuccess;

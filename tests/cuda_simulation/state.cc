@@ -1,4 +1,4 @@
-// Global state of the simulation: made from the environment, replaced by tests.
+// Global state of the simulation. It is created from the environment, and tests can replace it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/state.h"
 
@@ -18,9 +18,10 @@ namespace {
 
 constexpr std::size_t kAlignment = 256, kFence = 256, kPage = 4096;
 constexpr int kFenceByte = 0xFB, kPoison = 0xCD;
-constexpr std::size_t kPoisoned = std::size_t{4} << 20;  // of large blocks only the beginning
+// only the beginning of a large block is poisoned
+constexpr std::size_t kPoisoned = std::size_t{4} << 20;
 
-/// Never destroyed before the process ends, because threads may still use it then.
+/// Returns the state, which is never destroyed, because threads may use it until the process ends.
 std::unique_ptr<World>& the_world() {
   static std::unique_ptr<World>& world = *std::make_unique<std::unique_ptr<World>>().release();
   return world;
@@ -112,7 +113,7 @@ Arena::Freed Arena::release(void* data) {
   const bool whole = std::all_of(begin + block.bytes, begin + block.span,
                                  [](std::byte b) { return b == std::byte{kFenceByte}; });
   std::memset(begin, kPoison, std::min(block.span, kPoisoned));
-  if (block.span > kPoisoned + kPage) {  // returns the rest to the system
+  if (block.span > kPoisoned + kPage) {  // returns the remaining memory to the system
     const std::size_t rest = (offset + kPoisoned + kPage - 1) / kPage * kPage;
     const std::size_t end = (offset + block.span) / kPage * kPage;
     if (end > rest) madvise(base_ + rest, end - rest, MADV_DONTNEED);
@@ -151,7 +152,7 @@ Machine machine_of_environment() {
 
 World::World(const Machine& of)
     : machine(of),
-      // An entry by UUID matches nothing, because the simulated GPUs have none.
+      // An entry that is a UUID matches no GPU, because simulated GPUs have none.
       visible(visible_devices(of.visible, of.num_gpus).value_or(std::vector<int>())),
       arena(static_cast<int>(visible.size()), of.bytes, of.guard),
       gpus(visible.size()) {
@@ -163,7 +164,7 @@ World::World(const Machine& of)
 }
 
 World::~World() {
-  // Breaks the cycle of work that never ran: its records refer to streams that refer to it.
+  // Breaks reference cycles of work that never ran: its records refer to streams that contain it.
   for (const Gpu& gpu : gpus) {
     for (const auto& queue : gpu.queues) queue->items.clear();
   }

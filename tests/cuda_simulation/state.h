@@ -19,8 +19,8 @@
 
 namespace tutti::cuda_simulation {
 
-/// Memory of the simulated GPUs: one address range that only work in streams may touch. Allocates
-/// blocks of each GPU by first fit. Not thread-safe.
+/// Memory of the simulated GPUs: one address range that only work in streams may access. Allocates
+/// the blocks of each GPU by first fit. Not thread-safe.
 class Arena {
  public:
   Arena(int num_gpus, std::size_t bytes_each, bool guard);
@@ -28,11 +28,11 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Returns nullptr if no gap is large enough. Filled with 0xCD; aligned to 256 bytes, and no
-  /// more.
+  /// Returns a block that is filled with 0xCD and aligned to exactly 256 bytes, or nullptr if no
+  /// gap is large enough.
   void* allocate(int gpu, std::size_t bytes);
   enum class Freed { kYes, kNoBlock, kOverrun };
-  /// Returns kOverrun if the block is freed, but was overrun at its end.
+  /// Frees a block. Returns kOverrun if memory after its end was written.
   Freed release(void* data);
 
   /// Returns the GPU on which one block contains all of [data, data + bytes), or kHost.
@@ -43,7 +43,7 @@ class Arena {
   std::size_t used(int gpu) const { return used_[static_cast<std::size_t>(gpu)]; }
   std::size_t num_blocks() const { return blocks_.size(); }
 
-  /// Makes the memory accessible for its lifetime.
+  /// Makes the memory accessible during its lifetime.
   class Opened {
    public:
     explicit Opened(Arena& arena) : arena_(arena) {
@@ -70,51 +70,51 @@ class Arena {
   const bool guard_;
   std::byte* base_ = nullptr;
   int depth_ = 0;
-  std::map<std::size_t, Block> blocks_;  // by offset
+  std::map<std::size_t, Block> blocks_;  // key: offset of the block
   std::vector<std::size_t> used_;
 };
 
 struct Queue;
 struct Capture;
 
-/// Point in a stream; done once everything before it has run.
+/// Point in a stream. It is done after all earlier work in the stream has run.
 struct Record {
-  std::shared_ptr<Queue> queue;  // queue in which it waits; null once done
+  std::shared_ptr<Queue> queue;  // stream in which it waits; null when done
   bool done = false;
   TimePoint when;
-  // Capture in which an event was recorded: a stream that waits for the event joins it.
+  // Capture in which an event was recorded. A stream that waits for the event joins this capture.
   std::shared_ptr<Capture> capture;
   std::set<std::size_t> frontier;
 };
 
-/// Work at which several streams join.
+/// Work that several streams run jointly.
 class JointWork {
  public:
   std::size_t num_parts = 0;
   std::function<void()> work;
-  std::vector<std::shared_ptr<Record>> before;  // position of each part in its stream
+  std::vector<std::shared_ptr<Record>> before;  // each part's position in its stream
   bool done = false;
 };
 
-/// One entry of a stream.
+/// Entry of a stream. Each of its first four members may be empty.
 struct Item {
-  std::function<void()> work;         // may be empty
-  std::shared_ptr<Record> waits_for;  // may be empty
-  std::shared_ptr<JointWork> joint;   // may be empty
-  std::shared_ptr<Record> marks;      // may be empty
+  std::function<void()> work;         // runs after the waits below
+  std::shared_ptr<Record> waits_for;  // must be done before
+  std::shared_ptr<JointWork> joint;   // must run before `work`
+  std::shared_ptr<Record> marks;      // is done afterwards
   bool is_kernel = false;
 };
 
-/// Stream. Lives until its work is done, even if it was destroyed earlier.
+/// Queue of a stream. It exists until its work is done, even if the stream is destroyed earlier.
 struct Queue {
   int gpu = 0;
-  bool blocking = false;  // waits for the default stream, and vice versa
+  bool blocking = false;  // synchronizes with the default stream
   std::deque<Item> items;
-  std::shared_ptr<Capture> capture;  // set while it takes part in one
+  std::shared_ptr<Capture> capture;  // capture that it is part of; null if none
   std::set<std::size_t> frontier;    // nodes that precede the next captured work
 };
 
-/// Captured work: nodes in order of the calls, each after some earlier ones.
+/// Captured work. Nodes are in the order of calls; each may depend on earlier nodes.
 struct Node {
   std::function<void()> work;
   std::set<std::size_t> after;
@@ -122,7 +122,7 @@ struct Node {
 };
 struct Capture {
   Queue* origin = nullptr;
-  const void* thread = nullptr;  // that began the capture
+  const void* thread = nullptr;  // thread that began the capture
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::vector<Node> nodes;
   bool valid = true;
@@ -134,7 +134,7 @@ struct Gpu {
   cudaError_t failure = cudaSuccess;  // sticky until the process ends
 };
 
-/// All state of the simulation. Used by one thread at a time (Locked).
+/// Complete state of the simulation. Only one thread at a time may use it (see Locked).
 struct World {
   explicit World(const Machine& machine);
   ~World();
@@ -142,7 +142,7 @@ struct World {
   World& operator=(const World&) = delete;
 
   Machine machine;
-  std::vector<int> visible;  // GPUs of the machine that this process sees
+  std::vector<int> visible;  // the machine's GPUs that this process sees
   Arena arena;
   std::vector<Gpu> gpus;
   std::map<const std::byte*, std::pair<std::size_t, std::shared_ptr<void>>> pinned;
@@ -152,13 +152,13 @@ struct World {
   std::map<CUgraph_st*, std::unique_ptr<CUgraph_st>> graphs;
   std::map<CUgraphExec_st*, std::unique_ptr<CUgraphExec_st>> executables;
   std::int64_t num_kernels = 0, num_allocations = 0;
-  std::int64_t num_changes = 0;  // changes that a blocked executor may wait for
+  std::int64_t num_changes = 0;  // number of changes; a blocked executor waits for the next
 
   bool is_pinned(const void* data) const;
-  std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // null: no such stream
+  std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // null if there is none
 };
 
-/// Locks the global state for its lifetime.
+/// Locks the global state during its lifetime.
 class Locked {
  public:
   Locked();
@@ -182,24 +182,25 @@ ThreadState& this_thread();
 
 /// Appends an item to the stream or to its capture.
 cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
-/// Returns a record of everything in the stream now.
+/// Returns a record of all work that the stream contains now.
 std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
-/// Runs the work that the record needs until it is done. Returns the failure of its GPU, if any.
+/// Runs the work on which the record depends, until it is done. Returns the failure of its GPU, if
+/// any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
 /// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);
-/// Runs at most one item of the stream, and work that the item waits for.
+/// Runs at most one item of the stream, and the work for which that item waits.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
-/// Invalidates the captures that forbid the present call of this thread: those that the thread
+/// Invalidates the captures that forbid the current call of this thread: captures that this thread
 /// began, unless relaxed. Returns cudaErrorStreamCaptureUnsupported if there are any.
 cudaError_t refuse_while_capturing(World& world);
 cudaError_t invalidate(Capture& capture, cudaError_t status);
 /// Returns work that runs the nodes of a finished capture, each as late as possible.
 std::function<void()> work_of(World& world, int gpu, std::shared_ptr<const Capture> capture);
 
-/// Wraps every function of the runtime: runs `body(World&)` with the world locked, and keeps its
-/// status as the thread's last error.
+/// Wraps each function of the runtime: runs `body(World&)` with the world locked, and stores an
+/// error status as the thread's last error.
 template <class Body>
 cudaError_t call(const Body& body) {
   const Locked world;
@@ -207,7 +208,7 @@ cudaError_t call(const Body& body) {
   if (status != cudaSuccess) this_thread().last_error = status;
   return status;
 }
-/// Same as call(), but first reports an error if there is no GPU, or if it has failed.
+/// Same as call(), but first returns an error if there is no GPU or the current GPU has failed.
 template <class Body>
 cudaError_t call_gpu(const Body& body) {
   return call([&](World& world) {
@@ -216,7 +217,7 @@ cudaError_t call_gpu(const Body& body) {
     return failure != cudaSuccess ? failure : body(world);
   });
 }
-/// Same as call_gpu(), but first refuses a call that captures forbid.
+/// Same as call_gpu(), but first refuses the call if a capture forbids it.
 template <class Body>
 cudaError_t call_uncaptured(const Body& body) {
   return call_gpu([&](World& world) {
@@ -224,7 +225,7 @@ cudaError_t call_uncaptured(const Body& body) {
     return refusal != cudaSuccess ? refusal : body(world);
   });
 }
-/// Same as call_gpu(), but runs `body(World&, queue)` with that of `stream`, which must exist.
+/// Same as call_gpu(), but runs `body(World&, queue)` with the queue of `stream`, which must exist.
 template <class Body>
 cudaError_t call_stream(cudaStream_t stream, const Body& body) {
   return call_gpu([&](World& world) {
