@@ -1,5 +1,5 @@
-// Tests the CIFAR-10 tutorial's network against its published numbers and double precision, and its
-// input, rates, log lines, flags and archive.
+// Compares the CIFAR-10 tutorial's network with its published numbers and with double precision.
+// Tests its input, learning rates, log lines, flags and archive.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/cifar10_network.h"
 
@@ -45,7 +45,7 @@ Tensor expected_logits(const std::vector<Variable>& variables, const Tensor& ima
     return max_pool2d(
         x, {.window_h = 3, .window_w = 3, .stride_h = 2, .stride_w = 2, .padding = Padding::kSame});
   };
-  // Covers nine channels; alpha 0.001 / 9 is not divided by the number of channels again.
+  // Sums over nine channels; alpha is already 0.001 / 9, and not divided by the number of channels.
   const auto norm = [](const Tensor& x) {
     return local_response_normalization(
         x, {.depth_radius = 4, .bias = 1.0, .alpha = 0.001 / 9, .beta = 0.75});
@@ -88,7 +88,7 @@ TEST(Cifar10Network, InitialWeightsMatchTutorialDeviations) {
       largest = std::max(largest, std::abs(value));
     }
     EXPECT_LE(largest, 2.0 * stddevs[layer] * (1.0 + 1e-6));
-    // Truncated at two deviations, the variance is 0.77374 of the normal's.
+    // A normal distribution truncated at two deviations has 0.77374 of the full variance.
     const double variance = squares / static_cast<double>(w.size());
     EXPECT_NEAR(variance / (0.77374 * stddevs[layer] * stddevs[layer]), 1.0,
                 6.0 / std::sqrt(static_cast<double>(w.size())));
@@ -98,8 +98,8 @@ TEST(Cifar10Network, InitialWeightsMatchTutorialDeviations) {
   }
 }
 
-// ln 10 + 0.004 / 2 * 0.77374 * 0.04^2 * (2304 * 384 + 384 * 192) = 4.676; the tutorial logs
-// 4.68.
+// The expected loss is ln 10 + 0.004 / 2 * 0.77374 * 0.04^2 * (2304 * 384 + 384 * 192) = 4.676; the
+// tutorial logs 4.68.
 TEST(Cifar10Network, LossOfStep0MatchesPublishedValue) {
   double mean = 0.0;
   for (std::uint64_t seed = 0; seed < 5; ++seed) {
@@ -119,7 +119,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   set_random_seed(1);
   VariableStore store;
   const Cifar10Network network(store);
-  // Weights are larger than initial ones, so that LRN and both signs of sums matter.
+  // Uses larger weights than initial ones, so that LRN and both signs of sums matter.
   Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
   const Tensor images = standardised_images(2, 7) * 3.0f;
   Tower tower("tower_0");
@@ -127,7 +127,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   EXPECT_EQ(logits.shape(), (Shape{2, 10}));
   testing::expect_tensor(logits, {2, 10}, expected_logits(store.variables(), images).to_doubles(),
                          1e-4);
-  // float16 agrees to its three digits.
+  // float16 agrees within its precision of three digits.
   Tower half("tower_0");
   const Tensor rounded = network.inference(half, images, /*use_fp16=*/true);
   EXPECT_EQ(rounded.dtype(), DType::kFloat32);
@@ -167,15 +167,16 @@ TEST(Cifar10Network, TowerLossIsCrossEntropyPlusDecayTerms) {
                          prefix + "conv1/weight_loss", prefix + "conv2/weight_loss",
                          prefix + "local3/weight_loss", prefix + "local4/weight_loss",
                          prefix + "softmax_linear/weight_loss", prefix + "cross_entropy"}));
-    EXPECT_EQ(tower.losses()[0].value.item(), 0.0f);  // a separate term of value 0
+    EXPECT_EQ(tower.losses()[0].value.item(), 0.0f);  // a weight loss of 0 is still a separate term
     EXPECT_NEAR(tower.losses()[2].value.item(), 0.002 * weights3, 1e-4);
     EXPECT_NEAR(tower.losses()[3].value.item(), 0.002 * weights4, 1e-5);
     EXPECT_NEAR(total, sum, 1e-5);
-    EXPECT_NEAR(total, 4.676, 0.05);  // not 2 * 2.37 more
+    EXPECT_NEAR(total, 4.676, 0.05);  // the weight losses of the other tower are not added
   }
 }
 
-/// Returns `count` images; pixel (x, y) of colour c is value(image, y, x, c). Labels count up.
+/// Returns `count` images whose pixel (x, y) of colour c is value(image, y, x, c). Labels are 0, 1,
+/// ..., 9, 0, ...
 template <class Value>
 ImageData pictures(std::int64_t count, const Value& value) {
   MutableTensor images({count, 32, 32, 3}, DType::kUInt8, Device{});
@@ -192,7 +193,7 @@ ImageData pictures(std::int64_t count, const Value& value) {
   return {images.freeze(), labels.freeze()};
 }
 
-/// Returns the first `count` distorted images, [24, 24, 3] each.
+/// Returns the first `count` distorted images, each of shape [24, 24, 3].
 std::vector<Tensor> distorted(const ImageData& data, std::int64_t count, std::uint64_t seed = 1,
                               int threads = 1) {
   std::vector<Tensor> images;
@@ -213,7 +214,8 @@ float at(const Tensor& image, std::int64_t y, std::int64_t x, std::int64_t c) {
 TEST(Cifar10Network, LearningRateDecaysAfter136718StepsAtBatchSize128) {
   EXPECT_EQ(decay_steps(128), 136'718);
   EXPECT_EQ(decay_steps(50'000), 350);
-  EXPECT_EQ(decay_steps(3), 5'833'333);  // steps per epoch stay fractional until the end
+  // the number of steps per epoch is not rounded before the multiplication
+  EXPECT_EQ(decay_steps(3), 5'833'333);
 }
 
 TEST(Cifar10Network, LearningRateDecaysTenfoldPerPeriod) {
@@ -227,8 +229,8 @@ TEST(Cifar10Network, LearningRateDecaysTenfoldPerPeriod) {
   EXPECT_NEAR(smooth(68'359), 0.1 * std::sqrt(0.1), 1e-12);
 }
 
-// A bright pixel at (16, 16) and a darker one to its right reveal the position of the crop (0 .. 8
-// on each axis) and mirroring. Standardisation keeps the order of values.
+// A bright pixel at (16, 16) and a darker one at its right show where the crop is (0 .. 8 on each
+// axis) and whether the image is mirrored. Standardisation keeps the order of values.
 TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   const ImageData data = pictures(8, [](auto, auto y, auto x, auto) {
     if (y == 16 && x == 16) return 250;
@@ -251,7 +253,7 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
     ++rows.at(static_cast<std::size_t>(16 - y));
     ++columns.at(static_cast<std::size_t>(16 - (is_mirrored ? 23 - x : x)));
   }
-  // Five standard deviations of a binomial count.
+  // The tolerance is five standard deviations of a binomial count.
   const double of_nine = 5.0 * std::sqrt(kCount * (1.0 / 9.0) * (8.0 / 9.0));
   for (std::size_t offset = 0; offset <= 8; ++offset) {
     EXPECT_NEAR(rows[offset], kCount / 9.0, of_nine) << offset;
@@ -261,8 +263,8 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
 }
 
 // Contrast multiplies differences within a colour by its factor, but not the distance between the
-// colours' means: their ratio is the factor, which standardisation keeps. (It removes brightness,
-// which tests/data/augment_test.cc covers.)
+// means of two colours. So the ratio of both is the factor, which standardisation keeps.
+// (Standardisation removes brightness, which tests/data/augment_test.cc tests.)
 TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
   const ImageData data = pictures(
       8, [](auto, auto y, auto, auto c) { return (c == 0 ? 150 : 90) + (y % 2 == 0 ? 10 : -10); });
@@ -270,7 +272,7 @@ TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
   double sum = 0.0, lowest = 10.0, highest = 0.0;
   for (const Tensor& image : distorted(data, kCount)) {
     const double within = std::abs(at(image, 0, 0, 1) - at(image, 1, 0, 1)) / 20.0;
-    double between = 0.0;  // distance between two colours' means, over a pair of rows
+    double between = 0.0;  // distance between the means of two colours, over two rows
     for (std::int64_t y = 0; y < 2; ++y) between += (at(image, y, 0, 0) - at(image, y, 0, 1)) / 2.0;
     const double factor = within / (between / 60.0);
     sum += factor;
@@ -302,7 +304,8 @@ TEST(StepLog, LineHasPublishedFormat) {
 }
 
 TEST(SpeedReport, ComparesMeanOfMeasuredStepsWithPublishedSpeed) {
-  std::vector<double> seconds(10, 9.0);  // the first calls also initialise
+  // the first calls also initialise, so they are not measured
+  std::vector<double> seconds(10, 9.0);
   seconds.insert(seconds.end(), {0.8, 0.9, 0.8, 0.9});
   const SpeedReport one = speed_report(seconds, 10, 128, 1);
   EXPECT_EQ(one.num_steps, 4);
@@ -358,7 +361,7 @@ ArchiveIdentity identity_of_text(const std::string& text) {
   return identity_of(in);
 }
 
-// Vectors of RFC 1321, A.5, and lengths around the end of a block.
+// Vectors from RFC 1321, A.5, and texts whose length is near the end of a block.
 TEST(Md5, MatchesRfc1321Vectors) {
   std::string digits;
   for (int i = 0; i < 8; ++i) digits += "1234567890";

@@ -1,5 +1,5 @@
-// Tests training with towers: shared variables, one update from the mean, averages, checkpoints,
-// tags.
+// Tests training with towers: shared variables, one update with the mean gradient, moving averages,
+// checkpoints, summary tags.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/tower_trainer.h"
 
@@ -30,7 +30,8 @@ std::unique_ptr<TowerTrainer> trainer_on(const std::string& devices, std::int64_
       .devices = parse_devices(devices), .variable_device = variables, .batch_size = batch_size});
 }
 
-/// Returns equal batches for every trainer; batch `step` has rows of its own.
+/// Returns batches that are equal for all trainers of one global batch size. Batches of different
+/// steps have different rows.
 DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
   const std::int64_t rows = trainer.global_batch_size() * steps;
   const Tensor images = random_normal({rows, 24, 24, 3}, {.seed = 11, .purpose = kUserPurpose});
@@ -41,7 +42,7 @@ DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
           .batch(trainer.global_batch_size()));
 }
 
-/// Returns the results of all steps.
+/// Trains `steps` steps; returns the result of each.
 std::vector<StepResult> train(TowerTrainer& trainer, int steps, StepOptions options = {}) {
   std::vector<StepResult> results;
   for (const PerReplica<Batch>& batch : batches_for(trainer, steps)) {
@@ -88,10 +89,10 @@ std::multiset<std::string> tags_with(const std::string& devices) {
   return tags_in(folder);
 }
 
-// A float32 weight of 0.1 has steps of 7e-9. Labels are random, and another order of additions
-// (which also depends on the processor) may change which value of a pool is largest. From then on
-// two runs diverge, so weights are compared after a few steps.
-TEST(TowerTrainer, TwoTowersMatchOneTowerOnWholeBatch) {
+// Compares weights after only a few steps, because two runs diverge later: labels are random, and
+// another order of additions (which also depends on the processor) may change which value of a pool
+// is largest. A float32 weight of 0.1 has a precision of 7e-9.
+TEST(TowerTrainer, TwoTowersMatchOneTowerOnFullBatch) {
   const auto one = trainer_on("cpu:0", 8);
   const auto two = trainer_on("cpu:0-1", 4);
   const std::vector<StepResult> first_of_one = train(*one, 3), first_of_two = train(*two, 3);
@@ -117,7 +118,8 @@ TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
     EXPECT_EQ(trainer->global_step().shape(), Shape{});
     EXPECT_EQ(trainer->global_step().value().item_int(), 0);
     train(*trainer, 3);
-    EXPECT_EQ(trainer->global_step().value().item_int(), 3);  // not 3 * 4
+    // not 3 * 4, although there are 4 towers
+    EXPECT_EQ(trainer->global_step().value().item_int(), 3);
   }
 }
 
@@ -127,7 +129,8 @@ TEST(TowerTrainer, OnlyLossNamesIncludeTower) {
   ASSERT_EQ(result.tower_losses.size(), 2u);
   double mean = 0.0;
   for (std::size_t t = 0; t < 2; ++t) {
-    ASSERT_EQ(result.tower_losses[t].size(), 7u);  // five decays, one cross-entropy, the total
+    // five weight losses, a cross-entropy and the total
+    ASSERT_EQ(result.tower_losses[t].size(), 7u);
     EXPECT_EQ(result.tower_losses[t][6].name, concat("tower_", t, "/total_loss"));
     EXPECT_NEAR(result.tower_losses[t][6].value.item(), 4.676, 0.08);
     mean += result.tower_losses[t][6].value.item() / 2.0;
@@ -139,8 +142,8 @@ TEST(TowerTrainer, OnlyLossNamesIncludeTower) {
   }
 }
 
-// The variables' device stores them, computes the mean and applies it; towers compute on their own
-// devices.
+// The variables' device stores them, averages the gradients and applies the mean. Each tower
+// computes on its own device.
 TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
   const Device third{DeviceType::kCpu, 2};
   const auto trainer = trainer_on("cpu:0-1", 2, third);
@@ -176,8 +179,8 @@ TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
 TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
   const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");
   EXPECT_EQ(one, four);
-  // There are 7 losses raw and averaged, the rate, 5 layers' results and zeros, 10 variables and
-  // gradients.
+  // 7 losses both raw and averaged, the learning rate, activations and zeros of 5 layers, 10
+  // variables and 10 gradients.
   EXPECT_EQ(one.size(), 7u * 2u + 1u + 5u * 2u + 10u * 2u);
   for (const char* tag :
        {"total_loss (raw)", "total_loss", "cross_entropy (raw)", "local3/weight_loss",
@@ -209,7 +212,8 @@ TEST(TowerTrainer, CheckpointRestoresWithAnyNumberOfTowers) {
 
 TEST(Evaluator, CountsEachImageOnceUsingAveragedWeights) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
-  // Averages always predict 3, and the weights themselves 5.
+  // With averaged weights the network always predicts class 3, and with the weights themselves
+  // class 5.
   const auto trainer = trainer_on("cpu:0", 1);
   const auto biased = [](Variable biases, std::size_t answer) {
     std::vector<float> values(10, 0.0f);

@@ -1,5 +1,5 @@
 // Tests every registered operation, and ranks over shared memory, TCP and both, with a sample of
-// the conformance kit (./test --full runs the whole kit), and transports with the transport suite.
+// the conformance kit (./test --full runs all cases). Tests transports with the transport suite.
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <tuple>
@@ -17,7 +17,8 @@
 namespace tutti::conformance::conformance_test {
 using Parameter = std::tuple<std::string, GroupShape>;
 
-/// One operation works on shared memory, all support local groups, some send messages.
+/// Returns the pairs to test: one operation on shared memory, and all operations with local groups
+/// and with groups of several processes.
 std::vector<Parameter> operations_and_shapes() {
   std::vector<Parameter> all{{"canonical", GroupShape::kThreads}};
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
@@ -40,19 +41,20 @@ TEST_P(RegisteredOperation, PassesSampledCases) {
   const Report report = run(Plan{.shapes = {shape}, .sample = 80}, Subject(name));
   EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
       << report.table("tutti conform " + name);
-  // Every operation supports one object for all replicas.
+  // Every operation must support a group within one object.
   EXPECT_TRUE(report.passed() || shape != GroupShape::kLocal);
   if (!report.passed()) GTEST_SKIP() << report.results.front().message;
 }
 
-// Ranks that are connected as processes are.
+// Ranks that are connected as processes are:
 
 using Way = ConnectOptions::Way;
 
-// Sixteen ranks in one process map 256 segments; ThreadSanitizer leaves 1.5 TiB for all mappings.
+// Sixteen ranks in one process map 256 segments. ThreadSanitizer leaves 1.5 TiB for all mappings.
 constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
 
-/// Ranks are threads here, each with its own mappings, as in processes.
+/// Returns a factory of ranks. Ranks are threads here, but each has its own mappings, as processes
+/// have.
 RankFactory connected_ranks(const std::string& algorithm, Way way, int world, Duration timeout) {
   const auto store = std::make_shared<InProcessStore>();
   return [=](int rank) {
@@ -109,7 +111,7 @@ struct ShmGroups {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, TransportSuite, ShmGroups);
 
-// Announces even ranks as being on one machine, and odd ranks on another.
+// Store in which even ranks appear to be on one machine, and odd ranks on another.
 class TwoMachines final : public KeyValueStore {
  public:
   explicit TwoMachines(KeyValueStore& store, int rank) : store_(store), rank_(rank) {}

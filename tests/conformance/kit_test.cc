@@ -1,4 +1,4 @@
-// Tests the components of the kit: names of cases, plans, reports, bounds of results.
+// Tests components of the conformance kit: ids of cases, plans, reports, bounds of results.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 #include <set>
@@ -34,7 +34,7 @@ TEST(ConformancePlan, CoversEveryCollectiveDTypeWorldSizeAndCheck) {
     checks.insert(c.check);
     counts.insert(c.count);
   }
-  EXPECT_EQ(types.size(), 6u * std::size(kAllDTypes) + 1);  // plus the barrier
+  EXPECT_EQ(types.size(), 6u * std::size(kAllDTypes) + 1);  // + 1 for the barrier
   EXPECT_EQ(worlds, (std::set<int>{1, 2, 3, 5, 7, 8, 16}));
   EXPECT_EQ(checks.size(), 10u);
   EXPECT_TRUE(counts.contains(0) && counts.contains(1) && counts.contains((1 << 20) + 1));
@@ -58,7 +58,8 @@ TEST(ConformancePlan, SampleDependsOnSeedAndCoversEachGroup) {
   EXPECT_EQ(taken, all);
 }
 
-/// Three of four ranks call, the second one `delay` later, and all end at `end`.
+/// Simulates a call of three of four ranks. The second rank calls `delay` later, and all calls end
+/// at `end`. Returns the kit's verdict.
 std::string verdict_on_deadline(Duration delay, const std::string& message,
                                 Duration end = std::chrono::milliseconds(150)) {
   const TimePoint begin(Duration(1));
@@ -71,8 +72,10 @@ std::string verdict_on_deadline(Duration delay, const std::string& message,
 TEST(ConformanceDeadline, IsMeasuredFromFirstCall) {
   using namespace std::chrono_literals;
   EXPECT_EQ(verdict_on_deadline(0ms, "rank 3 is missing"), "");
-  EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");  // it waited only 24 ms
-  EXPECT_EQ(verdict_on_deadline(126ms, "rank 1 is missing"), "");  // state at the deadline
+  // the second rank waited only 24 ms
+  EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");
+  // the second rank was missing until then
+  EXPECT_EQ(verdict_on_deadline(126ms, "rank 1 is missing"), "");
   EXPECT_NE(verdict_on_deadline(0ms, "rank 1 is missing"), "");
   EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 10ms), "");
   EXPECT_NE(verdict_on_deadline(5ms, "rank 3 is missing", 20ms), "");
@@ -88,7 +91,7 @@ TEST(ConformanceValues, FloatSumsAreBoundedAndCanonicalSumsExact) {
   EXPECT_TRUE(is_right(1.0f + 0x1p-23f, Determinism::kNone));
   EXPECT_FALSE(is_right(1.0f + 0x1p-20f, Determinism::kNone));
   EXPECT_FALSE(is_right(std::numeric_limits<float>::quiet_NaN(), Determinism::kNone));
-  EXPECT_TRUE(is_right(1.0f, Determinism::kCanonical));  // (1 + tiny) + tiny
+  EXPECT_TRUE(is_right(1.0f, Determinism::kCanonical));  // (1 + tiny) + tiny is 1
   EXPECT_FALSE(is_right(1.0f + 0x1p-23f, Determinism::kCanonical));
 }
 
@@ -104,7 +107,7 @@ TEST(ConformanceValues, SumsMayDeviateByAtMostDeclaredError) {
   for (const double declared : {0.01, static_cast<double>(kInfinity)}) {
     EXPECT_NE(wrong(std::numeric_limits<float>::quiet_NaN(), {declared, 10}), "");
     EXPECT_NE(wrong(kInfinity, {declared, 10}), "");
-    // Next to a non-finite value: that may spoil the other values, but must not vanish itself.
+    // Next to a non-finite value: it may spoil other values, but must not itself disappear.
     EXPECT_EQ(wrong(kInfinity, {declared, kInfinity}), "");
     EXPECT_NE(wrong(2.0f, {declared, kInfinity}, kInfinity), "");
     EXPECT_EQ(wrong(-kInfinity, {declared, kInfinity}, kInfinity), "");
@@ -134,7 +137,7 @@ TEST(ConformanceReport, ShowsCountsAndFirstFailurePerLine) {
   EXPECT_EQ(json.at("total").at("failed").as_int(), 2);
   EXPECT_EQ(json.at("failures").as_array()[1].at("case").as_string(), second.id());
   report.results.erase(report.results.begin(), report.results.begin() + 3);
-  EXPECT_FALSE(report.passed());  // no case ran
+  EXPECT_FALSE(report.passed());  // no case has run
 }
 
 TEST(ConformanceReport, CasesBeyondTimeBudgetAreNotRun) {

@@ -1,4 +1,4 @@
-// Canonical operation with one planted bug.
+// Canonical operation into which one bug is planted.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tutti::planted_bugs {
 
-/// Returns the number that identifies a bug by its name (FNV-1a).
+/// Returns a number that identifies a bug: the FNV-1a hash of its name.
 constexpr std::uint64_t bug(std::string_view name) {
   std::uint64_t number = 0xcbf29ce484222325u;
   for (const char c : name) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -43,7 +43,7 @@ class BuggyOps final : public CrossDeviceOps {
   Determinism determinism() const override {
     return bug_ == "RandomOrder"_bug ? Determinism::kRunToRun : Determinism::kCanonical;
   }
-  // False if the bug would corrupt memory.
+  // Returns false if slices would make the bug corrupt memory.
   bool sliceable() const override { return bug_ != "KeepsFirstResult"_bug; }
   bool provides(Collective) const override { return true; }
 
@@ -150,7 +150,7 @@ class BuggyOps final : public CrossDeviceOps {
     return bug_ == "SkipsPartialBlock"_bug && count > 64 ? count - count % 64 : count;
   }
 
-  /// Applies change(value, index) to the elements, which are aligned.
+  /// Replaces each element of an aligned buffer by change(element, index).
   template <class Change>
   static void change_elements(const ReplicaBuffer& buffer, const Change& change) {
     conformance::visit_stored(buffer.dtype, [&]<class T>() {
@@ -159,7 +159,7 @@ class BuggyOps final : public CrossDeviceOps {
     });
   }
 
-  /// Returns the combination of the buffers, which it overwrites.
+  /// Returns the combination of all buffers, which it overwrites.
   Bytes reduced(ReduceOp op, std::vector<ReplicaBuffer> used) {
     const DType dtype = used[0].dtype;
     const bool is_minmax = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -171,7 +171,7 @@ class BuggyOps final : public CrossDeviceOps {
     }
     if (bug_ == "BoolAsNumber"_bug && dtype == DType::kBool && op == ReduceOp::kMax) {
       for (ReplicaBuffer& each : used) each.dtype = DType::kUInt8;
-      op = ReduceOp::kSum;  // true + true
+      op = ReduceOp::kSum;  // computes true + true
     }
     const auto flip_bytes = [&](const ReplicaBuffer& buffer) {
       if (bug_ != "BytesAreSigned"_bug || dtype != DType::kUInt8 || !is_minmax) return;
@@ -200,7 +200,8 @@ class BuggyOps final : public CrossDeviceOps {
     return bytes_of(used[0]);
   }
 
-  /// Combines integers into the first buffer with saturation; the others get the neutral element.
+  /// Adds or multiplies integers with saturation into the first buffer. The other buffers get the
+  /// neutral element.
   static void saturate(ReduceOp op, std::span<const ReplicaBuffer> used) {
     const bool is_sum = op == ReduceOp::kSum;
     change_elements(used[0], [&]<class T>(T first, std::size_t i) {
@@ -235,7 +236,7 @@ class BuggyOps final : public CrossDeviceOps {
     return x;
   }
 
-  /// Returns the result after storing it in memory that calls share.
+  /// Stores the result in memory that calls share, and returns what is then stored there.
   Bytes kept(Bytes result) {
     static Bytes shared(std::size_t{1} << 24);
     const bool is_shared = bug_ == "SharesScratch"_bug;
@@ -254,7 +255,7 @@ class BuggyOps final : public CrossDeviceOps {
   Bytes kept_ = Bytes(std::size_t{1} << 20);
 };
 
-/// Bug, and a fragment of the id of a case that must detect it.
+/// Name of a bug, and a fragment of the id of a case that must detect it.
 struct Planted {
   std::string_view name;
   std::string_view found_by;

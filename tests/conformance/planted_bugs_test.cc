@@ -1,4 +1,4 @@
-// Tests that the conformance kit detects every planted bug, and accepts correct operations.
+// Tests that the conformance kit detects every planted bug and accepts correct operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/planted_bugs.h"
 
@@ -23,13 +23,13 @@ using conformance::Result;
 using conformance::Subject;
 using conformance::Verdict;
 
-/// Engines that were destroyed without their peers' knowledge.
+/// Engines of communicators that were destroyed while their peers did not notice.
 struct Graveyard {
   Mutex mutex;
   std::vector<std::unique_ptr<internal::CollectiveEngine>> engines TUTTI_GUARDED_BY(mutex);
 };
 
-/// Wraps an engine and adds a bug.
+/// Engine that wraps another one and adds a bug.
 class BuggyEngine final : public internal::CollectiveEngine {
  public:
   BuggyEngine(std::unique_ptr<internal::CollectiveEngine> engine, std::string_view name,
@@ -89,7 +89,8 @@ class BuggyEngine final : public internal::CollectiveEngine {
     return engine_->subgroup(ranks, number);
   }
   void answer_state_queries(const std::function<std::string()>& own_state) override {
-    // The state is destroyed with the communicator, but the engine is not.
+    // With this bug the engine outlives the communicator, whose state is destroyed, so it must not
+    // answer.
     if (bug_ != "IgnoresLostPeer"_bug) engine_->answer_state_queries(own_state);
   }
   std::vector<std::string> states_of_ranks(TimePoint deadline) override {
@@ -141,11 +142,11 @@ bool names(const Case& c, const Planted& planted) {
   return c.id().find(planted.found_by) != std::string::npos;
 }
 
-// Sanitized code takes ten times as long.
+// Fewer cases with sanitizers, which make code ten times as slow.
 constexpr std::size_t kSample = testing::kIsSanitized ? 400 : 1500;
 
-/// Returns the bugs that the kit must detect in this build; under a sanitizer, some end the process
-/// first.
+/// Returns the bugs that the kit must detect in this build. Some bugs are omitted with sanitizers,
+/// which would end the process first.
 std::vector<Planted> planted_here() {
   std::vector<Planted> planted(std::begin(kPlanted), std::end(kPlanted));
   if (!testing::kIsSanitized) return planted;
@@ -165,7 +166,8 @@ TEST_P(PlantedBug, IsDetectedByExpectedCase) {
   const bool needs_large = planted.name == "CountsIn16Bits" || planted.name == "SharesMember";
   const Plan plan{.shapes = {GroupShape::kLocal},
                   .seed = 3,
-                  .sample = needs_large ? 1500 : kSample,  // a third would lack large ones
+                  // a smaller sample would lack cases with large counts
+                  .sample = needs_large ? 1500 : kSample,
                   .max_count = needs_large ? std::size_t{70000} : 5000};
   const Report report = run(plan, subject_with(planted.name), {.max_failures = 1000});
   const std::string table = report.table("tutti conform buggy");
@@ -174,7 +176,7 @@ TEST_P(PlantedBug, IsDetectedByExpectedCase) {
     return result.verdict == Verdict::kFailed && names(result.of, planted);
   });
   ASSERT_NE(named, report.results.end()) << table;
-  // The case in the report reproduces the failure.
+  // The id in the report must reproduce the failure.
   const Case again = Case::parse(named->of.id());
   EXPECT_FALSE(run_cases({again}, subject_with(planted.name)).passed()) << again.id();
 }

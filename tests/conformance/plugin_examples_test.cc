@@ -1,5 +1,5 @@
-// Tests the lossy operations of examples/plugins: their declarations, their state between steps,
-// and training results.
+// Tests the lossy operations of examples/plugins: declared errors, state between steps, and results
+// of training.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -40,7 +40,7 @@ TEST(PluginExamples, ReceiveOptionsAndRefuseUnknownOnes) {
   const std::string top_k = plugin("top_k"), int8 = plugin("int8_feedback");
   EXPECT_EQ(two_replicas(make_cross_device_ops(top_k))->max_relative_error(), INFINITY);
   EXPECT_EQ(two_replicas(make_cross_device_ops(int8))->max_relative_error(), 0.5 / 127);
-  // Keeps the largest half of each replica's elements.
+  // k=0.5 keeps the larger half of each replica's elements.
   const auto ops = two_replicas(make_cross_device_ops(top_k, {}, "k=0.5"));
   std::vector<float> a = {1, -8, 2, 4}, b = {3, 1, -6, 2};
   const ReplicaBuffer buffers[] = {
@@ -58,7 +58,8 @@ TEST(PluginExamples, ReceiveOptionsAndRefuseUnknownOnes) {
                  "int8_feedback has no option 'k'; it takes none");
 }
 
-/// Returns the largest difference between the mean of many sums of equal values and the exact sum.
+/// Sums equal values many times; returns the largest difference between the mean of the results and
+/// the exact sum.
 double error_of_mean(const CrossDeviceOpsSpec& spec, std::uint64_t id) {
   const std::vector<float> a = {1.0f, 0.3f, 0.007f, -0.2f}, b = {-0.5f, 0.011f, 0.4f, 0.1f};
   const auto ops = two_replicas(spec);
@@ -89,7 +90,8 @@ TEST(PluginExamples, KeepRoundingErrorPerBufferId) {
   }
 }
 
-/// Trains logistic regression on two replicas, each with half of the rows, and returns the loss.
+/// Trains a logistic regression on two replicas, each with half of the rows. Returns the final
+/// loss.
 double final_loss(const CrossDeviceOpsSpec& spec, int steps) {
   constexpr std::int64_t kRows = 64, kColumns = 50;
   MirroredStrategy strategy(

@@ -1,4 +1,4 @@
-// Tests that the strategy suite accepts the library's strategies and detects every planted bug.
+// Tests that the strategy suite accepts the library's strategies, and detects every planted bug.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/strategy/suite.h"
 
@@ -18,7 +18,7 @@
 
 namespace tutti::planted_bugs {
 
-/// Storage of the right kind with one faulty function.
+/// Mirrored storage with one faulty function.
 class PlantedStorage final : public internal::MirroredStorage {
  public:
   PlantedStorage(std::uint64_t bug, const Tensor& initial_value, VariableOptions options,
@@ -57,7 +57,7 @@ class PlantedStorage final : public internal::MirroredStorage {
   const std::uint64_t bug_;
 };
 
-/// Each buffer keeps its own value.
+/// Operation with a bug: each buffer keeps its own value.
 class KeepsItsOwn final : public CrossDeviceOps {
  public:
   std::string_view name() const override { return "keeps_its_own"; }
@@ -67,7 +67,7 @@ class KeepsItsOwn final : public CrossDeviceOps {
   void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer>) override {}
 };
 
-/// Replica context with one faulty function; only for checks that use no variables.
+/// Replica context with one faulty function, for checks that use no variables.
 class PlantedContext final : public ReplicaContext {
  public:
   PlantedContext(std::uint64_t bug, ReplicaContext& right) : bug_(bug), right_(right) {}
@@ -112,7 +112,8 @@ class PlantedContext final : public ReplicaContext {
   }
 
  private:
-  /// The correct context refuses calls while another is current on the thread.
+  /// The wrapped context refuses calls while another context is current on the thread, so this
+  /// makes it current.
   internal::StrategyModeScope right_mode() const {
     return internal::StrategyModeScope({&right_.strategy(), &right_});
   }
@@ -121,7 +122,7 @@ class PlantedContext final : public ReplicaContext {
   ReplicaContext& right_;
 };
 
-/// Mirrors variables, as MirroredStrategy does.
+/// Strategy with one bug that mirrors variables as MirroredStrategy does.
 class PlantedStrategy final : public Strategy {
  public:
   explicit PlantedStrategy(std::string_view name)
@@ -200,7 +201,7 @@ class PlantedStrategy final : public Strategy {
  private:
   static LocalStrategyOptions options_with(std::uint64_t bug) {
     LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
-    // Otherwise replicas would write the same memory concurrently.
+    // With this bug, concurrent replicas would write the same memory.
     if (bug == "ScopeOfLocalVariables"_bug) {
       options.execution = ReplicaExecution::kSequential;
     }
@@ -235,7 +236,7 @@ class PlantedStrategy final : public Strategy {
   const std::uint64_t bug_;
   std::shared_ptr<const Placement> placement_;
   KeepsItsOwn keeps_its_own_;
-  std::atomic<bool> is_broken_{false};  // nested steps read it concurrently
+  std::atomic<bool> is_broken_{false};  // atomic, because nested steps read it concurrently
 };
 
 }  // namespace tutti::planted_bugs
@@ -304,8 +305,8 @@ StrategySubject planted(const char* name) {
   return {"planted", [name] { return std::make_unique<PlantedStrategy>(name); }};
 }
 
-/// Returns the library's strategies, one that adds in another order, and the base of the planted
-/// bugs.
+/// Returns the library's strategies, a strategy with the ring operation, and PlantedStrategy
+/// without a bug.
 std::vector<StrategySubject> correct_strategies() {
   std::vector<StrategySubject> all{with_ring(), planted("None")};
   for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {

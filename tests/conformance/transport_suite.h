@@ -115,7 +115,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagAreOrderedAndTagsIndependent) {
   require_on_ranks(2, [&](int rank) {
     Transport& mine = *group[static_cast<std::size_t>(rank)];
     std::vector<std::unique_ptr<Work>> works;
-    if (rank == 0) {  // tags 0, 1, 2 alternate
+    if (rank == 0) {  // sends messages with tags 0, 1, 2 in turn
       for (int i = 0; i < 3 * kMessages; ++i) {
         works.push_back(mine.send(1, static_cast<unsigned>(i % 3), {},
                                   bytes_of(numbers[static_cast<std::size_t>(i)])));
@@ -123,7 +123,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagAreOrderedAndTagsIndependent) {
       for (const auto& work : works) work->wait(late());
       return;
     }
-    for (const int tag : {2, 0, 1}) {  // all messages of one tag, then all of another
+    for (const int tag : {2, 0, 1}) {  // receives all messages of one tag, then those of the next
       for (int i = 0; i < kMessages; ++i) {
         int got = -1;
         mine.recv(0, static_cast<unsigned>(tag), {}, bytes_of(got))->wait(late());
@@ -168,7 +168,7 @@ TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
       ASSERT_LT(Clock::system().now(), end);
       Clock::system().sleep_for(std::chrono::microseconds(100));
     }
-    EXPECT_TRUE(work->test());  // testing again gives the same result
+    EXPECT_TRUE(work->test());  // another call returns the same result
     work->wait(soon());
     EXPECT_EQ(got, rank == 1 ? body : Bytes(body.size()));
   });
@@ -188,7 +188,7 @@ TYPED_TEST_P(TransportSuite, LengthMismatchErrorStillDeliversHeader) {
       const auto work = group[1]->recv(0, 5, got_head, got_body);
       EXPECT_INVALID(work->wait(late()), "rank 0", "100", std::to_string(wanted));
       EXPECT_EQ(got_head, head);
-      // The transport remains usable.
+      // The transport is still usable.
       group[1]->recv(0, 5, got_head, right)->wait(late());
       EXPECT_EQ(right, body);
     });
@@ -200,7 +200,7 @@ TYPED_TEST_P(TransportSuite, TimeoutNamesPeer) {
   Bytes bytes(10);
   const auto work = group[0]->recv(2, 77, {}, bytes);
   EXPECT_FALSE(work->test());
-  for (int i = 0; i < 2; ++i) {  // waiting again is allowed
+  for (int i = 0; i < 2; ++i) {  // a second wait is allowed
     EXPECT_ERROR(work->wait(soon()), kDeadlineExceeded, "rank 2", "77");
   }
   require_on_ranks(2, [&](int thread) {
@@ -213,7 +213,7 @@ TYPED_TEST_P(TransportSuite, TimeoutNamesPeer) {
 TYPED_TEST_P(TransportSuite, DestroyedWorkIsCancelled) {
   const Group group = this->make(2);
   Bytes never(64), second(64);
-  group[1]->recv(0, 1, {}, never);  // destroyed immediately
+  group[1]->recv(0, 1, {}, never);  // its handle is destroyed immediately
   const auto work = group[1]->recv(0, 1, {}, second);
   require_on_ranks(2, [&](int rank) {
     if (rank == 0) group[0]->send(1, 1, {}, pattern_of(64, 8))->wait(late());
@@ -221,8 +221,8 @@ TYPED_TEST_P(TransportSuite, DestroyedWorkIsCancelled) {
   });
   EXPECT_EQ(never, Bytes(64));
   EXPECT_EQ(second, pattern_of(64, 8));
-  // A large send without a receiver is abandoned; its memory may be freed, and the next message
-  // arrives.
+  // A large send without a receiver is abandoned when its handle is destroyed. Its memory may then
+  // be freed, and the next message still arrives.
   {
     auto large = std::make_unique<Bytes>(pattern_of(16 << 20, 1));
     const auto given_up = group[0]->send(1, 2, {}, *large);
@@ -272,7 +272,7 @@ TYPED_TEST_P(TransportSuite, DisconnectedRankIsReportedAfterItsLastMessage) {
     EXPECT_ERROR(group[1]->recv(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
     EXPECT_ERROR(group[1]->send(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
   });
-  require_on_ranks(2, [&](int thread) {  // the other ranks can still communicate
+  require_on_ranks(2, [&](int thread) {  // the remaining ranks can still communicate
     Bytes bytes(10);
     if (thread == 0) group[1]->send(2, 0, {}, pattern_of(10, 1))->wait(late());
     if (thread == 1) group[2]->recv(1, 0, {}, bytes)->wait(late());
@@ -309,7 +309,8 @@ TYPED_TEST_P(TransportSuite, LargeBodiesAreExchangedConcurrently) {
     Bytes got(kBytes);
     const auto recv = group[r]->recv(1 - rank, 0, {}, got);
     const auto send = group[r]->send(1 - rank, 0, {}, body);
-    send->wait(late());  // the receive progresses meanwhile; otherwise both would wait indefinitely
+    // the pending receive must progress meanwhile, or both ranks would wait indefinitely
+    send->wait(late());
     recv->wait(late());
     EXPECT_TRUE(got == pattern_of(kBytes, static_cast<unsigned>(1 - rank)));
   });

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# Runs the shell commands of pages of the documentation.
+# Runs the shell commands in pages of the documentation.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: commands_test.py FOLDER_OF_PROGRAMS[:FOLDER...] FILE.md...
 
-The commands of a ```sh block are run one after the other by one shell, in an empty folder for each page. Each must
-succeed, or end with N where it ends with "# exit code N". Commands of a ```sh elsewhere block need other machines or
+One shell runs the commands of a ```sh block one after another, in an empty folder for each page. Each must
+succeed, unless its line ends with "# exit code N": then its exit code must be N. Commands of a ```sh elsewhere block need other machines or
 files: only their syntax is checked.
 """
 import os
@@ -19,7 +19,7 @@ LIMIT = 600
 
 
 def commands_of(block):
-    """Returns the commands of a block, some of which have several lines."""
+    """Returns the commands of a block. A command may have several lines."""
     commands, lines = [], []
     for line in block.splitlines():
         lines.append(line)
@@ -30,7 +30,7 @@ def commands_of(block):
 
 
 def check(commands, marks, folder, environment):
-    """Returns what is wrong with the commands, or None."""
+    """Runs the commands. Returns None on success, otherwise a text with their output."""
     script = ""
     for number, command in enumerate(commands):
         expected = int((re.search(r"# exit code (\d+)$", command) or [0, 0])[1])

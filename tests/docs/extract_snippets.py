@@ -4,8 +4,8 @@
 """Usage: extract_snippets.py OUTPUT_FOLDER FILE.md...   writes the programs and prints their paths
           extract_snippets.py --check FILE.md...         fails on blocks that no test can cover
 
-A ```cpp block with `int main` is a program: it is compiled and run. A block marked ```cpp fragment is a piece of one
-for reading; there may be few of them. Any other ```cpp block is an error.
+A ```cpp block with `int main` is a program: it is compiled and run. A block marked ```cpp fragment is a part of a
+program that is only shown; a page may have only a few. Any other ```cpp block is an error.
 """
 import pathlib
 import re
@@ -16,7 +16,7 @@ FRAGMENTS_PER_FILE = 6
 
 
 def blocks_of(path):
-    """Yields (line number, marks behind ```cpp, code) of each block."""
+    """Returns (line number, marks after ```cpp, code) of each block."""
     text = path.read_text(encoding="utf-8")
     return [(text.count("\n", 0, match.start()) + 1, match.group(1).strip(), match.group(2))
             for match in BLOCK.finditer(text)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Checks that docs/gpu_kernels.md lists exactly the kernels of tensor/cuda, with the kind of their
-# threads, and the operations that they register.
+# Checks that docs/gpu_kernels.md lists exactly the kernels of tensor/cuda, how their threads work
+# (alone or together), and the operations that they register.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: kernels_test.py SOURCE_FOLDER"""
 import pathlib
@@ -27,7 +27,7 @@ def kernels_of(sources):
 
 
 def operations_of(sources, formulas):
-    """Returns {file: its operations} for files that register kernels. One of them gets all that `formulas` lists."""
+    """Returns {file: its operations} for files that register kernels. One file also gets the operations in `formulas`."""
     found = {name: set(re.findall(r"OpId::k(\w+)", text + formulas * ("list_elementwise_formulas" in text)))
              for name, text in sources.items() if REGISTERS.search(text)}
     return {name: operations for name, operations in found.items() if operations}

@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| `([^|]*)` \|", re.MULTILINE)
 
 
 def library_files(root, *suffixes):
-    """Returns the files of the library and its tools that end with these suffixes."""
+    """Returns the files of the library and its tools whose names end with one of these suffixes."""
     for folder in root.iterdir():
         if folder.is_dir() and folder.name not in NOT_LIBRARY and not folder.name.startswith((".", "build")):
             yield from (path for path in folder.rglob("*") if path.name.endswith(suffixes))
@@ -29,7 +29,7 @@ def names_in(pattern, paths):
 
 
 def rows_of(page, title):
-    """Returns the names in the first column of the tables of a section."""
+    """Returns the names in the first column of all tables in a section."""
     section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
     return {name for row in ROW.findall(section) for name in re.findall(r"\w+", row)}
 

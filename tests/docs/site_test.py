@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# Finds dead links in a site of HTML files, pages that no link leads to, and Markdown that is shown as it is written.
+# Finds dead links in a site of HTML files, pages without a link to them, and Markdown that is shown
+# unconverted.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: site_test.py SITE_FOLDER [DOCS_FOLDER]     links to other hosts are counted, not followed
 
-With DOCS_FOLDER, each of its pages has as many headings in the site as in its source, and shows each fenced block as
-a block of code.
+With DOCS_FOLDER, also checks that each of its pages has as many headings in the site as in its source, and shows each
+fenced block as code.
 """
 import html.parser
 import os
@@ -16,13 +17,13 @@ import urllib.parse
 
 START = "index.html"
 BLOCKS = {"p", "li", "td", "th", "div", "article", "dd", "dt", *(f"h{i}" for i in range(1, 7))}
-# A fence, or a line of a paragraph that begins as an item of a list does.
+# A fence, or a line within a paragraph that begins like an item of a list.
 LITERAL = re.compile(r"```|~~~|\S\s*\n\s*(?:[*+-]|1\.) \S")
 FENCED = re.compile(r"^( *`{3,}).*\n((?:.*\n)*?)\1", re.MULTILINE)
 
 
 class Page(html.parser.HTMLParser):
-    """What a page links to, the places in it that can be linked to, its code, and the text of its other blocks."""
+    """Page of the site: the targets of its links, its anchors, its code, and the text of its other blocks."""
 
     def __init__(self, text):
         super().__init__()
@@ -57,7 +58,7 @@ class Page(html.parser.HTMLParser):
 
 
 def check(site, docs=None):
-    """(errors, number of pages, number of links)"""
+    """Returns (errors, number of pages, number of links)."""
     pages = {path.relative_to(site).as_posix(): Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     errors, num_links, linked = set(), 0, {START}
     for name, page in pages.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the programs of the CIFAR-10 tutorial in a short form and checks their output and files.
+# Runs the programs of the CIFAR-10 tutorial for a few steps, and checks their output and files.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: cifar10_test.py FOLDER_OF_PROGRAMS [Cifar10.test_NAME]"""
 import glob
@@ -36,7 +36,7 @@ class Cifar10(unittest.TestCase):
         self.train_dir = os.path.join(self.folder.name, "train")
 
     def train(self, program, *flags):
-        # All tests of this file share the synthetic images, which are written once.
+        # All tests of this file share one folder of synthetic images.
         return run(program, "--synthetic", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, *flags).stdout
 
     def data_dir(self):
@@ -50,7 +50,8 @@ class Cifar10(unittest.TestCase):
         self.assertEqual([int(line[2]) for line in lines], steps)
         for line in lines:
             rate, seconds = float(line[4]), float(line[5])
-            # The product is a tower's batch, within the precision of the printed digits.
+            # Seconds per batch times examples per second must be a tower's batch size, within the
+            # precision of the printed digits.
             error = 0.05 * seconds + 0.0005 * rate + 0.0001
             self.assertAlmostEqual(rate * seconds, batch, delta=error, msg=line[0])
         return [float(line[3]) for line in lines]
@@ -98,7 +99,7 @@ class Cifar10(unittest.TestCase):
         result = run("check_real_data", "--data_dir", nowhere, codes=(77,))
         self.assertIn("unproven: the loss near step 1,270", result.stdout)
         self.assertIn(nowhere, result.stdout)
-        # Results on synthetic images are not meaningful.
+        # Does not check results, because synthetic images have no meaningful ones.
         self.train("cifar10_train", "--max_steps", "1", "--batch_size", "2")
         result = run("check_real_data", "--data_dir", os.path.join(self.data_dir(), "synthetic"), codes=(77,))
         self.assertIn("expected the 50000 images", result.stdout)
@@ -124,11 +125,12 @@ class Cifar10(unittest.TestCase):
         rate, seconds, times = (float(number) for number in found.groups())
         self.assertAlmostEqual(rate * seconds, 16, delta=0.05 * seconds + 0.0005 * rate + 0.0001)
         self.assertAlmostEqual(times, rate / 155.7, delta=0.006)
-        # The speed depends on what else this machine runs; the test checks that the program's result matches its measurement.
+        # The speed depends on other work of this machine. The test only checks that the exit code
+        # agrees with the measured speed.
         self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
 
     def test_one_core_is_faster_than_published_machine(self):
-        """Measures processor time, which other programs do not affect: the whole program, including its start."""
+        """Measures the processor time of the complete program, including its start, because other programs do not affect it."""
         steps, batch = 20, 64
         before = os.times()
         run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", str(steps),

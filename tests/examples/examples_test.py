@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the example programs in a short form and checks their results and refusals.
+# Runs the example programs with few steps, and checks their results and errors.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: examples_test.py FOLDER_OF_PROGRAMS [CLASS[.test_NAME]]"""
 import json
@@ -23,7 +23,7 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
 
 
 def run(program, *flags, code=0, **variables):
-    """Runs a program with further environment variables; it must end with this exit code."""
+    """Runs a program with additional environment variables. Its exit code must be `code`."""
     if program in NETWORKS and "--test-examples" not in flags:  # after a few steps: on a few examples
         flags += ("--test-examples", "500")
     result = subprocess.run([os.path.join(FOLDER, program), *flags], text=True, errors="backslashreplace", capture_output=True, timeout=600,
@@ -114,7 +114,7 @@ class Examples(unittest.TestCase):
         self.assertLess(losses[3], losses[0])  # four updates a step
 
     def check_trace(self, trace):
-        """Requires that a thread's spans are nested or disjoint; returns the events other than metadata."""
+        """Checks that the spans of each thread are nested or disjoint. Returns all events except metadata."""
         self.assertEqual(trace["otherData"]["dropped_events"], 0)
         events = [e for e in trace["traceEvents"] if e["ph"] != "M"]
         named = {e["tid"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
@@ -160,7 +160,7 @@ class Examples(unittest.TestCase):
                 self.assertGreaterEqual(len([e for e in inside if e["name"] == name]), 2, name)
         self.assertEqual(with_gradients, 3)
         self.assertGreaterEqual(len([e for e in events if e["name"] == "backward"]), 6)
-        # A thread of its own reads the next batches while replicas compute.
+        # A separate thread reads the next batches while replicas compute.
         reads = [e for e in events if e["name"] == "read" and e["cat"] == "input"]
         self.assertFalse({e["tid"] for e in reads} & {e["tid"] for e in steps})
         self.assertTrue(any(r["ts"] < s["ts"] + s["dur"] and s["ts"] < r["ts"] + r["dur"] for r in reads for s in steps))
@@ -180,7 +180,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(searched["weights_hash"], plain["weights_hash"])
 
     def test_tutorial_networks_reach_an_accuracy(self):
-        # The floors are at least five points below measured results.
+        # Each limit is at least five percentage points below the measured accuracy.
         for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),
                                       ("quickstart", ["--steps", "400"], 0.74),
                                       ("simple_convnet", ["--steps", "60"], 0.65),
@@ -196,7 +196,7 @@ class Examples(unittest.TestCase):
         self.assertIn("line", output)
 
     def test_checkpoint_size_is_independent_of_step_count(self):
-        """Its checkpoints contain the report: their size does not depend on the number of steps, unless losses are requested."""
+        """Checkpoints contain the report. Their size does not depend on the number of steps, unless losses are requested."""
         for steps in (4, 120):
             for flags, kept in (([], 0), (["--metrics-json"], 8 * steps)):
                 with self.subTest(steps=steps, kept=kept), tempfile.TemporaryDirectory() as folder:
@@ -211,7 +211,7 @@ class Examples(unittest.TestCase):
                     self.assertEqual(len(record["loss_bits"]), kept)
 
     def test_gpt_learns_license_text_and_generates(self):
-        """Trains by bytes and by byte pairs, with both networks; the saved model continues with the same text."""
+        """Trains both networks on bytes and on byte pairs. A saved model continues a text as before."""
         licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
         small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
                  "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
@@ -232,7 +232,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
 
     def test_gpt_resumes_from_its_checkpoints(self):
-        """Two epochs in one run and in two runs give equal weights."""
+        """Checks that two epochs in one run give the same weights as two runs of one epoch."""
         flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "32", "--layers", "1", "--heads", "2", "--features", "16",
                  "--batch-size", "32", "--tokens", "4", "--devices", "cpu:0"]
         whole, _ = run_with_metrics("gpt/gpt", *flags, "--epochs", "2")
@@ -245,7 +245,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(resumed["weights_hash"], whole["weights_hash"])
 
     def test_gpt_on_mesh_is_bit_identical_across_processes_and_resume(self):
-        """Blocks determine the bits: whatever the mesh, over how many processes, stopped and resumed on another mesh."""
+        """Checks that bits depend only on the blocks, and not on the mesh, the number of processes, or a restart on another mesh."""
         flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "16", "--layers", "1", "--heads", "2", "--features", "16",
                  "--batch-size", "8", "--tokens", "4", "--blocks", "data=2,model=2"]
         gpt = os.path.join(FOLDER, "gpt/gpt")
@@ -284,7 +284,7 @@ class Examples(unittest.TestCase):
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
     def test_gpt_too_large_for_mirrored_trains_fully_sharded_and_on_mesh(self):
-        """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a quarter of that in four shards."""
+        """Mirrored weights of 7 MB with Adam take 28 MB on each device; in four shards, they take a quarter of this."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
         mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored", code=1)
@@ -354,7 +354,7 @@ class Examples(unittest.TestCase):
 
 
 class Tutorials(unittest.TestCase):
-    """Runs the tutorials of the distributed training guides as programs, each in a short form: docs/tutorials.md."""
+    """Runs the tutorials of the distributed training guides as programs with few steps (see docs/tutorials.md)."""
 
     def check_losses(self, metrics, strategy, replicas, steps):
         self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), (strategy, replicas, steps))
@@ -375,12 +375,12 @@ class Tutorials(unittest.TestCase):
         said = result.stdout + result.stderr
         epochs = re.findall(r"Finished epoch (\d), accuracy is ([01]\.\d+)", said)
         self.assertEqual([epoch for epoch, _ in epochs], ["0", "1", "2", "3", "4"], said)
-        # 3 of 7 examples have an avenger, so always answering no is right in 57 % of them.
+        # In 3 of 7 examples the answer is yes, so always answering no is right in 57 % of them.
         self.assertGreater(float(epochs[-1][1]), 0.75, said)
         self.assertGreater(float(re.search(r"Evaluation accuracy: ([01]\.\d+)", said)[1]), 0.75, said)
 
     def test_model_garden(self):
-        """Runs its residual network under the strategy that replicates it."""
+        """Trains the guide's residual network under the strategy that replicates it."""
         result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
                      "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")
         losses = json.loads(result.stdout.splitlines()[-1])["losses"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# Checks that every flag in an example's --help sets something that the example reads.
+# Checks that each flag in an example's --help sets a variable that the example reads.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: flags_test.py SOURCE_FOLDER FOLDER_OF_PROGRAMS
 
-The variable that a flag sets is found where the flag is declared. It counts as read where a function that the program reaches from main() names
-it for another purpose than to declare, remove or check a flag; functions of examples/common and of the strategies' factory count where they are
-reached by name.
+A flag's variable is named in its declaration. It counts as read if a function that main() reaches uses it for anything
+but declaring, removing or checking a flag. Functions of examples/common and of the strategies' factory are included if
+a function that is reached names them.
 """
 import pathlib
 import re
@@ -26,7 +26,7 @@ def read(path):
 
 
 def functions(text):
-    """Returns text by the name of a function or type: clang-format begins and ends each at the left margin."""
+    """Returns {name of a function or type: its text}. With clang-format, each begins and ends at the left margin."""
     found, block = {}, []
     for line in text.splitlines():
         if not block and (not re.match(r"[A-Za-z]", line) or line.startswith(("namespace ", "using "))):
@@ -45,7 +45,7 @@ def functions(text):
 
 
 def reached(bodies, start):
-    """Returns all text that is reachable from `start` by names of functions."""
+    """Returns the text of all functions that are reachable from `start` by name."""
     waiting, seen = [start], set()
     while waiting:
         name = waiting.pop()
@@ -57,7 +57,7 @@ def reached(bodies, start):
 
 
 def own_sources(program):
-    """Returns the files of the program, and those of its folder that it includes."""
+    """Returns the files of the program, including the headers and sources of examples/ that it includes."""
     files, waiting = [], [program]
     while waiting:
         path = waiting.pop()

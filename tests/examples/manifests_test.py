@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Checks the manifests of examples/clusters: syntax, names, ports, and that the program they start knows its flags.
+# Checks the manifests of examples/clusters: syntax, names, ports, and that the program which they
+# start knows its flags.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: manifests_test.py SOURCE_FOLDER PROGRAM_TUTTI FOLDER_OF_EXAMPLE_PROGRAMS"""
 import json
@@ -27,7 +28,7 @@ def load(name):
 
 
 def resolve(resolver, variables):
-    """Returns what the program would find: the report of `tutti cluster`."""
+    """Returns the cluster that a program would find, as `tutti cluster` reports it."""
     result = subprocess.run([TUTTI, "cluster", "--json", "--resolver", resolver], text=True, capture_output=True,
                             timeout=600, env={"PATH": os.environ["PATH"], **variables})
     if result.returncode != 0:
@@ -40,7 +41,7 @@ def dockerfile():
 
 
 def owner(path):
-    """Returns the package that contains a library, whether named under /lib or /usr/lib."""
+    """Returns the package that contains a library, whose path may begin with /lib or /usr/lib."""
     real = os.path.realpath(path)
     for name in (real, real.removeprefix("/usr"), path):
         result = subprocess.run(["dpkg", "-S", name], text=True, capture_output=True, check=False)
@@ -51,7 +52,7 @@ def owner(path):
 
 class Manifests(unittest.TestCase):
     def check_program(self, words):
-        """Checks that the program is in the image under that path, was built, and knows its flags."""
+        """Checks that the image contains the program at this path, that it was built, and that it knows the given flags."""
         self.assertTrue(words[0].startswith(INSTALLED), words)
         name = words[0][len(INSTALLED):]
         self.assertIn(f"build/examples/{name} ", dockerfile())
@@ -90,7 +91,7 @@ class Manifests(unittest.TestCase):
             self.assertIn({"name": "TUTTI_JOB_SECRET_FILE", "value": "/etc/tutti/secret"}, container["env"])
             self.check_secret(pod, container)
             self.check_program(container["command"] + container["args"])
-        # Sets what the operator sets; the program needs nothing else.
+        # Sets the variables that the operator sets; the program needs no others.
         name = job["metadata"]["name"]
         cluster = {kind.lower(): [f"{name}-{kind.lower()}-{i}.default.svc:2222" for i in range(spec["replicas"])]
                    for kind, spec in replicas.items()}
@@ -185,7 +186,7 @@ class Manifests(unittest.TestCase):
 
 class Image(unittest.TestCase):
     def test_image_contains_libraries_of_its_programs(self):
-        """Compares with this build's programs, if packages are those of the image's system."""
+        """Compares with the programs of this build, if this machine has the same system as the image."""
         release = pathlib.Path("/etc/os-release").read_text(encoding="utf-8")
         if "VERSION_CODENAME=bookworm" not in release:
             self.skipTest("the image's packages are those of Debian 12")

@@ -1,4 +1,5 @@
-// Fuzzes messages of calls that a server or client receives: a sequence of messages, in slices.
+// Fuzzes the messages of calls that servers and clients receive, as a sequence of messages in
+// slices.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
@@ -21,8 +22,8 @@ grpc::ByteBuffer in_slices(const std::uint8_t* data, std::size_t size, std::size
 
 }  // namespace
 
-/// The first byte selects the reading side and the length of slices. Messages follow, each after a
-/// byte with its length.
+/// The first byte selects the side that reads, and the length of slices. Then come messages, each
+/// preceded by a byte with its length.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto side = data[0] % 2 == 0 ? CallReader::Side::kServer : CallReader::Side::kClient;

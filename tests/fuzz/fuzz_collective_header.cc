@@ -1,5 +1,5 @@
-// Fuzzes the header of collective calls: any bytes give a header that survives a round trip, or an
-// Error.
+// Fuzzes the header of collective calls: any input gives an Error, or a header that survives
+// encoding and decoding.
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
 

@@ -1,4 +1,4 @@
-// Fuzzes the first bytes read from a connection: handshakes.
+// Fuzzes handshakes, the first bytes on a connection.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -20,8 +20,8 @@ Handshake end_of(Side side, const JobSecret& secret) {
   return {side, {side == Side::kClient ? 1 : 0, 7}, secret};
 }
 
-/// Feeds these bytes, split in two, to either side, which must not accept the peer and must buffer
-/// little.
+/// Passes the bytes, split at `cut`, to both kinds of sides. Neither may accept the peer or buffer
+/// many bytes.
 void meet(std::span<const std::byte> bytes, std::size_t cut, const JobSecret& secret) {
   for (const Side side : {Side::kServer, Side::kClient}) {
     Handshake end = end_of(side, secret);
@@ -33,12 +33,12 @@ void meet(std::span<const std::byte> bytes, std::size_t cut, const JobSecret& se
   }
 }
 
-/// Runs a handshake between two sides that know the secret, with one byte changed before the proof:
-/// the client is accepted only if nothing changed.
+/// Runs a handshake between two sides that know the secret, with at most one byte changed before
+/// the proof. The client must be accepted if and only if nothing changed.
 void change_a_byte(std::span<const std::byte> bytes, const JobSecret& secret) {
   if (bytes.size() < 3) return;
   Handshake client = end_of(Side::kClient, secret), server = end_of(Side::kServer, secret);
-  // A little more than the length of all messages.
+  // 150 exceeds the length of all messages, so some inputs change nothing.
   std::size_t at =
       (std::to_integer<std::size_t>(bytes[0]) << 8 | std::to_integer<std::size_t>(bytes[1])) % 150;
   bool is_changed = false;

@@ -1,4 +1,4 @@
-// Fuzzes data that coordinators and workers read: arguments and results of steps, messages.
+// Fuzzes data that coordinators and workers read: arguments and results of steps, and messages.
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
 
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tutti;
 
-/// Parses the head's length (two bytes), the head, and the payload.
+/// Parses two bytes with the length of the head, then the head and the payload.
 Packet packet_of(std::span<const std::byte> bytes) {
   if (bytes.size() < 2) return {};
   const std::size_t wanted =
@@ -20,7 +20,7 @@ Packet packet_of(std::span<const std::byte> bytes) {
   return {{head.begin(), head.end()}, {{bytes.subspan(head.size()), nullptr}}};
 }
 
-/// Accepted data must survive encoding and decoding.
+/// Decodes a packet. If it is accepted, it must survive encoding and decoding.
 template <class Decode, class Encode>
 void read_and_send_on(const Packet& packet, const Decode& decode, const Encode& encode) {
   const Packet again = encode(decode(packet));

@@ -1,5 +1,5 @@
-// Fuzzes the reader of CSV files: any bytes give records or an Error, and records read equal again
-// when every field is quoted.
+// Fuzzes the reader of CSV files: any input gives records or an Error. Records that are written
+// with all fields quoted must be read as equal ones.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Fuzzes the decoders of images: any bytes give an image with the requested channels, or an Error.
+// Fuzzes the decoders of images: any input gives an image with the requested channels, or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/input_file.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -19,7 +19,7 @@ void decode(const std::string& bytes, tutti::ColorMode mode) {
   }
 }
 
-/// Recomputes the checksums of a PNG file's chunks, so that damaged contents are parsed.
+/// Recomputes the checksums of a PNG file's chunks, so that the decoder parses damaged contents.
 void repair_checksums(std::string& bytes) {
   std::size_t place = 8;
   while (bytes.size() >= 12 && place <= bytes.size() - 12) {

@@ -1,4 +1,4 @@
-// Fuzzes the parsers of .npy and .npz files: any bytes give tensors or an Error.
+// Fuzzes the parsers of .npy and .npz files: any input gives tensors or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/npy.h"

@@ -1,4 +1,5 @@
-// Fuzzes validation of a plugin's table: any table is accepted whole, or refused with an Error.
+// Fuzzes validation of a plugin's table: any table is either accepted completely or refused with an
+// Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -28,8 +29,8 @@ std::int32_t sliceable(void*) { return 0; }
 
 }  // namespace
 
-// Input: 4 bytes of size, 4 of the reserved member, 1 with flags of the non-null pointers, then the
-// name.
+// The input has 4 bytes for the size, 4 for the reserved member, 1 whose bits mark the pointers
+// that are not null, and then the name.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 9) return 0;
   Table table{};
@@ -45,14 +46,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   table.determinism = there & 32 ? determinism : nullptr;
   table.abort = there & 64 ? abort_call : nullptr;
   table.sliceable = there & 128 ? sliceable : nullptr;
-  // Allocates exactly the declared size, so that a sanitizer detects reads beyond it.
+  // The allocated size is the declared one, so that a sanitizer detects reads beyond it.
   std::vector<Table> memory(1 + std::min<std::size_t>(table.struct_size, 8192) / sizeof(Table));
   memory.front() = table;
   try {
     const auto checked = tutti::internal::checked_plugin_table(memory.data(), "fuzz");
     const Table& calls = checked.calls;
     const bool whole = calls.create && calls.destroy && calls.supports && calls.all_reduce;
-    // Members beyond the declared size do not exist.
+    // A member beyond the declared size must count as missing.
     if (calls.abort && table.struct_size < offsetof(Table, sliceable)) std::abort();
     if (calls.sliceable && table.struct_size < offsetof(Table, option_names)) std::abort();
     if (!whole || checked.name.empty() || checked.name.size() > 63) std::abort();

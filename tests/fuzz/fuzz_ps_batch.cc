@@ -1,5 +1,4 @@
-// Fuzzes data that a parameter server reads from connections: batches of operations, and their
-// replies.
+// Fuzzes data that a parameter server reads from connections: batches of operations and replies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +16,7 @@ namespace {
 using namespace tutti;
 using namespace tutti::internal;
 
-/// Parses the head's length (two bytes), the head, and the payload.
+/// Parses two bytes with the length of the head, then the head and the payload.
 Packet packet_of(std::span<const std::byte> bytes) {
   Packet packet;
   if (bytes.size() < 2) return packet;
@@ -39,10 +38,10 @@ void serve(const OperationBatch& batch) {
   if (!std::ranges::all_of(batch.operations, is_small)) return;
   VariableStore store("ps 0");
   const auto answers = store.start(batch);
-  if (!answers->is_ready()) return;  // waits for a synchronous step
+  if (!answers->is_ready()) return;  // waits until a synchronous step completes
   try {
     (void)answers->wait(TimePoint::max());
-  } catch (const Error&) {  // refused
+  } catch (const Error&) {  // the batch was refused
   }
 }
 

@@ -1,5 +1,5 @@
-// Fuzzes the parser of safetensors files: any bytes give tensors or an Error, and parsed tensors
-// can be written and read again.
+// Fuzzes the parser of safetensors files: any input gives tensors or an Error. Parsed tensors can
+// be written and read again.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/checkpoint/safetensors.h"
@@ -9,7 +9,7 @@ using namespace tutti;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return fuzz(data, size, [](std::string_view bytes) {
     const SafetensorsFile file = parse_safetensors(bytes, "fuzz");
-    const std::string written = format_safetensors(file);  // an empty name cannot be written
+    const std::string written = format_safetensors(file);  // refuses tensors with an empty name
     const auto num_read_again = [&]() noexcept {
       return parse_safetensors(written, "again").tensors.size();
     };

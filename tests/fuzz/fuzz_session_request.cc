@@ -65,7 +65,7 @@ class Call final : public RpcCall {
   const RpcPeer& peer() const override { return peer_; }
   const Packet& request() const override { return packet_; }
   void reply(Packet answer) override {
-    // A client must be able to read the task's reply.
+    // The client must be able to decode the task's reply.
     if (!answer.head.empty()) (void)decode_nest(answer);
     answered_->set();
   }
@@ -80,7 +80,7 @@ class Call final : public RpcCall {
   const std::shared_ptr<Event> answered_;
 };
 
-/// Accepted requests must survive encoding and decoding.
+/// Reads a request. If it is accepted, it must survive encoding and decoding.
 std::optional<TaskRequest> read(const Packet& packet) {
   try {
     TaskRequest request = decode_task_request(packet);
@@ -93,8 +93,8 @@ std::optional<TaskRequest> read(const Packet& packet) {
   }
 }
 
-/// Programs may declare results of any size, so those that would take much memory or time are
-/// skipped.
+/// Returns false for programs that would take much memory or time, because they may declare results
+/// of any size.
 bool is_small(const TaskProgram& program) {
   constexpr std::int64_t kMostElements = 1 << 12;
   if (program.operations_size() > 64) return false;
@@ -132,10 +132,10 @@ class FuzzedTask {
     const auto answered = std::make_shared<Event>();
     try {
       sessions_.take(std::make_shared<Call>(encode(request), answered));
-    } catch (const Error&) {  // refused; any other exception is a crash
+    } catch (const Error&) {  // an Error refuses the request; any other exception is a crash
       return;
     }
-    if (!is_run) return;  // a fetch may wait until the session ends
+    if (!is_run) return;  // other requests may wait until the session ends
     const auto deadline = deadline_after(Clock::system().now(), std::chrono::seconds(100));
     if (!answered->wait_until(deadline)) std::abort();
   }

@@ -1,4 +1,4 @@
-// Common part of fuzz targets: an input as text, and the errors that may refuse it.
+// Common code of fuzz targets: passes an input as text, and checks the errors that refuse it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace tutti {
 
-/// Body of LLVMFuzzerTestOneInput(): calls `read` on the input. An Error refuses the input; one of
-/// other codes than `codes` (if any are given) ends the process.
+/// Implements LLVMFuzzerTestOneInput(): calls `read` on the input, which may throw an Error to
+/// refuse it. If `codes` is not empty, an Error with another code ends the process.
 template <class Read>
 int fuzz(const std::uint8_t* data, std::size_t size, const Read& read,
          std::initializer_list<ErrorCode> codes = {}) {

@@ -1,4 +1,5 @@
-// Fuzzes data that ranks read from each other and from the store: a value, a message or an Error.
+// Fuzzes data that ranks read from other ranks and from the store: any input gives a value, a
+// message or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 
@@ -32,7 +33,7 @@ void check(std::span<const std::byte> data, const Decode& decode) {
   }
 }
 
-/// Connection as between hosts, and the other end of its socket.
+/// Connection as between two hosts, and the other end of its socket.
 struct Wire {
   explicit Wire(std::size_t bytes_kept) : kept(bytes_kept) {
     std::array<int, 2> ends{};
@@ -40,7 +41,8 @@ struct Wire {
     far = FileDescriptor(ends[1]);
     connection.emplace(FileDescriptor(ends[0]), "tcp: rank 1 (fuzz)", false, kept);
   }
-  /// Sends the bytes, `most` at a time, until the connection cannot parse its messages.
+  /// Sends the bytes in pieces of at most `most` bytes, until the connection closes because it
+  /// cannot parse them.
   void read(std::span<const std::byte> bytes, std::size_t most) {
     while (!bytes.empty() && connection->is_open()) {
       const auto piece = bytes.first(std::min(most, bytes.size()));
@@ -78,7 +80,8 @@ struct Receiver {
   std::shared_ptr<Incoming> incoming = std::make_shared<Incoming>();
 };
 
-/// Arbitrary bytes: some messages have receivers, some are buffered, up to a limit.
+/// Passes arbitrary bytes to a connection: some messages have receivers, and others are buffered up
+/// to a limit.
 void read_stream(std::span<const std::byte> bytes, std::size_t most) {
   Wire wire(std::size_t{1} << 16);
   std::array<Receiver, 3> receivers{Receiver(0, 0, 0), Receiver(7, 0, 16), Receiver(7, 8, 100)};
@@ -91,10 +94,10 @@ void read_stream(std::span<const std::byte> bytes, std::size_t most) {
   for (const Receiver& each : receivers) {
     if (!each.incoming->has_ended()) std::abort();
   }
-  if (wire.kept.now != 0) std::abort();  // dropped messages no longer count
+  if (wire.kept.now != 0) std::abort();  // the end of the connection releases all buffered messages
 }
 
-/// Sends two messages with at most one flipped bit: received messages equal those that were sent.
+/// Sends two messages with at most one flipped bit. Received messages must equal sent ones.
 void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
   if (bytes.size() < 5) return;
   const auto number = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };
@@ -115,7 +118,8 @@ void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
   Wire arriving(std::size_t{1} << 20);
   std::array<Receiver, 2> receivers{Receiver(1, head.size(), body.size()),
                                     Receiver(2, head.size(), body.size())};
-  arriving.connection->receive(receivers[0].incoming);  // the other message is buffered
+  // the second message has no receiver yet, so it is buffered
+  arriving.connection->receive(receivers[0].incoming);
   arriving.read(on_the_wire, most);
   arriving.connection->receive(receivers[1].incoming);
   const std::size_t hit = changed < on_the_wire.size() / 2 ? 0 : 1;

@@ -1,5 +1,5 @@
-// Fuzzes the parser of TFRecord files: any bytes give records or an Error, and skipping counts as
-// many as reading.
+// Fuzzes the parser of TFRecord files: any input gives records or an Error. Skipping and reading
+// must count the same records.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/records.h"

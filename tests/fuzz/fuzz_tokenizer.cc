@@ -1,5 +1,5 @@
-// Fuzzes the parser of tokenizer.json: any bytes give a tokenizer that restores encoded texts, or
-// an Error.
+// Fuzzes the parser of tokenizer.json: any input gives an Error, or a tokenizer whose decoding
+// restores encoded texts.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/tokenizer.h"

@@ -1,6 +1,6 @@
-// Fuzzes the reader of indexes of checkpoint versions: any text gives an index or an Error, and an
-// accepted index can be written and read again. The checksum is added to the text, because hardly
-// any input would pass it.
+// Fuzzes the reader of a checkpoint version's index: any text gives an index or an Error, and an
+// accepted index can be written and read again. The target corrects the checksum, because random
+// inputs would hardly have a valid one.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -14,7 +14,7 @@ void read(std::string_view text) {
   if (!(internal::parse_index(internal::format_index(index), "again") == index)) std::abort();
 }
 
-/// Returns "" if `text` is not a JSON object.
+/// Returns `text` with a correct checksum as its last member, or "" if it is not a JSON object.
 std::string sealed(std::string_view text) {
   try {
     Json::Object members = Json::parse(text).as_object();

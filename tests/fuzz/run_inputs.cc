@@ -1,4 +1,5 @@
-// Runs a fuzz target without libFuzzer, on its seed files and several thousand damaged copies.
+// Runs a fuzz target without libFuzzer, on its seed files and several thousand damaged copies of
+// them.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -18,7 +19,7 @@ void run_on(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
 }
 
-/// Truncates, overwrites, inserts or duplicates a range.
+/// Returns the input after one to four changes, which erase, insert, duplicate or overwrite bytes.
 std::string damage(std::string input, const tutti::RandomStream& random) {
   const std::uint64_t num_changes = 1 + random.below(0, 4);
   for (std::uint64_t i = 0; i < num_changes; ++i) {

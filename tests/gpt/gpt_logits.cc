@@ -1,4 +1,5 @@
-// Loads a GPT from a Hugging Face folder, prints its logits and continuation, and saves it again.
+// Loads a GPT from a Hugging Face folder, writes its logits and a continuation, and saves the GPT
+// again.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <exception>

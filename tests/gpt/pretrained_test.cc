@@ -1,5 +1,5 @@
-// Tests files of GPT-2 and Llama: logits of their published forward passes, and bit-identical
-// rewriting.
+// Tests loading and saving of GPT-2 and Llama files: logits equal those of the published forward
+// passes, and rewritten files are bit-identical.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/pretrained.h"
 
@@ -24,7 +24,7 @@ using thrown::error_of;
 
 constexpr std::int64_t kVocabulary = 19, kFeatures = 12, kHidden = 20, kContext = 9;
 
-/// Folder that is removed with this object.
+/// Folder that the destructor removes.
 class Folder {
  public:
   explicit Folder(const std::string& name)
@@ -35,7 +35,7 @@ class Folder {
   const std::string path;
 };
 
-/// Random tensors of these shapes, as a file and, in float64, by name.
+/// Random tensors of given shapes, both as a file and, in float64, by name.
 class FileOfWeights {
  public:
   void add(const std::string& name, const Shape& shape, double center = 0.0) {
@@ -82,7 +82,7 @@ constexpr const char* kGpt2Config = R"({
 FileOfWeights llama_weights(bool tied) {
   FileOfWeights f;
   f.add("model.embed_tokens.weight", {kVocabulary, kFeatures});
-  constexpr std::int64_t kShared = 6;  // two query heads share a head of keys and values
+  constexpr std::int64_t kShared = 6;  // two query heads share one head of keys and values
   for (const std::string l : {"model.layers.0", "model.layers.1"}) {
     f.add(l + ".input_layernorm.weight", {kFeatures}, 1.0);
     f.add(l + ".self_attn.q_proj.weight", {kFeatures, kFeatures});
@@ -117,10 +117,10 @@ Tensor tokens_of() {
   return Tensor::from<std::int64_t>({1, kContext}, {3, 18, 0, 7, 7, 11, 2, 5, 16});
 }
 
-// Computations of modeling_gpt2.py and modeling_llama.py in Hugging Face's `transformers`, on
-// tensors under their names there.
+// The following functions implement modeling_gpt2.py and modeling_llama.py of Hugging Face's
+// `transformers`. They use its names of tensors.
 
-/// Returns x * w^T, with w [out, in] (torch.nn.Linear).
+/// Returns x * w^T, where w has shape [out, in], like torch.nn.Linear.
 Tensor linear(const Tensor& x, const Tensor& w) { return matmul(x, w, {.transpose_b = true}); }
 
 Tensor scaled(const Tensor& x, const Tensor& scale) {
@@ -137,7 +137,7 @@ Tensor attended(const Tensor& query, const Tensor& key, const Tensor& value) {
   return reshape(transpose(mixed, {0, 2, 1, 3}), {kContext, kFeatures});
 }
 
-/// Implements rotate_half(): features i and i + 3 of a head of 6 are a pair.
+/// Implements rotate_half(), where features i and i + 3 of a head of 6 form a pair.
 Tensor turned(const Tensor& heads) {
   std::vector<double> steps(kContext);
   std::iota(steps.begin(), steps.end(), 0.0);
@@ -192,7 +192,7 @@ void expect_logits(const Gpt& model, const Tensor& expected) {
                          1e-4);
 }
 
-/// Expects the same tensors, names and bits.
+/// Expects that saving the model writes the same names and bits as in `file`.
 void expect_written_again(const Gpt& model, const SafetensorsFile& file) {
   const auto sorted = [](SafetensorsFile each) {
     std::ranges::sort(each.tensors, {}, &NamedTensor::name);
@@ -229,7 +229,7 @@ TEST(PretrainedLlama, LogitsMatchPublishedForwardPass) {
   }
 }
 
-TEST(Pretrained, FineTunesSavesAndReloadsUnderAnyStrategy) {
+TEST(Pretrained, CanBeFineTunedSavedAndReloadedUnderAnyStrategy) {
   const Folder folder("own"), again("again");
   write_folder(folder, llama_weights(false).file, llama_config(false));
   MirroredStrategy strategy({.devices = "cpu:0-1"});
@@ -258,7 +258,7 @@ TEST(Pretrained, LoadsFromSeveral16BitFiles) {
   SafetensorsFile files[2];
   Json map = Json::object();
   for (std::size_t i = 0; i < written.file.tensors.size(); ++i) {
-    // The names used in GPT-2's first files.
+    // GPT-2's first published files use names without the prefix "transformer.".
     const std::string name = written.file.tensors[i].name.substr(12);
     files[i % 2].tensors.push_back({name, cast(written.file.tensors[i].value, DType::kBFloat16)});
     map.set(name, i % 2 == 0 ? "a.safetensors" : "b.safetensors");

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# GPT-2's and Llama's folders: logits and tokens of examples/gpt beside those of Hugging Face's transformers.
+# Compares logits and tokens of examples/gpt with Hugging Face's transformers, for folders of GPT-2
+# and Llama.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: transformers_test.py PROGRAM [Transformers.test_NAME]    in a Python with torch and transformers"""
+"""Usage: transformers_test.py PROGRAM [Transformers.test_NAME]    needs a Python with torch and transformers"""
 import os
 import pathlib
 import subprocess
@@ -26,7 +27,7 @@ class Transformers(unittest.TestCase):
         (self.work / "saved").mkdir(parents=True)
 
     def check(self, model, rows, steps):
-        """`model`: with random weights, larger than new ones are, so that logits tell them apart."""
+        """Compares `model` after adding noise to its weights, so that logits differ more than those of a new model."""
         model.eval()
         with torch.no_grad():
             for weight in model.parameters():
@@ -46,7 +47,7 @@ class Transformers(unittest.TestCase):
                   f"{expected.std().item():.2f}, {apart:.2g} apart")
             self.assertLess(apart, TOLERANCE)
             self.assertTrue(torch.equal(results["generated"][:, -12:], generated[:, -12:]), (results["generated"], generated))
-            # What examples/gpt saves is what transformers loads.
+            # transformers must be able to load what examples/gpt saves.
             again, info = type(model).from_pretrained(self.work / "saved", output_loading_info=True)
             self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"], info)
             self.assertTrue(torch.equal(again.eval()(tokens).logits, expected))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-# Packs tutti for Debian, installs the packages in a fresh minimal Debian 12, and trains there with a program built against them.
+# Makes Debian packages of tutti, installs them in a fresh minimal Debian 12, and trains there with
+# a program that is built with them.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: deb_test.py BUILD_FOLDER   (root; Debian's mmdebstrap; the network, for Debian's packages)
+"""Usage: deb_test.py BUILD_FOLDER   (needs root, Debian's mmdebstrap, and a network for Debian's packages)
 
-The system lives in a temporary folder of mmdebstrap's, which removes it.
+mmdebstrap creates the system in a temporary folder and removes it afterwards.
 """
 import pathlib
 import sys
@@ -15,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def pack(build, folder):
-    """The packages by name."""
+    """Makes and checks the packages. Returns {name: path}."""
     run("cpack", "--config", build / "CPackConfig.cmake", "-G", "DEB", "-B", folder)
     packages = {path.name.split("_")[0]: path for path in folder.glob("*.deb")}
     assert {"tutti", "libtutti-dev", "tutti-doc"} <= set(packages), packages

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# Installs tutti into an empty folder, moves it elsewhere and builds small projects against it.
+# Installs tutti into an empty folder, moves the folder, and builds small projects with it.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: install_test.py BUILD_FOLDER [--programs]    --programs: also examples, plugins and conformance kits"""
+"""Usage: install_test.py BUILD_FOLDER [--programs]    --programs: also tests examples, plugins and conformance kits"""
 import json
 import os
 import pathlib
@@ -14,14 +14,14 @@ from command import run
 
 
 def build_project(name, prefix, folder):
-    """Builds a project of examples/plugins as a stranger would."""
+    """Builds a project of examples/plugins as an external user does."""
     source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / name
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", folder)
 
 
 def check_moves(prefix, build):
-    """Nothing installed says where it was built, or where it was installed first."""
+    """Checks that no installed file contains the path of the build, of the sources, or of the first installation."""
     cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
     source = re.search("^CMAKE_HOME_DIRECTORY:INTERNAL=(.+)$", cache, re.MULTILINE).group(1)
     built_here = re.compile(rb"(?<![\w./-])(" + b"|".join(re.escape(str(path).encode()) for path in (source, build, prefix)) +
@@ -38,7 +38,7 @@ def check_moves(prefix, build):
 
 
 def check_pages(prefix):
-    """Links of the installed guides lead to what is installed."""
+    """Checks that links in the installed guides lead to installed files."""
     (readme,) = prefix.rglob("share/doc/*/README.md")
     pages = sorted(readme.parent.rglob("*.md"))
     assert len(pages) > 40, pages
@@ -48,7 +48,7 @@ def check_pages(prefix):
 
 
 def check_plugins_need_no_engine(prefix, folder):
-    """A plugin is built where the libraries that tutti links are not installed."""
+    """Checks that a plugin can be built without the libraries that tutti links."""
     source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / "tree_sum"
     hidden = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("spdlog", "ISAL", "Utf8Proc", "ZLIB", "PNG", "GRPCCPP", "DNNL2", "MPILIB")]
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", *hidden)
@@ -56,7 +56,7 @@ def check_plugins_need_no_engine(prefix, folder):
 
 
 def check_pkg_config(prefix, compiler, folder):
-    """README's first program, built without CMake."""
+    """Builds the first program of README.md with pkg-config, without CMake."""
     folder.mkdir()
     readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     (folder / "line.cc").write_text(re.search(r"^```cpp\n(.*?)^```", readme, re.MULTILINE | re.DOTALL).group(1), encoding="utf-8")
@@ -76,13 +76,13 @@ def check_pkg_config(prefix, compiler, folder):
 
 
 def version(prefix):
-    """What find_package() is told."""
+    """Returns the version that find_package() reads."""
     (path,) = prefix.rglob("tuttiConfigVersion.cmake")
     return re.search(r'PACKAGE_VERSION "([^"]+)"', path.read_text(encoding="utf-8")).group(1)
 
 
 def is_there(header, package, what):
-    """Whether a library that an example needs is installed; says so when it is not."""
+    """Returns true if a library that an example needs is installed. Otherwise prints that `what` is skipped."""
     found = any((pathlib.Path(folder) / header).exists() for folder in ("/usr/include", "/usr/local/include"))
     if not found:
         print(f"install: SKIPPED {what}: no {header} here; apt-get install {package}")
@@ -96,7 +96,7 @@ def losses(output):
 
 
 def run_ranks(program, world, store, *flags):
-    """The output of rank 0; all must end well."""
+    """Runs one process per rank, which must all succeed. Returns the output of rank 0."""
     ranks = [subprocess.Popen([str(word) for word in (program, "--rank", rank, "--world", world, "--store", store,
                                                       *flags)],
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -107,7 +107,7 @@ def run_ranks(program, world, store, *flags):
 
 
 def check_eigen_loop(prefix, folder):
-    """A program with tensors of its own: any number of threads or processes learns the same."""
+    """Checks a program with Eigen's tensors: any number of threads or processes must learn the same."""
     if not is_there("eigen3/Eigen/Dense", "libeigen3-dev", "examples/plugins/eigen_loop"):
         return
     build_project("eigen_loop", prefix, folder / "eigen_loop")
@@ -119,7 +119,7 @@ def check_eigen_loop(prefix, folder):
         assert all(abs(a - b) < 1e-3 for a, b in zip(losses(output), alone)), (output, alone)
 
     check(run(program, "--threads", 3))
-    # Twice with one folder: what the first run left there does not confuse the second.
+    # Runs twice with one folder: files of the first run must not disturb the second.
     for flags in ([], ["--algorithm", "ring"]):
         check(run_ranks(program, 2, folder / "store", *flags))
     if is_there("gloo/allreduce.h", "libgloo-dev", "examples/plugins/gloo_ops"):
@@ -130,7 +130,7 @@ def check_eigen_loop(prefix, folder):
 
 
 def check_examples(prefix, compiler, folder):
-    """The installed examples are a project by themselves."""
+    """Checks that the installed examples can be built as a project."""
     source = next(prefix.rglob("examples/linear_regression.cc")).parent
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
         f"-DCMAKE_CXX_COMPILER={compiler}")
@@ -140,7 +140,7 @@ def check_examples(prefix, compiler, folder):
 
 
 def check_plugin(build, prefix, folder):
-    """Builds a plugin, and trains with it."""
+    """Builds a plugin and trains with it."""
     build_project("tree_sum", prefix, folder)
     plugin = folder / "libtree_sum.so"
     program = build / "examples" / "linear_regression"
@@ -153,7 +153,7 @@ def check_plugin(build, prefix, folder):
         reports.append(json.loads(report.read_text(encoding="utf-8")))
         name = "tree_sum" if "--plugin" in flags else "canonical"
         assert f"reduction {name}" in output, output
-    # It says that it adds along the canonical tree, and it does.
+    # The plugin declares that it adds along the canonical tree, so the weights must be equal.
     assert reports[0]["weights_hash"] == reports[1]["weights_hash"], reports
     os.environ["TUTTI_PLUGINS"] = str(plugin)
     assert "reduction tree_sum" in run(program, "--cross-device-ops", "tree_sum")
@@ -164,7 +164,7 @@ def check_plugin(build, prefix, folder):
 
 
 def check_conformance(prefix, compiler, plugin, folder):
-    """The installed kits: as a project's own tests, and as a program."""
+    """Checks the installed conformance kits as tests of a project, and as a program."""
     source = pathlib.Path(__file__).resolve().parent / "conformance"
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
         f"-DCMAKE_CXX_COMPILER={compiler}")
@@ -189,7 +189,7 @@ def main():
         run("cmake", "--install", build, "--prefix", first)
         check_moves(first, build)
         first.rename(prefix)
-        # Installed headers must not point back into the source tree.
+        # No installed header may be a link, because it would lead back to the sources.
         links = [path for path in (prefix / "include").rglob("*") if path.is_symlink()]
         assert not links, links
         configure = ["cmake", "-G", "Ninja", "-S", source, f"-DCMAKE_PREFIX_PATH={prefix}",

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Builds programs of libtorch against an installed tutti, and trains with two processes as with one.
+# Builds programs that use libtorch with an installed tutti, and compares training in two processes
+# with one.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: libtorch_test.py BUILD_FOLDER"""
 import pathlib
@@ -25,7 +26,7 @@ def losses(output):
 
 
 def check_training(prefix, programs):
-    """DistributedDataParallel: loss of one process, weights of the same bits on both."""
+    """Checks DistributedDataParallel: losses equal those of one process, and both ranks have bitwise equal weights."""
     program = programs / "libtorch_train"
     alone = losses(run(program))
     assert alone[-1] < 0.5 * alone[0], alone
@@ -36,7 +37,7 @@ def check_training(prefix, programs):
 
 
 def check_strategies(prefix, folder, programs):
-    """The same program under strategies: loss of one replica to rounding, the same weights however replicas are placed."""
+    """Checks strategies: losses equal those of one replica up to rounding; bits do not depend on the placement of replicas."""
     program = programs / "libtorch_strategy"
     weights = folder / "net.pt"
 
@@ -63,7 +64,7 @@ def cases_of(program, macro):
 
 
 def check_cases(prefix, folder):
-    """What gradients, buffers, optimizer state and examples are on each rank, and in each replica."""
+    """Runs test cases about gradients, buffers, optimizer state and examples on each rank and each replica."""
     programs = build_project(SOURCE / "tests" / "install" / "libtorch", prefix, folder / "cases")
 
     def check(cases, ranks, program, *arguments):
@@ -80,7 +81,7 @@ def check_cases(prefix, folder):
 
 
 def check_page():
-    """The page has the first program as it is, and the second one from its training loop on."""
+    """Checks that docs/libtorch.md shows the complete first program, and the second one from its training loop on."""
     folder = SOURCE / "examples" / "plugins" / "libtorch_train"
     shown = re.findall(r"^```c\+\+\n(.*?)^```", (SOURCE / "docs/libtorch.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for name, start, block in zip(("libtorch_train.cc", "libtorch_strategy.cc"), ("#include", "void train("), shown, strict=True):

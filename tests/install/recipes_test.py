@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# Checks the recipes of vcpkg and Conan as far as that needs no network.
+# Checks the recipes for vcpkg and Conan, as far as this is possible without a network.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recipes_test.py SOURCE_FOLDER CXX_COMPILER [--conan PROGRAM]
---conan: also builds the package with this program of Conan 2, every requirement taken from the system"""
+--conan: also builds the package with this Conan 2 program; all requirements are taken from the system"""
 import json
 import os
 import pathlib
@@ -12,7 +12,8 @@ import tempfile
 
 from command import run
 
-# What vcpkg defines for a portfile, reduced to what tutti's uses: features come from WANTED, options are configured.
+# Reduced form of the functions that vcpkg defines and tutti's portfile uses: features are those in
+# WANTED, and configuring only records options.
 VCPKG = r"""cmake_minimum_required(VERSION 3.22)
 set(VCPKG_LIBRARY_LINKAGE static)
 function(vcpkg_check_features)
@@ -49,7 +50,7 @@ def version_of(source):
 
 
 def check_vcpkg(source, compiler, folder):
-    """The port has the project's version, and its options, with every feature and with none, are the project's."""
+    """Checks that the port has the project's version, and that the project knows its options, with all features and with none."""
     port = source / "cmake" / "package" / "vcpkg" / "tutti"
     manifest = json.loads((port / "vcpkg.json").read_text(encoding="utf-8"))
     assert manifest["name"] == "tutti" and manifest["version"] == version_of(source), manifest
@@ -67,7 +68,7 @@ def check_vcpkg(source, compiler, folder):
 
 
 def check_conan(source, conan, folder):
-    """Conan builds tutti's package of Debian's libraries, and a project that requires it runs."""
+    """Checks that Conan can build tutti with Debian's libraries, and that a project which requires tutti runs."""
     os.environ["CONAN_HOME"] = str(folder / "conan")
     run(conan, "profile", "detect")
     project = source / "tests" / "install" / "conan"

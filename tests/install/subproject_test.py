@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Configures a project that has tutti's sources as a part: tutti leaves the project's own settings alone.
+# Configures a project that contains tutti's sources. tutti must not change the project's settings.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: subproject_test.py SOURCE_FOLDER CXX_COMPILER [--build]   (--build: also builds and runs its program)"""
 import json
@@ -14,7 +14,7 @@ SETTING = re.compile(r"^(CMAKE_BUILD_TYPE|TUTTI_\w+):\w+=(.*)$", re.MULTILINE)
 
 
 def check_settings(build):
-    """No build type, no warning as error, no tests, examples or install rules that the project did not ask for."""
+    """Checks that tutti adds no build type, no warnings as errors, and no tests, examples or install rules to the project."""
     settings = dict(SETTING.findall((build / "CMakeCache.txt").read_text(encoding="utf-8")))
     assert settings["CMAKE_BUILD_TYPE"] == "", settings
     for name in ("TUTTI_WERROR", "TUTTI_INSTALL", "TUTTI_BUILD_TESTS", "TUTTI_BUILD_EXAMPLES"):

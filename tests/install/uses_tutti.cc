@@ -1,4 +1,4 @@
-// The smallest program that uses an installed tutti.
+// Minimal program that uses an installed tutti.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

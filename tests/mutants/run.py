@@ -4,7 +4,7 @@
 """Usage: run.py --check | [--source FOLDER] [--build FOLDER] [--jobs N] [NAME...]
 
 --check   only checks that every mutant can be planted and that its test exists
---source  where the copy of the tree is made; default: build-mutants/source
+--source  folder for the copy of the tree; default: build-mutants/source
 --build   its build folder; default: build-mutants/build
 NAME      runs only mutants whose name contains one of these"""
 import argparse
@@ -34,7 +34,7 @@ inline const int tutti_chosen_mutant = [] {
 
 
 class Mutant:
-    """Entry of a file of mutants: the file, the test that must fail, and the lines before and after the change."""
+    """Entry of a mutants file: the changed file, the test that must fail, and the lines before and after the change."""
 
     def __init__(self, name, place):
         self.name, self.place, self.number = name, place, 0
@@ -43,7 +43,7 @@ class Mutant:
 
     @property
     def program(self):
-        """Returns the test program of the file's own folder, or the one that the entry names."""
+        """Returns the test program that the entry names, or that of the changed file's folder."""
         if self.given_program:
             return self.given_program
         parts = pathlib.PurePosixPath(self.file.removeprefix("include/tutti/")).parts
@@ -59,7 +59,7 @@ class Mutant:
             self.fail("expected the switch MUTANT in a '+' line")
 
     def plant(self, text):
-        """Returns the text with the change. Lines are compared without their indentation."""
+        """Returns the text after the change. Compares lines without their indentation."""
         lines = text.splitlines()
         bare = [line.strip() for line in lines]
         count = len(self.before)
@@ -113,7 +113,7 @@ def planted(mutants):
 
 
 def check_tests(mutants):
-    """Ends the program if a mutant's own folder lacks its test."""
+    """Ends the program if the tests of the mutant's folder lack its test."""
     pattern = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
     names = {}
     for mutant in mutants:
@@ -128,7 +128,7 @@ def check_tests(mutants):
 
 
 def copy_tree(to, planted_files):
-    """Leaves equal files unchanged, so that a second build is short."""
+    """Copies the tree. Does not touch files that are already equal, so that a second build is short."""
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.splitlines()
     for name in listed:

@@ -1,5 +1,5 @@
-// Plugin that spans processes, slow and simple: members exchange values through the group's store.
-// Requires one buffer for each of its group's local replicas.
+// Simple and slow plugin that spans processes: members exchange values through the group's
+// key-value store. Requires one buffer for each local replica of the group.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -31,7 +31,7 @@ std::size_t bytes_of(std::int32_t dtype) {
   return kBytes[dtype];
 }
 
-// State of one call: data sent and received by this process.
+// State of one call: the data that this process sends and receives.
 class Call {
  public:
   Call(void* self, std::uint32_t num_replicas, std::int64_t timeout_ms, tutti_error_v1* error)

@@ -1,4 +1,5 @@
-// Plugin that sums float32 buffers on CPUs, and every kind of invalid plugin (see CMakeLists.txt).
+// Plugin that sums float32 buffers on CPUs. Macros make it invalid in various ways (see
+// CMakeLists.txt).
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 #include <cstddef>
@@ -58,7 +59,7 @@ int32_t all_reduce(void*, int32_t op, const tutti_buffer_v1* replicas, uint32_t 
   for (;;) ::pause();
 #elif defined(PLUGIN_ODD_CODE)
   (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms;
-  std::memset(error->message, 'x', sizeof(error->message));  // not terminated by a 0
+  std::memset(error->message, 'x', sizeof(error->message));  // without a terminating 0
   return 99;
 #else
   (void)op, (void)timeout_ms, (void)error;
@@ -89,7 +90,7 @@ int32_t determinism(void*) {
 
 [[maybe_unused]] double max_relative_error(void*) { return -1.0; }
 
-// Table of a later version, with a member that this version does not know.
+// Table of a later ABI version, with a member that this version does not know.
 struct NewerTable {
   tutti_cross_device_ops_v1 known;
   void (*later)(void*);
@@ -114,7 +115,7 @@ const tutti_cross_device_ops_v1* table() {
   t.sliceable = sliceable;
 #elif defined(PLUGIN_NEWER)
   t.struct_size = sizeof(NewerTable);
-#elif defined(PLUGIN_WITHOUT_OPTIONS)  // as compiled before options existed
+#elif defined(PLUGIN_WITHOUT_OPTIONS)  // like a plugin compiled before options existed
   t.struct_size = offsetof(tutti_cross_device_ops_v1, option_names);
   t.option_names = "k";
   t.max_relative_error = max_relative_error;

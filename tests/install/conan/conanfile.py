@@ -1,4 +1,4 @@
-# A project of its own that requires tutti by Conan.
+# Separate project that requires tutti through Conan.
 # SPDX-License-Identifier: Apache-2.0
 from conan import ConanFile
 from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout

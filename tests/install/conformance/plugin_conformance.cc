@@ -1,4 +1,5 @@
-// A plugin's own test: the conformance kit as GoogleTest tests. Usage: plugin_conformance LIBRARY
+// Test program of a plugin that runs the conformance kit as GoogleTest tests. Usage:
+// plugin_conformance LIBRARY
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// A strategy's own test: the strategy suite as GoogleTest tests.
+// Test program of a strategy that runs the strategy suite as GoogleTest tests.
 // SPDX-License-Identifier: Apache-2.0
 #include "gtest/gtest.h"
 #include "tutti/strategy/strategies.h"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs inside the fresh system: installs the packages with what they depend on, and uses them.
+# Runs inside the fresh system: installs the packages with their dependencies, and uses them.
 # SPDX-License-Identifier: Apache-2.0
-# What the caller builds with, this system may not have.
+# This system may not have the compiler launchers of the caller.
 unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER
 cd /root/tutti
 export DEBIAN_FRONTEND=noninteractive

@@ -1,4 +1,5 @@
-// Helpers for tests of tutti/libtorch.h: a network, its batch, and cases that run on every rank.
+// Helpers for tests of tutti/libtorch.h: a network, its batch, and test cases that run on every
+// rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,7 +42,7 @@ struct NetImpl : nn::Module {
 };
 TORCH_MODULE(Net);
 
-// The batch of one process.
+// Returns the global batch, which one process would use.
 inline const torch::Tensor& whole_batch() {
   static const torch::Tensor batch = torch::linspace(-1, 1, 48).reshape({8, 6}).sin();
   return batch;
@@ -60,13 +61,13 @@ std::string error_of(const Function& function) {
   return "";
 }
 
-// Name of a case, and its function on every rank.
+// Name of a test case, and the function that each rank runs.
 using Case = std::pair<const char*, void (*)(const Ranks&)>;
 #define CASE(name) \
   { #name, name }
 
-/// Runs the cases that `choose` gives for the processes of the launcher, and prints "rank R: ok
-/// NAME" for each; the exit code of the program.
+/// Runs the cases that `choose` returns for the ranks of this job, and prints "rank R: ok NAME" for
+/// each. Returns the exit code of the program.
 inline int run_cases(const char* program,
                      const std::function<std::vector<Case>(const Ranks&)>& choose) try {
   const Ranks ranks = tutti::communicator_from_environment();

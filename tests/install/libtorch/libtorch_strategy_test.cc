@@ -38,12 +38,12 @@ bool is_last(const tutti::Strategy& strategy) {
   return replica() == strategy.num_replicas_in_sync() - 1;
 }
 
-// This replica's equal part of the batch of one process.
+// Returns this replica's equal part of the global batch.
 torch::Tensor own_part() {
   return whole_batch().chunk(tutti::ReplicaContext::current().num_replicas_in_sync())[replica()];
 }
 
-// Each replica's begins differently.
+// Creates one module per replica, each with other initial weights.
 struct NextNet {
   std::uint64_t seed = 1;
   Net operator()() {
@@ -53,7 +53,7 @@ struct NextNet {
 };
 Net reference() { return NextNet()(); }
 
-// Throws unless the bits are the same on all replicas of all processes.
+// Throws unless all replicas of all processes have the same bits.
 void expect_equal_on_all(const torch::Tensor& value) {
   const auto all =
       tutti::ReplicaContext::current().all_gather(to_tutti(value.detach().flatten()), 0);
@@ -92,7 +92,8 @@ void replicas_match_single_device(const Ranks& ranks) {
   }
 }
 
-// As tf.distribute: losses divided by the global batch, gradients summed; parts may be unequal.
+// As in tf.distribute, losses are divided by the global batch size and gradients are summed. The
+// parts of the batch may be unequal.
 void sum_reduction_matches_global_batch_loss(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Net one = reference();
@@ -123,9 +124,9 @@ void unused_parameters_count_as_zero(const Ranks& ranks) {
   strategy->run([&] {
     loss_of(model(own_part(), is_last(*strategy))).backward();
     model.reduce_gradients();
-    EXPECT(near(model->right->weight.grad(), right));  // of the last replica alone
+    EXPECT(near(model->right->weight.grad(), right));  // only the last replica has this gradient
     expect_equal_on_all(model->left->weight.grad());
-    EXPECT(!model->never->weight.grad().defined());  // as with one process
+    EXPECT(!model->never->weight.grad().defined());  // like in one process, it has no gradient
   });
 }
 
@@ -147,7 +148,7 @@ void clipping_uses_mean_gradient(const Ranks& ranks) {
   });
 }
 
-// The strategy receives the memory of gradients that were cleared in place.
+// Gradients that are cleared in place keep their memory, which the strategy uses.
 void gradients_keep_their_memory(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
@@ -161,7 +162,8 @@ void gradients_keep_their_memory(const Ranks& ranks) {
       model->zero_grad(/*set_to_none=*/false);
     }
     const auto* weight = model->left->weight.grad().data_ptr<float>();
-    EXPECT(model->left->bias.grad().data_ptr<float>() - weight == 32);  // multiples of 64 bytes
+    // gradients begin at multiples of 64 bytes
+    EXPECT(model->left->bias.grad().data_ptr<float>() - weight == 32);
   });
 }
 
@@ -179,7 +181,8 @@ void broadcast_copies_all_from_replica_0(const Ranks& ranks) {
     const torch::Tensor part = whole_batch().chunk(strategy->num_replicas_in_sync())[0];
     EXPECT(near(norm->running_mean, 0.1 * part.mean(0)));
     EXPECT(norm->num_batches_tracked.item<std::int64_t>() == 1);
-    EXPECT(model->parameters().back().signbit().all().item<bool>());  // the bits, not the number
+    // the bits of -0, not just its value
+    EXPECT(model->parameters().back().signbit().all().item<bool>());
   });
 }
 
@@ -194,7 +197,8 @@ void mismatched_modules_are_rejected(const Ranks& ranks) {
 void misplaced_calls_are_reported(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
-  loss_of(model(whole_batch())).backward();  // outside run(): the first replica's
+  // outside run(), this uses the module of the first replica
+  loss_of(model(whole_batch())).backward();
   EXPECT(error_of([&] {
            model.reduce_gradients();
          }).find("expected a call inside strategy.run()") != std::string::npos);
@@ -214,7 +218,7 @@ void unsupported_reductions_are_rejected(const Ranks& ranks) {
   EXPECT(error.find("expected MEAN or SUM, got MAX") != std::string::npos);
 }
 
-// All others wait for its gradients.
+// All other replicas wait for the gradients of the failed one.
 void exception_in_replica_ends_all_replicas(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   const int last = strategy->num_replicas_in_sync() - 1;
@@ -256,7 +260,7 @@ void tensors_are_shared_without_copies(const Ranks&) {
 
 }  // namespace
 
-// After these a job of several processes has ended: each is one of its own.
+// Each of these cases ends a job of several processes, so each runs as a separate job.
 #define ENDING_CASE(name) CASE(name)
 
 int main(int argc, char** argv) {

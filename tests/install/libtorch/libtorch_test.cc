@@ -21,12 +21,12 @@ using tutti::torch::DistributedDataParallel;
 using tutti::torch::DistributedSampler;
 using tutti::torch::ShardedOptimizer;
 
-// A rank's half of the batch of one process.
+// Returns a rank's half of the global batch.
 torch::Tensor half(const tutti::Communicator& ranks) {
   return whole_batch().slice(0, 4 * ranks.rank(), 4 * ranks.rank() + 4);
 }
 
-// Weights that are alike on all ranks; the ranks' own begin differently.
+// Returns a network with the same weights on all ranks; own_net() returns different ones.
 Net reference() {
   torch::manual_seed(1);
   return Net();
@@ -40,7 +40,8 @@ void gradients_are_averaged_in_buckets(const Ranks& ranks) {
   Net one = reference();
   DistributedDataParallel model(own_net(ranks), ranks);
   EXPECT(model.num_buckets() == 1);
-  for (int step = 0; step < 2; ++step) {  // the second one adds to zeros that are views already
+  // in the second step, gradients are views and contain zeros
+  for (int step = 0; step < 2; ++step) {
     one->zero_grad();
     model->zero_grad();
     loss_of(one(whole_batch())).backward();
@@ -49,7 +50,8 @@ void gradients_are_averaged_in_buckets(const Ranks& ranks) {
     EXPECT(near(model->first->weight.grad(), one->first->weight.grad()));
     EXPECT(near(model->left->bias.grad(), one->left->bias.grad()));
   }
-  // Weight and bias are in one bucket, the later parameter first, at multiples of 64 bytes.
+  // Weight and bias are in one bucket, later parameters first. Each begins at a multiple of 64
+  // bytes.
   const auto* weight = model->first->weight.grad().data_ptr<float>();
   EXPECT(weight - model->first->bias.grad().data_ptr<float>() == 16);
 }
@@ -61,7 +63,8 @@ void buckets_are_reduced_during_backward(const Ranks& ranks) {
   EXPECT(model.num_buckets() == 4);
   const std::uint64_t before = ranks->progress().finished;
   bool was_reduced = false;
-  // Runs before the first layer's gradient is there, and waits for the second layer's reduction.
+  // This hook runs before the first layer's gradient is ready, and waits until the second layer's
+  // gradients are reduced.
   model->parameters()[0].register_hook([&](torch::Tensor gradient) {
     for (int i = 0; i < 60'000 && !was_reduced; ++i) {
       was_reduced = ranks->progress().finished >= before + 2;
@@ -98,10 +101,10 @@ void unused_parameters_need_no_option(const Ranks& ranks) {
   const torch::Tensor left = one->left->weight.grad() / 2;
   loss_of(one(whole_batch().slice(0, 4, 8), true)).backward();
   loss_of(model(half(*ranks), ranks->rank() == 1)).backward();
-  EXPECT(near(model->left->weight.grad(), left));  // of rank 0 alone
+  EXPECT(near(model->left->weight.grad(), left));  // only rank 0 has this gradient
   EXPECT(near(model->right->weight.grad(), one->right->weight.grad() / 2));
   EXPECT(near(model->first->weight.grad(), one->first->weight.grad() / 2));
-  EXPECT(!model->never->weight.grad().defined());  // as with one process
+  EXPECT(!model->never->weight.grad().defined());  // like in one process, it has no gradient
 }
 
 void buffers_match_rank_0(const Ranks& ranks) {
@@ -159,7 +162,7 @@ void backward_recovers_after_exception(const Ranks& ranks) {
   }
 }
 
-// Compares bits with Adam in one process on equal gradients.
+// Compares the bits with those of Adam in one process with the same gradients.
 void sharded_optimizer_matches_adam(const Ranks& ranks) {
   std::vector<torch::Tensor> kept;
   {
@@ -184,7 +187,7 @@ void sharded_optimizer_matches_adam(const Ranks& ranks) {
     std::vector<std::int64_t> states = {static_cast<std::int64_t>(sharded.local().state().size())};
     EXPECT(states[0] > 0 && states[0] < 4);
     ranks->all_reduce(tutti::ReduceOp::kSum, std::span(states));
-    EXPECT(states[0] == 4);  // first and left: the others have no gradients
+    EXPECT(states[0] == 4);  // only `first` and `left` have gradients
     kept = {model->first->weight, model->first->weight.grad()};
   }
   EXPECT(kept[0].isfinite().all().item<bool>() && kept[1].isfinite().all().item<bool>());
@@ -206,7 +209,7 @@ void sampler_partitions_examples(const Ranks& ranks) {
   DistributedSampler shorter(7, *ranks, {.shuffle = false, .drop_last = true});
   EXPECT((epoch_of(shorter) == std::vector<std::size_t>{rank, rank + 2, rank + 4}));
 
-  // PyTorch: torch.manual_seed(0); torch.randperm(10).
+  // Printed by PyTorch: torch.manual_seed(0); torch.randperm(10).
   const std::vector<std::size_t> published = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
   DistributedSampler shuffled(10, *ranks);
   const std::vector<std::size_t> first = epoch_of(shuffled);
