@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Configures and builds the project with and without optional libraries and the network, and detects downloads.
+# Configures and builds the project with and without optional libraries and a network, and detects
+# downloads.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: configurations_test.py SOURCE_FOLDER CXX_COMPILER [CLASS.test_NAME]"""
 import itertools
@@ -23,7 +24,7 @@ DOWNLOADS = re.compile(r"FetchContent|ExternalProject|CPMAddPackage|file\s*\(\s*
 
 
 def without_network():
-    """Returns words that run a command without any network, where this machine allows it."""
+    """Returns the words before a command that run it without a network, or [] if this machine does not permit that."""
     command = ["unshare", "--map-root-user", "--net"]
     if not shutil.which("unshare"):
         return []
@@ -31,7 +32,7 @@ def without_network():
 
 
 def configure_in(folder, *options, prefix=()):
-    """Returns the summary lines of the configuration, by the name of the library."""
+    """Configures the project. Returns the summary lines {name of the library: line}."""
     result = subprocess.run(
         [*prefix, "cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, f"-DCMAKE_CXX_COMPILER={COMPILER}",
          "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", *options],
@@ -73,7 +74,7 @@ class Configurations(unittest.TestCase):
                         self.assertEqual(state, usual[name][0])
 
     def test_is_built_without_mpi(self):
-        """MPI is the only library known at compile time, and nothing of it may be required. The
+        """Checks that a build without MPI does not need it. MPI is the only library that is known at compile time, and the
         build that runs this test may have it."""
         with tempfile.TemporaryDirectory() as folder:
             configure_in(folder, "-DTUTTI_MPI=OFF", "-DTUTTI_CUDA=OFF", "-DTUTTI_GRPC=OFF", *QUICK)
@@ -107,7 +108,7 @@ class Configurations(unittest.TestCase):
 
 class Combinations(unittest.TestCase):
     def test_with_and_without_cuda_mpi_and_nccl(self):
-        """This machine has all three. Without NCCL, no module for GPUs is built, and the table reports that."""
+        """Configures all combinations; this machine has all three. Without NCCL, the GPU module is not built, as the table says."""
         with tempfile.TemporaryDirectory() as folder:
             for cuda, mpi, nccl in itertools.product((True, False), repeat=3):
                 with self.subTest(cuda=cuda, mpi=mpi, nccl=nccl):

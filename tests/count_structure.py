@@ -4,8 +4,8 @@
 """Usage: count_structure.py [ROOT]
 
 Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it; a header in
-include/tutti/strategy counts to strategy. A walk is a section of "Three walks" in docs/architecture.md: its units are
-the paths in backticks, counted whole, with the headers of the same name. A type is a class, struct, enum or union with a
+include/tutti/strategy counts for strategy. A walk is a section of "Three walks" in docs/architecture.md: its units are
+the files in backticks, which are counted completely, including their headers. A type is a class, struct, enum or union with a
 body. An interface is a class with a pure virtual function; it has one implementation when a single product class names
 it as a base.
 """
@@ -38,7 +38,7 @@ def tracked(root):
 
 
 def body_of(text, begin):
-    """Returns the text from the brace at `begin` to its matching brace; braces in strings are rare enough."""
+    """Returns the text from the brace at `begin` to its matching brace. Ignores that strings may contain braces."""
     depth = 0
     for index in range(begin, len(text)):
         depth += {"{": 1, "}": -1}.get(text[index], 0)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Tests that skipped parts of a file, and tests that a build does not have, are not counted as passed.
+# Tests that skipped parts of a file, and tests that are not in a build, do not count as passed.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Checks lengths, first lines, folder READMEs, and that every file is in a place for its kind.
+# Checks lengths, first lines, words and folder READMEs, and that each file is in a folder for its
+# kind.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: file_style_test.py [ROOT]
 
@@ -21,8 +22,9 @@ LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_op
              "testing", "model", "model/layers")
 FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
            "testing", "model", "tools", "examples", "benchmarks", "tests", "include")
-# Files that may be in the root, and directly below it: a whole name, or a suffix. Output of
-# programs belongs in a build folder; measurements in benchmarks/results/ or a page of docs/.
+# Files that may be in the root, or directly below a folder in the root: a complete name, or a
+# suffix. Output of programs belongs in a build folder; measurements belong in benchmarks/results/
+# or on a page of docs/.
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
               "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "run", "test"}
 MOST_IN_ROOT = 28  # files and folders, without hidden ones
@@ -37,10 +39,12 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              "tools": SOURCES + (".sh",)}
 PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
 README_LINES = 120
-# Names in /tmp that tests may use: the folder of the library's sockets, and a program's default.
+# Names in /tmp that tests may use: folders of the library's sockets, and the default folder of a
+# program.
 SHARED_FOLDER = re.compile(r"/tmp(?!\w|/tutti-|/cifar10_data\b)")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
-# Words that comments, messages, names of tests and pages do not use, also as words of a CamelCase name.
+# Words that comments, messages, names of tests and pages must not contain, even as a part of a
+# CamelCase name.
 WORDS = {re.compile(r"nobody", re.I): "'no caller', 'no rank' or 'no worker'",
          re.compile(r"somebody", re.I): "the caller, thread or process that is meant",
          re.compile(r"of 0 or more", re.I): "'>= 0'",
@@ -69,7 +73,7 @@ def check_file(name, text):
 
 
 def check_folders(name, text):
-    """Checks the text of a test; comments may name any folder."""
+    """Checks that a test names no folder in /tmp. Comments may name any folder."""
     errors = []
     for number, line in enumerate(text.split("\n"), 1):
         if SHARED_FOLDER.search(line) and not line.lstrip().startswith(("//", "#")):
@@ -79,7 +83,7 @@ def check_folders(name, text):
 
 
 def check_prose(name, text):
-    """Fenced and indented blocks are code."""
+    """Checks the length of lines, except in code: fenced or indented blocks."""
     lines, errors, is_code = text.split("\n"), [], False
     if name == "README.md" and len(lines) > README_LINES + 1:
         errors.append(f"{name}: {len(lines) - 1} lines; expected at most {README_LINES}: details belong in docs/")
@@ -101,7 +105,7 @@ def belongs(name, known):
 
 
 def check_place(name):
-    """Deeper files are the business of their folder."""
+    """Checks where a file is, unless it is in a sub-folder of a top folder."""
     folder, _, rest = name.partition("/")
     if not rest:
         if name in ROOT_FILES:
@@ -118,7 +122,7 @@ def check_place(name):
 
 
 def check_tracked(root):
-    """Places and words of files. Those that git does not track (build folders, editors' files) may be anywhere."""
+    """Checks folders and words of the files that git tracks. Other files (build folders, editors' files) may be anywhere."""
     if not (root / ".git").exists():
         print(f"file style: {root} is not a git checkout, so places and words of files are not checked")
         return []

@@ -1,8 +1,8 @@
-# What ./test --full runs, part by part. Sourced by ./test, after steps.sh.
+# Parts of ./test --full. Sourced by ./test after steps.sh.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Each tree has the preset of the same name and lies beside the main build folder. A part that
-# fails does not keep the others from running; what failed is listed at the end.
+# Each build tree has the preset of the same name and is next to the main build folder. If a part
+# fails, the others still run; all failed parts are listed at the end.
 
 all_parts=(release long compiled run format asan tsan minimal no_grpc mutants fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared benchmarks deb xla_versions transformers)
 
@@ -210,7 +210,7 @@ part_transformers() {
   step "GPT-2 and Llama beside transformers" "$python" tests/gpt/transformers_test.py "$build/bin/gpt_logits"
 }
 
-# check_parts PART...: ends the program where one is unknown.
+# check_parts PART...: ends the program if a part is unknown.
 check_parts() {
   local part
   for part in "$@"; do
@@ -221,8 +221,8 @@ check_parts() {
   done
 }
 
-# run_parts [PART...]: without arguments all, but those that another one contains. Each in a subshell, which its first
-# failing step ends.
+# run_parts [PART...]: runs these parts; by default all, except parts that are contained in another one. Each part runs in a
+# subshell, which ends at its first failing step.
 run_parts() {
   local part failed=()
   (($#)) || set -- $(printf '%s\n' "${all_parts[@]}" | grep -vx 'long\|compiled')

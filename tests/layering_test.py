@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-# Checks that the #include lines follow the folder order stated in the tutti_module(...) lines.
+# Checks that #include lines follow the order of folders that the tutti_module(...) lines state.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: layering_test.py [ROOT]
 
 Each library folder states its edges once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
-A folder may include the folders it depends on, and whatever those depend on. Programs (tools, examples,
-benchmarks, tests) stand on top and may include everything below; no library folder may include them.
+A folder may include the folders it depends on, and their dependencies. Programs (tools, examples, benchmarks,
+tests) may include all library folders; no library folder may include them.
 include/tutti/strategy/ belongs to strategy/: "tutti/strategy/x.h" is a public header, "strategy/x.h" a private one.
-Sub-folders have an order too: their includes form no cycle. A header of nothing but includes stands above what it
-includes, and is no edge of its folder. Where tutti_module() has FLOORS, each file is on one of them: a sub-folder, a
-header at the top that is an interface, or `.`, all else at the top. A file includes its own floor and those named before it.
-No two headers of the tree have one base name; the subjects in include/tutti/ may repeat the name of what they include.
+Includes between sub-folders must not form a cycle either. A header that contains only includes is above the headers it
+includes, and does not count as a dependency of its folder. Where tutti_module() has FLOORS, each file is on one of them: a sub-folder, an
+interface header at the top, or `.` for all other files at the top. A file may include its own floor and earlier ones.
+No two headers of the tree may have the same base name, but subjects in include/tutti/ may repeat the name of a header.
 Each third-party header that is slow to compile may be included by one file only.
 """
 import pathlib
@@ -28,7 +28,8 @@ PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "utf8proc.h", "png.h", "jpeglib.h")
 
 
-# Headers of optional libraries stay in folders of this name, so that everything else builds without them.
+# Headers of optional libraries may only be included in folders of this name, so that everything
+# else builds without them.
 FOLDERS_ONLY = {"mpi.h": "mpi"}
 
 
@@ -57,7 +58,7 @@ def read_modules(root):
 
 
 def closure(modules):
-    """Returns {name: every name it may include}, and errors: unknown names and cycles."""
+    """Returns {name: all names that it may include}, and errors about unknown names and cycles."""
     edges = {module.name: module.depends for module in modules.values()}
     errors, reachable = [], {}
 
@@ -93,7 +94,7 @@ def included_file(root, include):
 
 
 def module_of(path, modules):
-    """Returns the name of the file's module, which is that of the innermost module folder."""
+    """Returns the name of the innermost module folder that contains the file."""
     folders = [folder for folder in modules if path.removeprefix(PUBLIC).startswith(folder + "/")]
     return modules[max(folders, key=len)].name if folders else None
 
@@ -139,13 +140,13 @@ def check_include(root, file, include, modules, reachable):
 
 
 def includes_of(path):
-    """Returns what a file includes; nothing for a header that contains only includes."""
+    """Returns the includes of a file, or none for a header that contains only includes."""
     text = path.read_text(encoding="utf-8")
     return [] if path.suffix == ".h" and NOTHING_BUT_INCLUDES.fullmatch(text) else INCLUDE.findall(text)
 
 
 def floor_of(file, floors):
-    """Returns the floor of a file of the folder: itself, the outermost folder that is one, or "."; None if it has none."""
+    """Returns the floor of a file of the folder: the file itself, its outermost sub-folder that is a floor, or "."; else None."""
     parts = file.split("/")
     whole = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((place for place in whole if place in floors), "." if len(parts) == 1 and "." in floors else None)

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: public_headers_test.py [ROOT]
 
-Everything in include/tutti is installed. A public header includes public headers and those of other libraries, no
-private one. The subjects are tutti.h and its neighbours; each other public header is included by a subject, directly
-or through others, or is in ON_THEIR_OWN. tutti.h may have 20 includes. Headers for namespace tutti::internal alone are
-not for programs, but for those that public templates are made of. The examples, projects that are built against an
-installed tutti, and programs in the documentation include public headers only.
+Everything in include/tutti is installed. A public header includes public headers and those of other libraries, but no
+private header. The subjects are tutti.h and the headers next to it. Each other public header is included by a subject,
+directly or indirectly, or is in ON_THEIR_OWN. tutti.h may have 20 includes. Headers with only namespace tutti::internal
+are not public, except if public templates need them. The examples, projects that use an installed tutti, and programs
+in the documentation include only public headers.
 """
 import pathlib
 import re
@@ -21,7 +21,7 @@ PROGRAM = re.compile(r"^```cpp[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STRANGERS = ("examples", "tests/install")
 MAIN = "tutti.h"
 MOST_INCLUDES = 20
-# Headers that no subject includes.
+# Public headers that no subject includes.
 ON_THEIR_OWN = (
     "autograd/recompute.h", "autograd/replica_group.h", "checkpoint/checkpoint_versions.h", "checkpoint/safetensors.h",
     "core/logging.h", "core/trace.h", "cross_device_ops/gradient_ops.h", "cross_device_ops/plugin_abi.h", "model/generate.h",
@@ -29,7 +29,7 @@ ON_THEIR_OWN = (
     "testing/cross_device_ops/conformance_gtest.h", "testing/cross_device_ops/report.h", "testing/strategy/strategy_gtest.h",
     "testing/strategy/suite.h",
 )
-# Headers whose templates are compiled into programs.
+# Headers of namespace tutti::internal that public templates need, with the reason.
 TEMPLATES = {
     "core/fields.h": "json_of() writes and reads the members of options by it, register_layer() and its like name what they register",
     "core/thread_scope.h": "scopes such as VariableCreatorScope derive from it",
@@ -38,7 +38,7 @@ TEMPLATES = {
 
 
 def read_headers(root):
-    """Returns the public headers, named as "strategy/strategy.h", and the subjects among them."""
+    """Returns the names of the public headers, such as "strategy/strategy.h", and the subjects among them."""
     place = root / "include/tutti"
     headers = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.h"))
     return headers, [header for header in headers if "/" not in header]
@@ -51,7 +51,7 @@ def includes_of(root, header):
 
 
 def reach(root, start):
-    """Returns {header: the header that includes it}."""
+    """Returns {header: a header that includes it}."""
     found, waiting = {}, [(header, "") for header in start]
     while waiting:
         header, by = waiting.pop()
@@ -63,7 +63,7 @@ def reach(root, start):
 
 
 def private_includes(root, includes, headers):
-    """Returns the includes that name a file of the tree which programs cannot include."""
+    """Returns the includes of files of the tree that programs cannot include."""
     return [include for include in includes
             if (include.removeprefix("tutti/") not in headers if include.startswith("tutti/") else
                 (root / include).is_file() and not include.startswith("examples/"))]

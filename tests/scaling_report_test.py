@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the program that measures scaling on a few steps, and checks its table and its refusals.
+# Runs the program that measures scaling for a few steps, and checks its table and its errors.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: scaling_report_test.py SOURCE_FOLDER BUILD_FOLDER [ScalingReport.test_NAME]"""
 import os
@@ -36,13 +36,14 @@ class ScalingReport(unittest.TestCase):
             self.assertAlmostEqual(speed_up, speed / rows[0][1], delta=0.006 + 0.1 * speed_up / speed)
             self.assertAlmostEqual(efficiency, speed_up / count, delta=0.006)
             self.assertEqual(turns, str(count) if count > cores else "")
-            # The training is equal, except for the order of sums.
+            # All rows train equally, except for the order of sums.
             self.assertAlmostEqual(loss, rows[0][4], delta=1e-3)
             self.assertAlmostEqual(accuracy, rows[0][5], delta=0.011)
         self.assertLess(rows[0][4], 2.4)  # near ln(10): real images, a few steps
         self.assertGreater(rows[0][5], 0.1)
 
-    # No time limit is reliable on a busy machine: the time is printed, and the program's handling of a limit is tested.
+    # On a busy machine, no time limit is reliable. So this prints the time, and tests how the
+    # program handles a limit.
     def test_efficiency_below_limit_is_an_error(self):
         few = run("--processes", "1", "--min-efficiency", "1")
         self.assertEqual(few.returncode, 0)  # one process is as fast as itself

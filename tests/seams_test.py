@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Checks that threads, clocks, sleep and randomness (and source lines) are used only through core/,
-# and that values of several replicas are added only by cross_device_ops/.
+# Checks that threads, clocks, sleep, randomness and source locations are used only through core/,
+# and that only cross_device_ops/ adds values of several replicas.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: seams_test.py [ROOT]"""
 import pathlib
@@ -23,15 +23,16 @@ FORBIDDEN = {
     r"\bsocket\(": "a Transport",
     r"\bstd::source_location\b|<source_location>": "include/tutti/core/source_location.h: clang++ 14 has none",
 }
-# Code that adds values of several replicas without an operation.
+# Code that adds values of several replicas without a cross-device operation.
 ADDS_REPLICAS = {r"\b(reduce_(tensors_)?along_tree|combine_nodes|reduce_to_all)\(": "a CrossDeviceOps, as services.ops"}
-# Places where that is permitted besides operations: their own folder, and a server's accumulators.
+# Folders where this is permitted: that of the operations, and the accumulators of parameter
+# servers.
 MAY_ADD = ("cross_device_ops/", "include/", "strategy/parameter_server/", "testing/", "tests/", "benchmarks/")
-# Member calls of core's own classes are the intended way.
+# These member functions belong to core's own classes, which are the intended way.
 ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_until\(.*\) override")
-# Programs of external users, with their own threads.
+# Programs as external users write them, with their own threads.
 STRANGERS = "examples/plugins/"
-# Folders in which third parties or the kernel keep their own time.
+# Folders where other libraries or the kernel measure time.
 EXEMPT = {"cluster/net": ("a Transport",), "tools/launch": ("a Transport",)}
 PUBLIC = "include/tutti/"  # include/tutti/tensor belongs to tensor
 FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy", "testing", "model",

@@ -1,7 +1,8 @@
-# Steps of ./test: each prints one line and its time; what it says in full is shown when it fails.
+# Functions of ./test. Each step prints one line and its time; its complete output is shown if it
+# fails.
 # SPDX-License-Identifier: Apache-2.0
 
-# step "what it does" command arguments...
+# step "what it does" command arguments...: runs the command as a step.
 step() {
   local what=$1 begin=$SECONDS log
   shift
@@ -18,8 +19,8 @@ step() {
   fi
 }
 
-# run_tests BUILD_FOLDER [ctest arguments...]: prints run, passed, failed and skipped per label. Tests that take long
-# are in tests/long_tests.txt, one regular expression a line; without --full they are left out, and counted.
+# run_tests BUILD_FOLDER [ctest arguments...]: prints run, passed, failed and skipped tests per label. Slow tests are in
+# tests/long_tests.txt, one regular expression per line; without --full they are only counted.
 run_tests() {
   local build=$1 begin=$SECONDS report long
   shift
@@ -31,8 +32,8 @@ run_tests() {
   report=$(cd "$build" && pwd)/test-results.xml
   rm -f "$report"
   printf '%-52s\n' "test $build"
-  # Twice as many tests as processors: many of them wait, for deadlines and for other processes. The summary reads the
-  # last lines of their output, which ctest cuts off otherwise.
+  # Runs twice as many tests as processors, because many tests wait for deadlines or other processes. The large output
+  # limit keeps the last lines of each test, which the summary reads.
   ctest --test-dir "$build" -j "$((2 * $(nproc)))" --output-on-failure --output-junit "$report" \
     --test-output-size-passed 1000000 "$@" \
     > "$build/test-output.log" 2>&1 || true

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# Counts ctest's results per label, and fails if a test failed, or was skipped that must not be.
+# Counts ctest's results per label. Fails if a test failed, or if a test was skipped that must run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log [TESTS_NOT_BUILT.txt]
 
-TESTS.json is what `ctest --show-only=json-v1` prints: JUnit files of ctest name no labels before CMake 3.27. TESTS_NOT_BUILT.txt
-is what cmake/TuttiTestsNotBuilt.cmake writes: tests that this build does not have are shown, for they are not run either.
+TESTS.json is the output of `ctest --show-only=json-v1`, because JUnit files of ctest contain no labels before CMake 3.27.
+TESTS_NOT_BUILT.txt is the file of cmake/TuttiTestsNotBuilt.cmake. It lists tests that this build lacks, which are shown, too.
 """
 import collections
 import json
@@ -12,14 +12,14 @@ import re
 import sys
 import xml.etree.ElementTree
 
-# Output of a program that ran several tests in one process.
+# Output of a GoogleTest program that ran several tests in one process.
 RAN = re.compile(r"\[==========\] (\d+) tests? from ")
 FAILED = re.compile(r"\[  FAILED  \] (\d+) tests?, listed below")
 ALLOWED_TO_SKIP = {"gpu", "slurm", "cgroup", "no_network"}
 
 
 def read_labels(path):
-    """Returns {name of a test: its labels}."""
+    """Returns {name of a ctest test: its labels}."""
     with open(path, encoding="utf-8") as file:
         tests = json.load(file)["tests"]
     labels = {}
@@ -30,8 +30,8 @@ def read_labels(path):
 
 
 def read_results(path, labels):
-    """Returns (name, labels, outcome, passed, failed) of each ctest test; the outcome is passed,
-    failed or skipped, and the counts are those of the tests in it."""
+    """Yields (name, labels, outcome, passed, failed) for each ctest test. The outcome is passed, failed or skipped; the
+    counts are numbers of tests within the ctest test."""
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
         status = case.get("status")
         if status == "run":

@@ -4,8 +4,8 @@
 """Usage: commands_test.py FOLDER_OF_PROGRAMS[:FOLDER...] FILE.md...
 
 One shell runs the commands of a ```sh block one after another, in an empty folder for each page. Each must
-succeed, unless its line ends with "# exit code N": then its exit code must be N. Commands of a ```sh elsewhere block need other machines or
-files: only their syntax is checked.
+succeed, unless its line ends with "# exit code N": then its exit code must be N. Commands of a ```sh elsewhere
+block need other machines or files: only their syntax is checked.
 """
 import os
 import pathlib

@@ -1,5 +1,4 @@
-// Compares layers, initializers and composite operations with those of Keras and TensorFlow, in
-// float64.
+// Compares layers, initializers and composite operations with Keras and TensorFlow, in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -24,8 +23,9 @@
 
 namespace tutti::testing::layer_parity_test {
 
-/// Keras's gelu divides by a square root of 2 in float32; TensorFlow's bilinear resizing gives
-/// float32 whatever it takes, and its local response normalisation takes float32 alone.
+/// Returns the relative tolerance. Keras's gelu divides by a float32 square root of 2. TensorFlow's
+/// bilinear resizing always returns float32, and its local response normalisation accepts only
+/// float32.
 double tolerance_of(const std::string& name) {
   if (name == "gelu") return 2e-7;
   if (name == "local_response_normalization") return 2e-6;
@@ -39,7 +39,7 @@ MakeLayer make(Args... args) {
   return [=] { return std::make_shared<L>(args...); };
 }
 
-/// Returns layers after Masking, for sequences with steps of zeros.
+/// Returns layers that follow a Masking layer, for sequences in which masked steps are zeros.
 template <class... Layers>
 std::shared_ptr<Layer> masked(Layers... layers) {
   return std::make_shared<Sequential>(Input{{5, 3}}, Masking(), layers...);
@@ -129,7 +129,7 @@ std::map<std::string, MakeLayer> more_layer_table() {
   };
 }
 
-/// The layers of layer_cases.py.
+/// Returns the layers of layer_cases.py.
 const std::map<std::string, MakeLayer>& layer_table() {
   const std::string same = "same";
   static const RecurrentOptions sequences{.return_sequences = true};
@@ -244,7 +244,7 @@ TEST_P(LayerParity, MatchesKerasForwardAndBackward) {
   const std::string prefix = GetParam() + "/";
   const std::shared_ptr<Layer> layer = layer_table().at(GetParam())();
   const std::vector<Tensor> inputs = record.list(prefix + "x");
-  std::vector<Shape> shapes;  // of one example
+  std::vector<Shape> shapes;  // shape of one example of each input
   for (const Tensor& input : inputs) {
     const Shape& shape = input.shape();
     shapes.emplace_back(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
@@ -260,7 +260,8 @@ TEST_P(LayerParity, MatchesKerasForwardAndBackward) {
     if (is_floating(input.dtype()))
       sources.emplace_back(input, VariableOptions{.name = concat("x", sources.size())});
   }
-  const std::size_t floating_inputs = sources.size();  // all, or none for indices
+  // all inputs, or none if the inputs are indices
+  const std::size_t floating_inputs = sources.size();
   for (const Variable& weight : layer->trainable_variables()) sources.push_back(weight);
   GradientTape tape;
   std::vector<Tensor> arguments = inputs;
@@ -295,7 +296,7 @@ const std::map<std::string, Shape>& kernels() {
   return table;
 }
 
-/// The random initializers of initializer_cases.py.
+/// Returns the random initializers of initializer_cases.py.
 const std::map<std::string, Initializer>& initializer_table() {
   static const std::map<std::string, Initializer> table = {
       {"glorot_uniform", init::glorot_uniform()},
@@ -322,7 +323,7 @@ const std::map<std::string, Initializer>& initializer_table() {
   return table;
 }
 
-/// The deterministic initializers.
+/// Returns the deterministic initializers of initializer_cases.py.
 const std::map<std::string, Initializer>& fixed_initializer_table() {
   static const std::map<std::string, Initializer> table = {{"zeros", init::zeros()},
                                                            {"ones", init::ones()},
@@ -348,7 +349,8 @@ TEST_P(InitializerParity, MatchesKerasMomentsAndLimits) {
       squares += (value - mean) * (value - mean);
       largest = std::max(largest, std::abs(value));
     }
-    // 150,000 values: means differ by 0.0037 standard deviations at one sigma, deviations by 0.3 %.
+    // With 150,000 values, one standard error is 0.0037 deviations for the mean, and 0.3 % for the
+    // deviation.
     EXPECT_NEAR(mean, expected[0], 0.02 * expected[1]) << kernel;
     EXPECT_NEAR(std::sqrt(squares / count), expected[1], 0.012 * expected[1]) << kernel;
     const bool cut = GetParam().find("random_normal") == std::string::npos &&
@@ -389,10 +391,10 @@ using FunctionOfOne = std::function<Tensor(const Tensor&)>;
 
 Tensor in_float64(const Tensor& x) { return cast(x, DType::kFloat64); }
 
-/// Returns a constant factor of tensor_cases.py.
+/// Returns a constant of tensor_cases.py.
 const Tensor& constant(const char* name) { return record_of("tensors").at(name); }
 
-/// The functions of tensor_cases.py.
+/// Returns the functions of tensor_cases.py.
 const std::map<std::string, FunctionOfOne>& tensor_function_table() {
   static const std::map<std::string, FunctionOfOne> table = {
       {"sort", [](const Tensor& x) { return sort(x, {.axis = 1}); }},
@@ -513,7 +515,7 @@ constexpr const char* kActivations[] = {
     "softplus",  "softsign", "elu",     "selu",       "gelu",        "silu",
     "hard_silu", "mish",     "relu6",   "leaky_relu", "exponential", "hard_sigmoid"};
 
-/// Wraps a layer on [batch, ...].
+/// Returns a function that applies a new layer to a batch.
 template <class Make>
 FunctionOfOne layer_made_by(Make make) {
   return [=](const Tensor& x) {
@@ -527,7 +529,7 @@ FunctionOfOne relu_layer(ReluOptions options) {
   return layer_made_by([=] { return Relu(options); });
 }
 
-/// Returns functions that have a corner, under their names without "_at_corners".
+/// Returns functions with corners. Their names lack the suffix "_at_corners".
 std::map<std::string, FunctionOfOne> functions_with_corners() {
   std::map<std::string, FunctionOfOne> all = {
       {"relu_slope", relu_layer({.negative_slope = 0.25})},
@@ -569,7 +571,7 @@ std::map<std::string, FunctionOfOne> functions_of_short_vectors() {
   return all;
 }
 
-/// The functions of function_cases.py.
+/// Returns the functions of function_cases.py.
 const std::map<std::string, FunctionOfOne>& function_table() {
   static const std::map<std::string, FunctionOfOne> table = [] {
     std::map<std::string, FunctionOfOne> all = {
@@ -599,8 +601,8 @@ const std::map<std::string, FunctionOfOne>& function_table() {
   return table;
 }
 
-/// Keras has no orthogonal regularizer in float64; TensorFlow keeps the slope of leaky_relu, and
-/// Keras the root of 2 in gelu, in float32.
+/// Returns the relative tolerance. Keras has no orthogonal regularizer in float64 and uses a
+/// float32 root of 2 in gelu; TensorFlow uses a float32 slope in leaky_relu.
 double tolerance_of_function(const std::string& name) {
   if (name == "regularizer_orthogonal") return 5e-6;
   if (name == "leaky_relu" || name == "leaky_relu_at_corners") return 2e-8;

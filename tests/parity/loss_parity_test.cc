@@ -1,4 +1,4 @@
-// Compares losses, metrics, optimizers and learning-rate schedules with Keras's, in float64.
+// Compares losses, metrics, optimizers and learning-rate schedules with Keras, in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -16,11 +16,11 @@ namespace tutti::testing::loss_parity_test {
 
 struct LossCase {
   Loss::Function function;
-  /// Makes the loss object with the same options.
+  /// Makes a loss object with the options of `function`.
   std::function<Loss(LossReduction)> make;
 };
 
-/// Function without options, and its class.
+/// Returns a loss function without options, and its class.
 template <class LossClass>
 LossCase plain(Tensor (*function)(const Operand&, const Operand&)) {
   return {function, [](LossReduction how) { return LossClass({.reduction = how}); }};
@@ -57,7 +57,7 @@ LossCase huber_of_delta(double delta) {
           }};
 }
 
-/// The losses of loss_cases.py.
+/// Returns the losses of loss_cases.py.
 const std::map<std::string, LossCase>& loss_table() {
   using Sparse = SparseCategoricalCrossentropy;
   using Categorical = CategoricalCrossentropy;
@@ -118,7 +118,7 @@ const std::map<std::string, LossCase>& loss_table() {
   return table;
 }
 
-/// Keras's log_cosh subtracts a logarithm of 2 in float32.
+/// Returns the relative tolerance: Keras's log_cosh subtracts a float32 logarithm of 2.
 double tolerance_of_loss(const std::string& name) { return name == "log_cosh" ? 2e-8 : 1e-9; }
 
 class LossParity : public TestWithParam<std::string> {
@@ -127,7 +127,7 @@ class LossParity : public TestWithParam<std::string> {
     return record_of("losses").at(GetParam() + "/" + what);
   }
 
-  /// Compares values and gradients, computed in the type of the predictions.
+  /// Compares values and gradients that are computed in `dtype`.
   void compare_with_record(DType dtype, double tolerance) const {
     const Variable predictions(cast(recorded("predictions"), dtype), {.name = "predictions"});
     GradientTape tape;
@@ -171,8 +171,8 @@ MakeMetric of(Args... args) {
   return [=] { return std::make_shared<M>(args...); };
 }
 
-/// Returns the metric that Model::compile makes for the name, with a loss that does not take
-/// logits.
+/// Returns a function that makes the metric as Model::compile() does for its name, with a loss that
+/// does not take logits.
 MakeMetric by_name(const char* name) {
   return [=] { return MetricSpec(name).make(Loss("mean_squared_error")); };
 }
@@ -213,7 +213,7 @@ std::map<std::string, MakeMetric> metrics_of_decisions() {
   };
 }
 
-/// The metrics of metric_cases.py.
+/// Returns the metrics of metric_cases.py.
 const std::map<std::string, MakeMetric>& metric_table() {
   static const std::map<std::string, MakeMetric> table = [] {
     std::map<std::string, MakeMetric> all = metrics_of_decisions();
@@ -237,8 +237,8 @@ const std::map<std::string, MakeMetric>& metric_table() {
   return table;
 }
 
-/// Keras's log_cosh subtracts a logarithm of 2 in float32; its scores add 1e-7 to divisors, and its
-/// intersections over unions are float32.
+/// Returns the relative tolerance. Keras's log_cosh subtracts a float32 logarithm of 2, its scores
+/// add 1e-7 to divisors, and its intersections over unions are float32.
 double tolerance_of_metric(const std::string& name) {
   if (name.starts_with("f1_score") || name == "f_beta_score") return 1e-7;
   return name == "log_cosh" || name.starts_with("mean_io_u") ? 2e-8 : 1e-9;
@@ -308,7 +308,7 @@ SgdOptions with_rate(const LearningRate& rate) {
   return options;
 }
 
-/// The optimizers of optimizer_cases.py.
+/// Returns the optimizers of optimizer_cases.py.
 const std::map<std::string, OptimizerSpec>& optimizer_table() {
   static const std::map<std::string, OptimizerSpec> table = {
       {"sgd", "sgd"},
@@ -393,15 +393,15 @@ const std::map<std::string, OptimizerSpec>& optimizer_table() {
   return table;
 }
 
-/// Returns row `step` of a tensor of all steps.
+/// Returns row `step` of a tensor that has one row for each step.
 Tensor of_step(const Tensor& all, std::int64_t step) {
   const Shape& shape = all.shape();
   return all.detached_rows(step, 1).detached_reshape(
       Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end())));
 }
 
-/// Keras takes powers of its default betas, and of decay rates, in float32, and rounds Nadam's 0.96
-/// to it.
+/// Returns the relative tolerance. Keras computes powers of its default betas and of decay rates in
+/// float32, and rounds Nadam's 0.96 to float32.
 double tolerance_of_optimizer(const std::string& name) {
   if (name == "adam") return 2e-7;
   if (name == "nadam") return 2e-8;
@@ -451,7 +451,7 @@ std::map<std::string, LearningRate> decaying_schedules() {
   };
 }
 
-/// The schedules of schedule_cases.py.
+/// Returns the schedules of schedule_cases.py.
 const std::map<std::string, LearningRate>& schedule_table() {
   static const std::map<std::string, LearningRate> table = [] {
     std::map<std::string, LearningRate> all = decaying_schedules();

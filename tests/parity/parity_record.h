@@ -1,4 +1,4 @@
-// Results that TensorFlow computed (tests/parity/record.py), and comparison with them.
+// Results of TensorFlow, recorded by tests/parity/record.py, and comparison with them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace tutti::testing {
 
-/// File in records/ with tensors named "<case>/<name>".
+/// File in records/, whose tensors are named "<case>/<name>".
 class Record {
  public:
   explicit Record(const std::string& name) {
@@ -30,7 +30,7 @@ class Record {
     return found->second;
   }
   bool has(const std::string& name) const { return tensors_.contains(name); }
-  /// Returns "<prefix>0", "<prefix>1", ..., as many as exist.
+  /// Returns the tensors "<prefix>0", "<prefix>1", ..., up to the last that exists.
   std::vector<Tensor> list(const std::string& prefix) const {
     std::vector<Tensor> found;
     while (has(concat(prefix, found.size()))) found.push_back(at(concat(prefix, found.size())));
@@ -48,7 +48,7 @@ class Record {
   std::map<std::string, Tensor> tensors_;
 };
 
-/// Returns the record of this name, which is read once.
+/// Returns the record of this name. Each file is read only once.
 inline const Record& record_of(const std::string& name) {
   static std::map<std::string, Record> records;
   return records.try_emplace(name, name).first->second;
@@ -61,7 +61,7 @@ std::set<std::string> names_of(const Table& table) {
   return names;
 }
 
-/// Instantiates a suite for the names in a table, which are the cases of a record.
+/// Instantiates a suite with the names in a table, and tests that these are the cases of a record.
 #define TUTTI_PARITY_CASES(Suite, table, record)                         \
   INSTANTIATE_TEST_SUITE_P(All, Suite, ValuesIn(names_of(table)),        \
                            [](const auto& info) { return info.param; }); \
@@ -70,13 +70,14 @@ std::set<std::string> names_of(const Table& table) {
   }                                                                      \
   static_assert(true)  // consumes the semicolon
 
-/// Expects every element within `relative` of the expected one, or of a thousandth of the largest.
+/// Expects elements whose error is at most `relative` times the expected value, or times a
+/// thousandth of the largest expected value if that is larger.
 inline void expect_close(const Tensor& actual, const Tensor& expected, double relative,
                          const std::string& what) {
   ASSERT_EQ(actual.shape(), expected.shape()) << what;
   const std::vector<double> a = actual.to_doubles();
   const std::vector<double> b = expected.to_doubles();
-  double largest = 1e-3;  // below a millionth only the absolute error counts
+  double largest = 1e-3;  // for values below a millionth, the absolute error counts
   for (const double value : b) largest = std::max(largest, std::abs(value));
   double worst = 0.0;
   std::size_t where = 0;

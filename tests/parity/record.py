@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# Records what TensorFlow and Keras compute, for the tests of this folder to compare with.
+# Records what TensorFlow and Keras compute, so that the tests of this folder can compare with it.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: record.py [RECORD ...]  makes a virtual environment with TensorFlow in .venv and writes these files of records/,
-                               by default all
-          record.py --check    whether records/ was made by these scripts, and holds the numbers that they wrote; needs no
+"""Usage: record.py [RECORD ...]  makes a virtual environment with TensorFlow in .venv, and writes the given files of
+                               records/ (default: all)
+          record.py --check    checks that these scripts made records/, and that its numbers are unchanged; needs no
                                TensorFlow
 """
 import ast
@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 RECORDS = HERE / "records"
 ENVIRONMENT = HERE.parent.parent / ".venv" / "parity"
 REQUIREMENTS = ["tensorflow-cpu==2.21.0", "keras==3.15.1"]
-# file of records/: (script whose record(tf, keras) makes it, Keras's floatx)
+# {file of records/: (script whose record(tf, keras) makes it, Keras's floatx)}
 MADE_BY = {
     "fit": ("fit_cases", "float64"),
     "functions": ("function_cases", "float64"),
@@ -40,7 +40,7 @@ MADE_BY = {
 
 
 def scripts_of(module):
-    """The module's file and those of this folder that it imports."""
+    """Returns {path: text} of a module, and of the modules of this folder that it imports."""
     found, wanted = {}, [module]
     while wanted:
         path = HERE / f"{wanted.pop()}.py"
@@ -56,7 +56,7 @@ def scripts_of(module):
 
 
 def script_hash(name):
-    """Of what makes this record alone, so that other records may change beside it."""
+    """Returns a hash of the scripts that make this record. Scripts of other records may change without affecting it."""
     module, floatx = MADE_BY[name]
     digest = hashlib.sha256(floatx.encode())
     for path, text in sorted(scripts_of(module).items()):
@@ -65,7 +65,7 @@ def script_hash(name):
 
 
 def content_of(path):
-    """(metadata, hash of everything else)."""
+    """Returns the metadata of a file, and a hash of everything else."""
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         metadata = header.pop("__metadata__")

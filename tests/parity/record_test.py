@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Whether record.py --check notices records that are not what TensorFlow computed.
+# Tests that record.py --check detects records that are not what TensorFlow computed.
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import shutil
@@ -38,7 +38,7 @@ class CheckOfRecords(unittest.TestCase):
     def test_changed_script_makes_its_records_stale(self):
         with open(self.copy / "loss_cases.py", "a", encoding="utf-8") as script:
             script.write("# changed\n")
-        # metric_cases.py and fit_cases.py import from loss_cases.py.
+        # Also affects metric_cases.py and fit_cases.py, which import loss_cases.py.
         self.assertEqual(self.complaints(), [f"{name}: made by other scripts" for name in ("fit", "losses", "metrics")])
 
     def test_missing_and_unexpected_records_are_detected(self):

@@ -1,11 +1,12 @@
-// Compares whole training runs with Keras and tf.distribute: networks, fit, and 1 to 4 replicas.
+// Compares complete training runs with Keras and tf.distribute: networks, fit(), and 1 to 4
+// replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing::training_parity_test {
 
-// As in training_cases.py.
+// These values are those of training_cases.py.
 constexpr std::int64_t kGlobalBatch = 20;
 constexpr double kMomentum = 7.0 / 8;
 
@@ -39,7 +40,7 @@ Sequential make_network(bool normalized) {
   return Sequential(input, conv, MaxPooling2D(), Flatten(), Dense(5));
 }
 
-/// Trains as training_cases.py does and passes each step's loss to `check`.
+/// Trains as training_cases.py does, and passes each step's loss to `check`.
 template <class CheckLoss>
 std::vector<Variable> train(const Record& record, const TrainingCase& which,
                             const CheckLoss& check) {
@@ -105,7 +106,7 @@ TEST(TrainingParityTable, CoversEveryRecordedCase) {
   EXPECT_EQ(names_of(training_table()), Record("training_float32").cases());
 }
 
-// As in replica_cases.py.
+// These values are those of replica_cases.py.
 constexpr std::int64_t kBatchOfThree = 10;
 
 Sequential network_of_replicas(bool synchronized) {
@@ -160,7 +161,8 @@ TEST_P(ReplicaParity, ThreeReplicasMatchTensorFlow) {
   }
   const std::vector<Tensor> final = record.list(prefix + "final");
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    // Values of every replica: moving averages differ if each replica normalises alone.
+    // Compares the values of all replicas, because moving averages differ if each replica
+    // normalises alone.
     std::vector<Tensor> components;
     for (const Tensor& component : variables[i].storage().local_components())
       components.push_back(component.to(Device{}));
@@ -175,7 +177,7 @@ TEST(ReplicaParityTable, CoversEveryRecordedCase) {
   EXPECT_EQ(record_of("replicas").cases(), (std::set<std::string>{"each_replica", "synchronized"}));
 }
 
-constexpr std::int64_t kFirstRows = 6;  // batches of 6 and of 4 rows alternate
+constexpr std::int64_t kFirstRows = 6;  // batches alternately have 6 and 4 rows
 
 SymbolicTensor sum_of(const SymbolicTensor& a, const SymbolicTensor& b) { return Add()({a, b}); }
 
@@ -184,7 +186,7 @@ SymbolicTensor feed_forward(const SymbolicTensor& x) {
   return sum_of(x, Dense(8)(y));
 }
 
-/// Layers are drawn in the order of network_cases.py.
+/// Creates layers in the same order as network_cases.py.
 Functional transformer() {
   const SymbolicTensor source = Input{{6}}, target = Input{{5}}, visible = Input{{5, 5}};
   SymbolicTensor x = Embedding(7, 8, {.mask_zero = true})(source);
@@ -246,7 +248,7 @@ struct NetworkCase {
   std::unique_ptr<Optimizer> (*make_optimizer)(const std::vector<Variable>&);
 };
 
-/// The networks of network_cases.py.
+/// Returns the networks of network_cases.py.
 const std::map<std::string, NetworkCase>& network_table() {
   static const std::map<std::string, NetworkCase> table = {
       {"transformer", {&transformer, &transformer_optimizer}},
@@ -255,7 +257,7 @@ const std::map<std::string, NetworkCase>& network_table() {
   return table;
 }
 
-/// Returns the rows of this step's batch.
+/// Returns the rows of a step's batch.
 Tensor batch_of(const Tensor& all, std::size_t step) {
   return step % 2 == 0 ? all.detached_rows(0, kFirstRows)
                        : all.detached_rows(kFirstRows, all.shape()[0] - kFirstRows);
@@ -297,7 +299,7 @@ double fit_number(const std::string& name) { return record_of("fit").at(name).it
 
 using MadeMetric = std::shared_ptr<PredictionMetric>;
 
-/// name: (metric, whether labels are one-hot).
+/// Returns {name: (metric, true if labels must be one-hot)}.
 std::map<std::string, std::pair<MadeMetric, bool>> metrics_of_steps() {
   const MadeMetric crossentropy =
       MetricSpec("sparse_categorical_crossentropy")
@@ -314,7 +316,7 @@ std::map<std::string, std::pair<MadeMetric, bool>> metrics_of_steps() {
   };
 }
 
-/// Returns the weights of the rows: each row's first one.
+/// Returns a weight for each row: that of its first step.
 Tensor first_weights(const Tensor& weights) { return slice(weights, {0, 0}, {-1, 1}); }
 
 TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
@@ -334,7 +336,7 @@ TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
         metric->update_state(one_hot_labels ? one_hot(labels, 3, DType::kFloat64) : labels,
                              predictions, weights);
       }
-      // A third of a step's classes is a float32.
+      // Keras computes a third of each step's classes in float32.
       EXPECT_NEAR(metric->result().item_double(), fit_number(concat("masked/", name, '_', kind)),
                   name == "binary_accuracy" ? 1e-7 : 1e-9)
           << name << ", " << kind;
@@ -342,7 +344,7 @@ TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
   }
 }
 
-/// The model and options of weights_of_steps() in fit_cases.py.
+/// Returns the model of weights_of_steps() in fit_cases.py, with its options.
 Sequential model_of_steps() {
   Sequential model(Input{{5, 2}}, Dense(3, {.activation = "softmax", .use_bias = false}));
   model.variables()[0].assign(record_of("fit").at("steps/kernel"));
@@ -388,7 +390,7 @@ TEST(FitParity, F1MatchesKerasForTiesAndUnpredictedRows) {
                                            {ScoreAverage::kWeighted, "weighted"}}) {
     F1Score score({.num_classes = 4, .average = average});
     score.update_state(record_of("fit").at("f1/labels"), record_of("fit").at("f1/predictions"));
-    // Keras adds 1e-7 to divisors.
+    // Keras adds 1e-7 to divisors, which tutti does not.
     EXPECT_NEAR(score.result().item_double(), fit_number("f1/" + name), 1e-6) << name;
     EXPECT_THAT(score.per_class(),
                 Pointwise(DoubleNear(1e-6), record_of("fit").at("f1/per_class").to_doubles()));
@@ -415,7 +417,8 @@ TEST(FitParity, EarlyStoppingMatchesKerasOnRandomValues) {
     callback.set_model(model);
     callback.on_train_begin();
     for (std::int64_t epoch = 0; epoch < 10 && !callback.stopped_epoch(); ++epoch) {
-      model.variables()[0].assign(static_cast<double>(epoch));  // identifies the restored epoch
+      // a value that identifies the restored epoch
+      model.variables()[0].assign(static_cast<double>(epoch));
       Logs logs;
       logs.set(monitor, values[static_cast<std::size_t>(epoch)]);
       callback.on_epoch_end(epoch, logs);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-# Trains the networks of Keras's MNIST-family tutorials on Fashion-MNIST, with Keras: what examples/tutorial_networks does.
+# Trains the networks of Keras's MNIST-family tutorials with Keras on Fashion-MNIST, as
+# examples/tutorial_networks does with tutti.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: tutorials.py [--data-dir DIR] [--seed N] [--epochs N] [network ...]
-Prints a line of JSON for each network. Run by the Python of .venv/parity (see record.py)."""
+Prints one line of JSON per network. Must run with the Python of .venv/parity (see record.py)."""
 import argparse
 import gzip
 import json
@@ -33,7 +34,7 @@ def rate_of_epoch(epoch, rate):
 
 
 def networks():
-    """name: (layers, optimizer, batch size, epochs, training examples, callbacks)."""
+    """Returns {name: (layers, optimizer, batch size, epochs, training examples, callbacks)}."""
     decay = keras.callbacks.LearningRateScheduler(rate_of_epoch)
     return {
         "basic_classification": ([layers.Flatten(), layers.Dense(128, activation="relu"), layers.Dense(10)],

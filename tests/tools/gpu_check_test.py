@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Runs benchmarks/gpu/gpu_check on simulated GPUs, packed and on another machine, and with missing or faulty parts.
+# Runs benchmarks/gpu/gpu_check on simulated GPUs, packed as for another machine, and with missing
+# or faulty components.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpu_check_test.py SOURCE BUILD   (the build needs the programs of benchmarks/gpu)"""
 import argparse
@@ -51,7 +52,7 @@ def write_program(path, text):
 
 
 class WithPlantedPrograms(unittest.TestCase):
-    """Build whose programs are links to the real ones, except those that a test replaces."""
+    """Build folder whose programs are links to the real ones, except for those that a test replaces."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -103,7 +104,7 @@ class PlantedFailures(WithPlantedPrograms):
             self.assertLess(time.monotonic() - begin, 20)
 
     def test_different_loss_curve_is_a_failure(self):
-        # On the GPU (not on cpu:0), the third loss differs.
+        # On the GPU (but not on cpu:0), the third loss is wrong.
         self.plant("train_resnet", f'{BUILD}/bin/train_resnet "$@" | case "$*" in *"--devices cpu:0 "*) cat;; '
                                    "*) sed 's/\"losses\":\\[[0-9]/\"losses\":[7/';; esac")
         row = self.row("losses float32")
@@ -189,7 +190,7 @@ class Missing(WithPlantedPrograms):
 
 
 FAKE = r'''#!PYTHON
-# Stands for every program on a machine with a GPU: answers as they do.
+# Replaces all programs as on a machine with a GPU: prints what the real ones would.
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 def say(**event):
@@ -237,7 +238,7 @@ else:
 
 
 class OnAMachineWithAGpu(unittest.TestCase):
-    """Simulates a real GPU's machine with programs that answer like the real ones, so that every check takes that path."""
+    """Simulates a machine with a real GPU by programs that print what the real ones would, so that all checks run."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -305,7 +306,7 @@ class Refusals(unittest.TestCase):
 
 
 class WholeFlow(Refusals):
-    """--pack needs a build with CUDA."""
+    """Checks that --pack requires a build with CUDA."""
 
     def check_table(self, output, report):
         lines = output.splitlines()
@@ -318,7 +319,7 @@ class WholeFlow(Refusals):
         self.assertEqual(lines[-1].split(";")[0], report["verdict"].split(";")[0])
 
     def test_packed_programs_run_from_different_folder(self):
-        """Packs, then checks everything from another folder with an empty environment."""
+        """Packs the programs, then runs all checks from another folder with an empty environment."""
         with tempfile.TemporaryDirectory() as folder:
             pack, moved = pathlib.Path(folder) / "pack", pathlib.Path(folder) / "else" / "where"
             code, output, errors = run("--build", BUILD, "--pack", pack)

@@ -132,7 +132,7 @@ class WithRealModule(ProgramCase):
 
 
 class StubDriver(WithRealModule):
-    """A libcuda.so.1 that answers every call with an error tests the whole path up to CUDA's own refusal."""
+    """Uses a libcuda.so.1 whose calls all fail: tests everything up to CUDA's own error."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -163,7 +163,7 @@ class StubDriver(WithRealModule):
 
 
 class MissingLibraries(WithRealModule):
-    """With a driver and a module whose libraries are missing, programs work on the CPU, and each library has a line."""
+    """Checks that programs work on the CPU if libraries of the GPU module are missing, with a line for each library."""
 
     def test_programs_run_and_each_missing_library_is_listed(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Starts one program by `tutti run`, by hand and under mpirun: unchanged, it finds the other workers each time.
+# Starts one program with `tutti run`, by hand and under mpirun: without changes, it must find the
+# other workers each time.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: launchers_test.py PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS"""
 import json
@@ -53,7 +54,8 @@ class Launchers(unittest.TestCase):
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
     def test_worker_that_dies_before_connecting_is_restarted_and_connected(self):
-        # In an earlier fault, a new process believed that the others continued with it, while these waited for it.
+        # Repeats, because an earlier bug made a new process believe that the others had continued,
+        # while they waited for it.
         for _ in range(3):
             result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
             self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
@@ -64,7 +66,8 @@ class Launchers(unittest.TestCase):
         self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
     def test_file_size_limit_ends_no_worker(self):
-        # Shared memory consists of files, too: of 16 GiB each, if permitted.
+        # Shared memory consists of files, which also obey the limit. They have 16 GiB each if that
+        # is permitted.
         for limit in (100 << 10, 1 << 30, 8 << 30):
             with self.subTest(limit=limit):
                 result = self.tutti_run("-v", "-n", "2", "--", PROGRAM,

@@ -1,10 +1,10 @@
-# Base of tests of a program by its exit code, standard output and standard error.
+# Base class for tests that check a program's exit code, standard output and standard error.
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
 
 class ProgramCase(unittest.TestCase):
-    """Subclasses set `run_program` to a static function that returns exit code, standard output and standard error."""
+    """Test case whose subclasses set `run_program` to a static function, which returns exit code, output and error output."""
 
     def output(self, *words, expected_code=0, **more):
         """Returns the standard output of a run that must end with this exit code."""

@@ -21,7 +21,7 @@ for each in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR"):
 ENVIRONMENT = dict(os.environ)
 LIMIT = 600  # seconds; nothing here takes this long
 
-# Beginning of the started Python programs, with helper functions.
+# Beginning of the Python programs that are started, with helper functions.
 HEAD = """
 import json, os, signal, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -51,15 +51,15 @@ class TuttiRunCase(ProgramCase):
 
 
 class Launcher(Job):
-    """A running `tutti run`; its output is read line by line."""
+    """Running `tutti run` whose output is read line by line."""
 
     def wait_for_each(self, *parts):
-        """Waits until each part has occurred in some line."""
+        """Reads lines until each of `parts` has occurred in one of them."""
         for part in parts:
             self.wait_for_line(re.escape(part))
 
     def end(self):
-        """Returns exit code and the whole output."""
+        """Waits for the end. Returns the exit code and the complete output."""
         return self.finish(LIMIT), self.text()
 
 
@@ -90,5 +90,5 @@ def wait_until(condition, what):
 
 
 def said(output, what):
-    """Returns the values of lines "[task]: what=value", by task."""
+    """Returns {task: value} from lines of the form "[task]: what=value"."""
     return dict(re.findall(rf"^\[([a-z]+-\d+)\]: {what}=(.*)$", output, re.MULTILINE))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Runs `tutti run` with real processes and checks their environment, the output and the end.
+# Runs `tutti run` with real processes and checks their environment, their output, and how the job
+# ends.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: run_command_test.py PROGRAM"""
 import contextlib
@@ -164,7 +165,7 @@ class Failures(TuttiRunCase):
 
 @contextlib.contextmanager
 def memory_group(mebibytes):
-    """Returns a shell command that enters a new control group with this much memory; None if that is not permitted."""
+    """Returns a shell command that enters a new control group with a memory limit, or None if that is not permitted."""
     name = f"tutti_test_{os.getpid()}"
     for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         path = pathlib.Path(root, name)
@@ -186,7 +187,8 @@ def memory_group(mebibytes):
 
 class Threads(unittest.TestCase):
     def test_start_failure_error_names_limits_to_raise(self):
-        # Stacks of 2^47 bytes do not fit into the address space, as with ulimit -u or -v.
+        # As with ulimit -u or -v, threads cannot be started: stacks of 2^47 bytes do not fit into
+        # the address space.
         result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
                                 capture_output=True, timeout=60, check=False)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
@@ -196,7 +198,7 @@ class Threads(unittest.TestCase):
 
 class MemoryKills(unittest.TestCase):
     def test_memory_kills_are_reported(self):
-        """The kernel's counter is that of the group in which the whole job runs."""
+        """Counts kills of the control group in which the complete job runs."""
         with memory_group(256) as enter:  # the launcher itself needs 100 MiB under sanitizers
             if not enter:
                 self.skipTest("control groups may not be made here")
@@ -262,7 +264,8 @@ while True: time.sleep(0.05)
 
 
 class Requests(TuttiRunCase):
-    # Sleeps are short, because Python runs the handler of a signal that came just before a sleep only after it.
+    # Sleeps are short: if a signal arrives just before a sleep, Python runs its handler only after
+    # the sleep.
     BODY = """
 def stop(number, frame):
     say(f"got {number}")

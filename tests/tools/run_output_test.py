@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Tests the output of `tutti run`: whole lines with names; streams and files that are closed, full or slow.
+# Tests the output of `tutti run`: complete lines with task names, and outputs that are closed, full
+# or slow.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: run_output_test.py PROGRAM"""
 import os
@@ -41,7 +42,8 @@ class Output(TuttiRunCase):
                 self.assertEqual(result.returncode, 3)
                 lines = result.stdout.splitlines()
                 failure = next(i for i, line in enumerate(lines) if line.startswith("tutti run: worker-1 failed first: "))
-                # The launcher may read a line of one process after later lines of the other.
+                # The launcher may read a line of one process after later lines of the other
+                # process.
                 is_out_of_sight = failure - lines.index("[worker-1]: boom") > 12
                 self.assertEqual("    its last lines:" in lines, is_out_of_sight, result.stdout)
                 self.assertEqual(result.stdout.count("[worker-1]: boom"), 2 if is_out_of_sight else 1, result.stdout)
@@ -97,7 +99,7 @@ class Output(TuttiRunCase):
     def test_closed_standard_streams_are_not_reused_for_pipes(self):
         for closed in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
             with self.subTest(closed), tempfile.NamedTemporaryFile() as lines:
-                # If the job's own pipes had these numbers, lines would go into them.
+                # If pipes of the job had these numbers, lines would be written into them.
                 body = f'open("{lines.name}", "a").write(sys.stdin.read() + task); say("x"); say("y", sys.stderr)'
                 result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], capture_output=True,
                                         timeout=LIMIT, env=ENVIRONMENT,
@@ -141,7 +143,8 @@ class Output(TuttiRunCase):
                 if number == signal.SIGTERM:
                     process.send_signal(number)
                 elif number:
-                    # The process is restarted, killed again, and then the job ends, at the latest when it is requested.
+                    # The process is restarted and killed again. Then the job ends, at the latest on
+                    # request.
                     for _ in range(2):
                         wait_until(lambda: children(process.pid, sys.executable), "a start")
                         killed = next(iter(children(process.pid, sys.executable).values()))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-# Runs examples/clusters/slurm.sbatch and the programs it starts on a Slurm of its own: one node, this machine.
+# Runs examples/clusters/slurm.sbatch and the programs that it starts under a private Slurm with one
+# node: this machine.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: slurm_test.py SOURCE_FOLDER PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS
 
-Exit code 77 (skipped) where Slurm is not installed. The daemons run as this user, with a configuration in a temporary
+Exits with 77 (skipped) if Slurm is not installed. The daemons run as this user, with a configuration in a temporary
 folder, without authentication, on the loopback interface.
 """
 import getpass

@@ -1,8 +1,8 @@
-// A program for every launcher: finds out who it is, meets the other workers, adds up with them.
+// Program for every launcher: finds its rank and the other workers, and adds numbers with them.
 // SPDX-License-Identifier: Apache-2.0
 //
-// sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". Worker DIES kills itself before
-// the sum, the first time that it is started.
+// sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". When worker DIES is started for
+// the first time, it kills itself before the sum.
 #include <signal.h>
 
 #include <cstdio>

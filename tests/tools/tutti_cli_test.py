@@ -91,7 +91,8 @@ class TuttiProgram(ProgramCase):
             self.assertEqual(is_there, library in libraries, f"{subject}: {found[subject]}\n{libraries}")
             if transport:
                 self.assertEqual(is_there, transport in transports, transports)
-        # Only the module uses CUDA's libraries, and no program links it; NCCL is opened on use.
+        # Only the GPU module uses CUDA's libraries, and no program is linked with it. NCCL is
+        # loaded on first use.
         self.assertNotRegex(libraries, "libcud|libnccl")
         module = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "lib", "libtutti_cuda.so")
         has_cuda = not found["CUDA"].startswith("not in this build")
@@ -127,7 +128,7 @@ class TuttiProgram(ProgramCase):
         self.assertIn("unknown flag --fix", self.errors(2, "doctor", "--fix"))
 
     def bench(self, *flags):
-        """Returns the lines of the table, as lists of words, and the JSON."""
+        """Returns the rows of the table, as lists of words, and the JSON report."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "bench.json")
             text = self.output("bench", "all_reduce", "--rounds", "2", "--json", path, *flags)
@@ -148,7 +149,7 @@ class TuttiProgram(ProgramCase):
         self.assertEqual(cell["wrong"], 0)
 
     def check_beside_memory(self, row):
-        """The floor is the time in which the machine's memory alone can do the sum, measured alternately with it."""
+        """Checks the floor: the time that memory accesses of the sum take at least. Both are measured alternately."""
         floor, time, of_floor = row["floor_us"], row["in_place"]["time_us"], row["of_floor"]
         self.assertGreater(floor["min"], 0)
         self.assertLessEqual(of_floor["min"], of_floor["median"])

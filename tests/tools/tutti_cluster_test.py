@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs `tutti cluster` in environments that describe a cluster, and in many that do not.
+# Runs `tutti cluster` with environments that describe a cluster, and with many that do not.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: tutti_cluster_test.py PROGRAM MALFORMED_CLUSTERS.json"""
 import json
@@ -17,7 +17,7 @@ CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:222
 
 
 def run(environment, *words):
-    """Returns exit code, standard output and standard error. The environment contains nothing else."""
+    """Returns exit code, standard output and standard error. The environment contains only `variables`."""
     result = subprocess.run([PROGRAM, "cluster", *words], text=True, capture_output=True, timeout=600, env=environment)
     return result.returncode, result.stdout, result.stderr
 
@@ -48,7 +48,7 @@ class TuttiCluster(ProgramCase):
         seconds.sort()
         print(f"{len(table)} malformed environments: {1000 * seconds[len(seconds) // 2]:.1f} ms each of the processor's "
               f"time (median), at most {1000 * seconds[-1]:.1f} ms")
-        # Measures the process's own time, which does not include waiting for the processor.
+        # Measures processor time, which does not include waiting for the processor.
         self.assertLess(seconds[len(seconds) // 2], 0.1)
 
     def test_text_shows_tasks_chief_and_this_process(self):

@@ -1,4 +1,4 @@
-// Tests the table of operations, their gradients, and networks under XLA, against the CPU.
+// Compares the table of operations, their gradients, and networks under XLA with the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/resnet.h"
 
@@ -22,7 +22,7 @@ Dataset examples_of(const Shape& features, int classes) {
       .batch(rows / 2);
 }
 
-/// Trains the model as fit() would.
+/// Trains the model with a loop like that of fit().
 template <class MakeModel>
 Trainee trainee_of(const MakeModel& make_model, double learning_rate = 0.05) {
   const auto model = make_model();
@@ -69,7 +69,7 @@ TEST(XlaNetworks, LstmMatchesMirrored) {
       2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Returns attention and a dense layer, each with a shortcut.
+/// Returns a network of attention and a dense layer, both with a shortcut.
 std::shared_ptr<Functional> transformer() {
   const SymbolicTensor in = Input{{6, 8}};
   const SymbolicTensor seen = LayerNormalization()(Add()({in, MultiHeadAttention(2, 4)(in)}));
@@ -94,8 +94,8 @@ TEST(XlaNetworks, TransformerBlockMatchesMirrored) {
       2, examples_of({16, 6, 8}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-// Uses float64: a rounding difference in the last bit can move the input of a ReLU across 0, after
-// which two runs diverge. In float32, some plugins reach that in the second step.
+// Uses float64, because a rounding difference can move the input of a ReLU across 0, and then two
+// runs diverge. In float32, some plugins diverge in the second step.
 TEST(XlaNetworks, ResNet20MatchesMirrored) {
   const auto make = [] {
     set_dtype_policy("float64");
@@ -124,7 +124,7 @@ TEST(XlaNetworks, SparseEmbeddingGradientsMatchMirrored) {
       2, dataset, [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Omits float16, which XLA handles like bfloat16, to save compile time.
+/// Returns false for float16, which XLA handles like bfloat16, to save compile time.
 bool xla_has(OpId op, DType dtype) {
   if (dtype == DType::kFloat16) return false;
   const bool is_of_floats = op == OpId::kPower || op == OpId::kFloorDivide || op == OpId::kFloorMod;
@@ -141,11 +141,11 @@ std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
   return results;
 }
 
-/// XLA has its own functions, and its own order of additions.
+/// Returns a large tolerance, because XLA uses other functions and another order of additions.
 double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
 
-/// XLA flushes the smallest numbers to 0, and functions of NaN are unspecified; but NaN wins in a
-/// maximum or minimum.
+/// Returns true for cases that XLA does not specify: it flushes the smallest numbers to 0, and
+/// functions of NaN are unspecified, except that NaN wins in a maximum or minimum.
 bool xla_leaves_out(const OpCase& c) {
   constexpr OpId kOfNan[] = {OpId::kRelu,      OpId::kMaximum,   OpId::kMinimum,
                              OpId::kReduceMax, OpId::kReduceMin, OpId::kMaxPool};
@@ -155,7 +155,7 @@ bool xla_leaves_out(const OpCase& c) {
 }
 
 const OpBackend kXla{"xla",    xla_has,        run_on_xla,
-                     xla_ulps, xla_leaves_out, 2};  // limits compile time
+                     xla_ulps, xla_leaves_out, 2};  // 2 limits the compile time
 
 class XlaKernels : public OpTableTest {};
 
@@ -167,7 +167,7 @@ TEST(XlaOpTable, CoversEveryXlaOperation) { expect_cases_of_all_kernels(kXla); }
 
 using gradient_check::Case;
 
-/// Returns at most two cases of each operation, evenly chosen, to save compile time.
+/// Returns at most two evenly distributed cases of each operation, to save compile time.
 std::vector<Case> some_cases(const OpFamily& family) {
   std::map<OpId, std::vector<Case>> by_op;
   for (const Case& c : gradient_check::cases_of(family)) {

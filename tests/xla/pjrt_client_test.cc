@@ -1,5 +1,5 @@
-// Tests PJRT plugins: finding them, devices, programs stored in a folder, and conditions for which
-// a plugin would abort the process.
+// Tests PJRT plugins: finding them, devices, programs stored in a folder, and checks of conditions
+// under which a plugin would abort the process.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
 
@@ -86,7 +86,7 @@ TEST(XlaLocalDevices, MatchPlugin) {
   EXPECT_EQ(devices.why_none, "");
 }
 
-/// Returns the output and log of a process that trains for three steps.
+/// Trains three steps in a new process; returns its output and log.
 std::string three_steps(const std::string& folder) {
   const std::string command =
       concat("TUTTI_XLA_CACHE='", folder, "' ", TUTTI_TEST_THREE_STEPS, " 2>&1");
@@ -98,7 +98,7 @@ std::string three_steps(const std::string& folder) {
   return text;
 }
 
-/// Returns "1 compiled, weights ...".
+/// Returns the part "1 compiled, weights ..." of a process's output.
 std::string result_in(const std::string& text) {
   const std::size_t end = text.rfind('\n', text.size() - 2);
   return text.substr(end + 1);
@@ -162,7 +162,7 @@ TEST_F(XlaProgramFiles, ContainPluginHash) {
   expect_word(read_file(only_file()), "plugin " + hash);
 }
 
-/// Returns a program that adds the numbers of `num_replicas` replicas.
+/// Returns a program that sums one number per replica over `num_replicas` replicas.
 std::string sum_program(int num_replicas) {
   std::string ids;
   for (int r = 0; r < num_replicas; ++r) ids += concat(r > 0 ? ", " : "", r);
@@ -184,7 +184,7 @@ std::vector<int> first_devices(int count) {
   return devices;
 }
 
-/// Returns four numbers on each of the first devices.
+/// Returns four ones on each of the first `count` devices.
 std::vector<PjrtExecutable::Buffers> ones_on_each(int count) {
   const std::vector<float> ones(4, 1.0f);
   std::vector<PjrtExecutable::Buffers> buffers;
@@ -193,7 +193,8 @@ std::vector<PjrtExecutable::Buffers> ones_on_each(int count) {
   return buffers;
 }
 
-/// Ends this process; the exit code is 3 after a tutti::Error, whose text goes to standard error.
+/// Runs `action` and ends this process. The exit code is 3 if it throws a tutti::Error, whose text
+/// is written to standard error.
 template <class Action>
 [[noreturn]] void exit_with(const Action& action) {
   try {
@@ -257,7 +258,7 @@ TEST_F(XlaPreconditions, RejectsLaunchWithMissingArguments) {
   });
 }
 
-// A step in which only some replicas take part in a sum never reaches the plugin.
+// Only some replicas run this sum, so its step must not reach the plugin.
 TEST_F(XlaPreconditions, FailedReplicaDoesNotBlockRemainingReplicas) {
   EXPECT_WORKS({
     MirroredStrategy strategy("xla:0-3");
@@ -284,7 +285,7 @@ TEST_F(XlaPreconditions, FailedReplicaDoesNotBlockRemainingReplicas) {
   });
 }
 
-// Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
+// Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other,
 // until the plugin aborts the process.
 TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreLimited) {
   EXPECT_WORKS({
@@ -304,7 +305,7 @@ TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreLimited) {
   });
 }
 
-// The number of bytes is equal, so the plugin would take them for floats.
+// Both types have the same number of bytes, so the plugin would read the argument as floats.
 TEST_F(XlaPreconditions, RejectsMismatchedArgumentTypesBeforeUse) {
   EXPECT_REFUSED("a step of XLA: expected float32 of shape .4.*got a buffer of type 4", {
     const std::vector<std::int32_t> numbers(4, 1);

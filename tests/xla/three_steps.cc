@@ -1,5 +1,4 @@
-// Runs three steps on two XLA devices in a process of its own; prints the number of compiled
-// programs and the weights.
+// Runs three steps on two XLA devices; prints the number of compiled programs and the weights.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

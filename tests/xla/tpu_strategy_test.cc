@@ -1,5 +1,5 @@
-// Tests TpuStrategy, the conformance suite of strategies on it, and strategies that name XLA's
-// devices.
+// Tests TpuStrategy, its conformance to the strategy suite, and other strategies whose devices are
+// XLA's.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -8,7 +8,7 @@
 
 namespace tutti::testing::tpu_strategy_test {
 
-/// Returns 32 examples of 12 features and 4 classes, in batches of 16.
+/// Returns 32 examples with 12 features and 4 classes, in batches of 16.
 Dataset blobs() {
   const Tensor features = random_normal({32, 12}, RandomKey{3});
   std::vector<std::int32_t> labels;
@@ -39,7 +39,7 @@ Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
       make_optimizer);
 }
 
-/// Compiles twice as fast as mlp().
+/// Returns a smaller network than mlp(), which compiles twice as fast.
 template <class MakeOptimizer>
 Trainee two_layers(const MakeOptimizer& make_optimizer) {
   return trainee_of(
@@ -59,7 +59,7 @@ TEST(TpuStrategy, TrainsLikeMirroredStrategyOn1And2And4Replicas) {
 }
 
 TEST(TpuStrategy, DropoutMaskMatchesCpu) {
-  // A different dropout mask on any replica would change the loss by far more.
+  // If a replica had another dropout mask, the loss would differ by far more than the tolerance.
   expect_close_to_mirrored(
       2, blobs(), [] { return mlp(kSgd, 0.5); }, 10, 1e-5);
 }
@@ -184,7 +184,7 @@ TEST(TpuStrategy, IsCreatedByNameAndRejectsUnsupportedOptions) {
   EXPECT_EQ(refused({.non_finite = "skip"}), ErrorCode::kInvalidArgument);
 }
 
-/// Rule that only the host can apply.
+/// Rule that can only be applied on the host.
 class RuleOfMyOwn final : public UpdateRule {
  public:
   std::string_view name() const override { return "my_own"; }
@@ -252,7 +252,7 @@ TEST(TpuStrategy, ReadValuesPersistAndHostWritesApply) {
     optimizer.minimize(tape, reduce_sum(weight.value()));
   };
   const Tensor before = weight.value();
-  strategy.run(step);  // the gradients of both replicas are 1
+  strategy.run(step);  // the gradient of each replica is 1
   const Tensor after = weight.value();
   strategy.run(step);
   EXPECT_EQ(before.to_doubles(), (std::vector<double>{1, 1, 1}));
@@ -262,8 +262,8 @@ TEST(TpuStrategy, ReadValuesPersistAndHostWritesApply) {
   strategy.run(step);
   for (const Tensor& component : weight.storage().local_components())
     EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
-  // Retained values cannot be donated to the results, which needs a second program, but not a
-  // third.
+  // A value that is still used cannot be donated to the results. This requires a second program,
+  // but not a third.
   EXPECT_LE(strategy.num_compiled(), 2);
 }
 
@@ -364,7 +364,8 @@ TEST_P(XlaStrategySuite, CheckHasExpectedResult) {
       .is_canonical = false};
   const std::string message = conformance::run_strategy_check(subject, check);
   if (check == "collectives" && replicas > 1) {
-    // The check gathers values of different lengths, which one program for all replicas cannot do.
+    // The check gathers values of different lengths, which a single program for all replicas cannot
+    // do.
     EXPECT_NE(message.find("expected the same operations on the same shapes"), std::string::npos)
         << message;
   } else {
@@ -378,7 +379,7 @@ INSTANTIATE_TEST_SUITE_P(, XlaStrategySuite,
                            return concat(std::get<1>(info.param), "_on_", std::get<0>(info.param));
                          });
 
-/// Returns 16 examples of 6 features and their sum, in batches of 8.
+/// Returns 16 examples with 6 features, labelled with their sum, in batches of 8.
 Dataset sums() {
   const Tensor features = random_normal({16, 6}, RandomKey{5});
   return Dataset::from_tensor_slices(features, reduce_sum(features, {{1}, true})).batch(8);
@@ -400,7 +401,8 @@ Trainee regression() {
   return {step, {all.begin(), all.end()}};
 }
 
-/// Trains with TpuStrategy, once per number of replicas.
+/// Returns the result of training with TpuStrategy, which runs only once for each number of
+/// replicas.
 const Trained& trained_by_tpu_strategy(int replicas) {
   static std::map<int, Trained> kept;
   const auto found = kept.find(replicas);
@@ -451,7 +453,7 @@ TEST(MirroredOnXla, AcceptsValuesOfDifferentStrategy) {
   for (const Tensor& each : used) EXPECT_EQ(each.to_doubles(), (std::vector<double>{10, 10}));
 }
 
-TEST(MirroredOnXla, CapturedStepMatchesPlainStep) {
+TEST(MirroredOnXla, CapturedStepMatchesUncapturedStep) {
   const auto run = [](bool captures) {
     MirroredStrategy strategy("xla:0-1");
     const auto make = [captures] {

@@ -1,4 +1,5 @@
-// Helpers for tests of XLA: the plugin of the build folder, and loops under two strategies.
+// Helpers for tests of XLA: the plugin in the build folder, and training loops under two
+// strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,25 +20,26 @@
 
 namespace tutti {
 
-/// Plugin in TUTTI_PJRT_PLUGIN, or that of the build folder; set before the first use of devices.
+/// Path of the plugin: TUTTI_PJRT_PLUGIN, or the plugin in the build folder. Set before devices are
+/// first used.
 inline const std::string kPlugin = [] {
   setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 0);
-  setenv("XLA_FLAGS", "--xla_backend_optimization_level=0", 0);  // saves compilation time
+  setenv("XLA_FLAGS", "--xla_backend_optimization_level=0", 0);  // saves compile time
   return std::string(std::getenv("TUTTI_PJRT_PLUGIN"));
 }();
 
-/// Returns a folder of this process, because other processes may run the same tests.
+/// Returns a folder that only this process uses, because other processes may run the same tests.
 inline std::string own_folder(const char* name) {
   return ::testing::TempDir() + name + std::to_string(getpid());
 }
 
-/// Losses of some steps, and the final weights.
+/// Losses of several steps, and the final weights.
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<double>> weights;
 };
 
-/// Returns the largest difference between two runs, in losses and weights.
+/// Returns the largest difference between losses or weights of two runs.
 inline double largest_difference(const Trained& a, const Trained& b) {
   double worst = 0.0;
   for (std::size_t i = 0; i < a.losses.size(); ++i)
@@ -56,15 +58,15 @@ inline std::vector<double> loss_differences(const Trained& a, const Trained& b) 
   return differences;
 }
 
-/// Program to be trained: made in the strategy's scope, then called in each step with the features
-/// and labels of a replica. Returns the replica's share of the loss.
+/// Model for training. It is made in the strategy's scope. In each step it is called with the
+/// features and labels of a replica, and returns the replica's share of the loss.
 struct Trainee {
   std::function<Tensor(const Batch& batch)> step;
   std::vector<Variable> variables;
 };
 using MakeTrainee = std::function<Trainee()>;
 
-/// Trains `steps` steps on a dataset of global batches.
+/// Trains `steps` steps on a dataset of global batches. Returns losses and weights.
 inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrainee& make,
                      int steps) {
   set_random_seed(7);
@@ -82,7 +84,7 @@ inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrain
   return result;
 }
 
-/// Trains on `replicas` virtual CPU devices and on as many of XLA, and compares.
+/// Trains on `replicas` virtual CPU devices and on as many XLA devices; expects close results.
 inline void expect_close_to_mirrored(int replicas, const Dataset& dataset, const MakeTrainee& make,
                                      int steps, double tolerance) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0", .replicas = replicas});
