@@ -8,8 +8,9 @@ A folder may include the folders it depends on, and their dependencies. Programs
 tests) may include all library folders; no library folder may include them.
 include/tutti/strategy/ belongs to strategy/: "tutti/strategy/x.h" is a public header, "strategy/x.h" a private one.
 Includes between sub-folders must not form a cycle either. A header that contains only includes is above the headers it
-includes, and does not count as a dependency of its folder. Where tutti_module() has FLOORS, each file is on one of them: a sub-folder, an
-interface header at the top, or `.` for all other files at the top. A file may include its own floor and earlier ones.
+includes, and does not count as a dependency of its folder. Where tutti_module() has FLOORS, each file is on one of
+them: a sub-folder, an interface header at the top, or `.` for all other files at the top. A file may include its own
+floor and earlier ones.
 No two headers of the tree may have the same base name, but subjects in include/tutti/ may repeat the name of a header.
 Each third-party header that is slow to compile may be included by one file only.
 """
