@@ -1,4 +1,4 @@
-// Lower bound of an all_reduce between two processes over TCP: system calls and the sum.
+// Lower bound of an all_reduce between two processes over TCP: only system calls and the sum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +18,9 @@
 
 namespace tutti::benchmarks {
 
-/// Two ends of a loopback connection, created before the fork. Each end sends all of its values and
-/// adds those that it receives, without headers, checksums, resending or deadlines. Both spin.
+/// Two ends of a loopback connection, created before the fork. Each end sends all of its values,
+/// and adds the values that it receives. There are no headers, checksums, retransmissions or
+/// deadlines. Both ends spin while they wait.
 class BareExchange {
  public:
   BareExchange() {
@@ -48,14 +49,14 @@ class BareExchange {
     return std::max(value, other);
   }
 
-  /// Sums in place.
+  /// Adds the other end's values to `values`, in place.
   void sum(int rank, float* values, std::size_t count) {
     const std::size_t bytes = count * sizeof(float);
     received_.resize(std::max(received_.size(), count));
     std::size_t summed = 0;
     exchange(rank, reinterpret_cast<char*>(values), reinterpret_cast<char*>(received_.data()),
              bytes, piece_of(bytes), [&](std::size_t got) {
-               // Values that have been sent may change.
+               // Values that have already been sent may change.
                const std::size_t end = got / sizeof(float);
                for (std::size_t i = summed; i < end; ++i) values[i] += received_[i];
                summed = std::max(summed, end);
@@ -63,7 +64,8 @@ class BareExchange {
   }
 
  private:
-  // A packet of a loopback device holds 65,483 bytes. Messages up to twice that are split evenly.
+  // A packet of a loopback device holds 65,483 bytes. Messages of up to twice this size are split
+  // in halves.
   static std::size_t piece_of(std::size_t bytes) {
     constexpr std::size_t kPacket = 65'483;
     return bytes > kPacket && bytes <= 2 * kPacket ? bytes / 2 : kPacket;
@@ -79,7 +81,8 @@ class BareExchange {
                                                  MSG_DONTWAIT | MSG_NOSIGNAL);
       check(out);
       sent += static_cast<std::size_t>(std::max<ssize_t>(out, 0));
-      if (sent < bytes && out > 0) continue;  // the peer's bytes arrive meanwhile
+      // sends more before it receives, because the peer's bytes arrive meanwhile
+      if (sent < bytes && out > 0) continue;
       const ssize_t in = got == bytes ? -1 : ::recv(end, other + got, bytes - got, MSG_DONTWAIT);
       if (got < bytes) check(in == 0 ? -2 : in);
       got += static_cast<std::size_t>(std::max<ssize_t>(in, 0));

@@ -1,4 +1,4 @@
-// Number of calls and report of the peers of `tutti bench all_reduce`.
+// Number of calls, and the report, of the programs that are compared with `tutti bench all_reduce`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti::benchmarks {
 
-/// Returns sizes in bytes from the arguments FIRST LAST, by factors of 4.
+/// Returns the sizes in bytes from FIRST to LAST, by factors of 4, given by two arguments.
 inline std::vector<std::size_t> sizes_from(int argc, char** argv, int first_argument) {
   std::vector<std::size_t> sizes;
   if (argc <= first_argument + 1) return sizes;
@@ -24,8 +24,8 @@ inline std::vector<std::size_t> sizes_from(int argc, char** argv, int first_argu
   return sizes;
 }
 
-/// Returns the number of calls for about 60 ms at 10 us + 1 GB/s, equal in all processes. Buffers
-/// that fit a large cache need some calls to get there.
+/// Returns the number of calls that take about 60 ms at 10 us + 1 GB/s. It is equal in all
+/// processes. Buffers that fit into a large cache need some calls before they are in it.
 inline int num_calls(std::size_t num_bytes) {
   const double seconds = 10e-6 + static_cast<double>(num_bytes) / 1e9;
   const double least = num_bytes <= (std::size_t{64} << 20) ? 20.0 : 3.0;
@@ -37,7 +37,7 @@ inline double median(std::vector<double> values) {
   return values.empty() ? 0.0 : values[values.size() / 2];
 }
 
-/// Prints a line of JSON.
+/// Prints the result as one line of JSON.
 inline void report(const std::string& name, std::size_t num_bytes, double seconds, bool right) {
   std::printf("{\"name\": \"%s\", \"size\": %zu, \"time_us\": %.3f, \"right\": %s}\n", name.c_str(),
               num_bytes, 1e6 * seconds, right ? "true" : "false");

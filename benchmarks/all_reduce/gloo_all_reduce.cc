@@ -32,7 +32,7 @@ using Context = std::shared_ptr<gloo::rendezvous::Context>;
 constexpr int kMostCalls = 2'000;
 constexpr int kMostRanks = 16;
 
-/// Shared memory of the processes of one measurement.
+/// Memory that the processes of one measurement share.
 struct Board {
   double seconds[kMostRanks][kMostCalls];
   bool right[kMostRanks];
@@ -44,7 +44,7 @@ Context connect(const std::string& folder, int rank, int num_ranks) {
   auto device = gloo::transport::tcp::CreateDevice(address);
   auto store = std::make_shared<gloo::rendezvous::FileStore>(folder);
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, num_ranks);
-#ifdef GLOO_OLD  // before 2023 the store was passed by reference
+#ifdef GLOO_OLD  // before 2023, Gloo received the store by reference
   context->connectFullMesh(*store, device);
 #else
   context->connectFullMesh(store, device);
@@ -147,5 +147,5 @@ int main(int argc, char** argv) {
   for (int status = 0; wait(&status) > 0;) code = code == 0 && status != 0 ? 1 : code;
   std::filesystem::remove_all(folder);
   std::fflush(stdout);
-  _exit(code);  // Gloo's threads end with the process
+  _exit(code);  // exits without destructors, which ends Gloo's threads
 }

@@ -59,7 +59,7 @@ class Rank {
   BufferRef memory_;
 };
 
-/// Lower bound of "tcp".
+/// Subject "tcp-bare": the lower bound of "tcp".
 class BareRank {
  public:
   BareRank(int rank, BareExchange& exchange, std::size_t most)
@@ -89,7 +89,7 @@ double time_of(AnyRank& own, std::size_t bytes, int calls) {
   return median(times);
 }
 
-/// Checks a sum. Leaves zeros in the buffer.
+/// Checks the sum of one call, and sets the buffer to zeros.
 template <class AnyRank>
 bool is_right(AnyRank& own, int rank, int size, std::size_t bytes) {
   float* const values = own.values();
@@ -121,7 +121,8 @@ void pin_to_core(int rank) {
 template <class AnyRank>
 void measure(AnyRank& own, int rank, int size, const std::string& how,
              const std::vector<std::size_t>& sizes) {
-  // Pinned after connecting: a rank bound to one core would assume that all ranks share it.
+  // Pins ranks after they are connected, because a rank bound to one core would assume that all
+  // ranks share that core.
   if (size <= num_hardware_threads()) pin_to_core(rank);
   for (const std::size_t bytes : sizes) {
     const bool right = is_right(own, rank, size, bytes);

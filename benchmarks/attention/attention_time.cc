@@ -1,4 +1,5 @@
-// Times causal attention forward and backward, as one operation and composed of its parts.
+// Times causal attention forward and backward: as one operation, and composed of simpler
+// operations.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -21,7 +22,7 @@ struct Options {
   std::string way = "fused";
 };
 
-/// Same as attention() on devices without its kernel.
+/// Computes attention from simpler operations, as attention() does on devices without its kernel.
 Tensor of_parts(const Tensor& query, const Tensor& key, const Tensor& value) {
   const std::int64_t steps = query.shape()[2];
   const double scale = 1.0 / std::sqrt(static_cast<double>(query.shape()[3]));

@@ -1,4 +1,4 @@
-// Compares saving and loading with cp and sha256sum, and measures the cost of background saves.
+// Compares saving and loading with cp and sha256sum, and measures what background saves cost.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: checkpoint_bench FOLDER [MEGABYTES [ROUNDS]]. Each round measures everything once; the
@@ -21,7 +21,8 @@ namespace {
 using namespace tutti;
 
 constexpr int kNumVariables = 20;
-/// CheckFreq accepts 3.5 % for a pause of 40 ms for 100 MB: a save every 1.14 s of training.
+/// CheckFreq accepts an overhead of 3.5 %. With a pause of 40 ms per 100 MB, this is a save every
+/// 1.14 s of training.
 constexpr double kSecondsBetweenSaves = 0.040 / 0.035;
 
 double seconds_of(const std::function<void()>& body) {
@@ -43,7 +44,8 @@ void shell(const std::string& command) {
   }
 }
 
-/// Holds as much memory as a network's weights; a step reads and writes all of it several times.
+/// Training with as much memory as a network's weights. Each step reads and writes all of it
+/// several times.
 class Training {
  public:
   explicit Training(std::int64_t megabytes) {
@@ -84,7 +86,7 @@ struct Table {
   Column call, stall, overhead, overhead_waiting;
 };
 
-/// Returns the seconds of `count` steps, after a save by `manager`, if any.
+/// Returns the seconds of `count` steps. They follow a save by `manager`, if it is not null.
 double window(Training& training, int count, CheckpointManager* manager, std::int64_t number) {
   return seconds_of([&] {
     if (manager) manager->save(number);
@@ -92,7 +94,8 @@ double window(Training& training, int count, CheckpointManager* manager, std::in
   });
 }
 
-// Order alternates, as the first writer pays for memory that the machine has not touched yet.
+// The order alternates, because the first writer pays for memory that the machine has not yet
+// touched.
 void measure_files(Training& training, const std::string& folder, std::int64_t number,
                    Table& table) {
   CheckpointManager manager(Checkpoint(training.variables()), folder + "/run", {.max_to_keep = 2});
@@ -130,7 +133,7 @@ void measure_training(Training& training, const std::string& folder, std::int64_
                             {.max_to_keep = 2});
   training.step();
   const double step = seconds_of([&] { training.step(); });
-  // The pause consists of the call and of the additional time of the next step due to copies.
+  // The pause consists of the call, and of what the next step takes longer because it copies.
   const double call = seconds_of([&] { background.save(2 * number); });
   const double next = seconds_of([&] { training.step(); });
   background.wait();

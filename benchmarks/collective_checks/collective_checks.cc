@@ -1,5 +1,5 @@
-// Cost of comparing and recording every call: all_reduce through a Communicator, compared with the
-// bare engine with a reused header.
+// Cost of comparing and recording each call: compares all_reduce through a Communicator with the
+// bare engine, whose header is reused.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: collective_checks [GROUPS]. Two ranks on two threads, in process, where calls are
@@ -21,7 +21,7 @@ namespace {
 
 using namespace tutti;
 
-// Treats every call of two ranks as done.
+// Engine that does nothing: it treats each call of two ranks as done.
 class IdleEngine final : public internal::CollectiveEngine {
  public:
   int rank() const override { return 0; }
@@ -43,7 +43,7 @@ class IdleEngine final : public internal::CollectiveEngine {
   std::uint64_t fingerprints_ = 0;
 };
 
-// Returns the nanoseconds of an all_reduce call, without the engine.
+// Returns the nanoseconds of an all_reduce call without the engine's work.
 double nanoseconds_alone() {
   constexpr int kCalls = 1'000'000;
   Communicator communicator(std::make_unique<IdleEngine>());
@@ -60,7 +60,7 @@ double nanoseconds_alone() {
   return least * 1e9;
 }
 
-// Seconds per call of rank 0, with both methods, in one round.
+// Seconds per call of rank 0 in one round, with and without checks.
 struct Round {
   double bare = 0.0;
   double checked = 0.0;
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   std::printf("%10s %12s %12s %14s %8s %16s\n", "bytes", "bare us", "checked us", "difference ns",
               "share", "quartiles");
   for (const std::size_t bytes : {1024u, 16384u, 65536u, 262144u}) {
-    std::vector<double> bare, checked, differences;  // per group, the median over its rounds
+    std::vector<double> bare, checked, differences;  // of each group: the medians over its rounds
     for (int group = 0; group < num_groups; ++group) {
       Bench bench;
       std::vector<double> a, b, d;

@@ -1,4 +1,4 @@
-// Measures sums of one buffer per device.
+// Measures all_reduce of one buffer per device.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/gpu_bench_timing.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -16,7 +16,7 @@ PerReplica<Tensor> buffers_of(const std::vector<Device>& devices, std::int64_t e
   return PerReplica<Tensor>(std::move(values));
 }
 
-/// Reads one element of each result, which waits for all.
+/// Waits for all results by reading one element of each.
 void finish(const PerReplica<Tensor>& sums) {
   for (std::size_t r = 0; r < sums.size(); ++r) sums[r].detached_rows(0, 1).item();
 }

@@ -1,4 +1,4 @@
-// Measures copies within a device, and optimizer steps, in bytes per second.
+// Measures the bytes per second of copies within a device, and of optimizer steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 
@@ -15,7 +15,7 @@
 namespace tutti::benchmarks {
 namespace {
 
-/// Waits until the device has finished all earlier work.
+/// Waits until the device has finished its work.
 void finish_on(const Device& device) {
   if (device.type == DeviceType::kGpu) GpuDevice::of(device).synchronize();
 }
@@ -41,7 +41,7 @@ Json with_bandwidth(Json seconds, double bytes) {
   return report;
 }
 
-/// Variables of a network and their gradients, on the device.
+/// A network's variables and gradients, on the device.
 struct UpdateSubject {
   std::vector<Variable> variables;
   std::vector<Gradient> gradients;
@@ -87,7 +87,7 @@ Json update_bench(const BenchArguments& arguments) {
   Json seconds = seconds_per_call(
       arguments, [&] { strategy.run([&] { optimizer->apply_gradients(subject.gradients); }); },
       [&] { finish_on(device); });
-  // Weights and slots are read and written; gradients are read.
+  // An update reads and writes weights and slots, and reads gradients. The unit is 4 bytes.
   const double per_element = arguments.optimizer == "adam" ? 7.0 : 5.0;
   Json report = with_bandwidth(std::move(seconds),
                                4.0 * per_element * static_cast<double>(arguments.elements));

@@ -1,4 +1,4 @@
-// Comparison of a device's results with the CPU's, up to rounding.
+// Comparison of a device's results with the CPU's, within rounding errors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,27 +12,28 @@
 
 namespace tutti::device_check {
 
-/// Returns the allowed difference of an element, relative to its magnitude or that of the largest
-/// element: a few roundings of the coarsest floating type among `dtypes`; 0 without one.
+/// Returns the allowed difference of an element, relative to its magnitude or to that of the
+/// largest element: a few roundings of the coarsest floating type among `dtypes`, or 0 if there is
+/// none.
 double tolerance_of(std::span<const DType> dtypes);
 
-/// Returns "" if shape, type and elements agree (infinities and NaN in the same positions), else
-/// the first difference. Both tensors are on the CPU. `terms` is the magnitude of the summands, if
-/// the result may be far smaller.
+/// Returns "" if shape, type and elements agree (with infinities and NaNs in the same positions),
+/// or otherwise the first difference. Both tensors are on the CPU. `terms` is the magnitude of the
+/// summands, which matters if the result may be far smaller.
 std::string difference(const Tensor& actual, const Tensor& expected, double tolerance,
                        double terms = 0.0);
 
 /// Returns the largest magnitude of a finite element.
 double largest_of(const Tensor& tensor);
 
-/// Results of one check.
+/// Result of one check.
 struct Findings {
   std::string check;
   std::int64_t num_compared = 0, num_passed = 0;
-  std::vector<std::string> failures = {};        // one line each
+  std::vector<std::string> failures = {};        // one line for each
   std::vector<std::string> without_kernel = {};  // "conv2d float64": threw kUnimplemented
-  std::vector<std::string> not_tried = {};       // kernels that no call reached
-  std::string detail = "";                       // for display
+  std::vector<std::string> not_tried = {};       // kernels that no call used
+  std::string detail = "";                       // details that are shown
 
   void add(const std::string& what, const std::string& difference);
   bool passed() const { return num_compared > 0 && failures.empty() && not_tried.empty(); }

@@ -1,4 +1,4 @@
-// Program device_check: compares a device's computations with the CPU's.
+// Program device_check: compares computations of a device with those of the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 

@@ -1,4 +1,4 @@
-// Checks that compare a device with the CPU.
+// Checks of a device's computations: operations, gradients and optimizers, compared with the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,19 +13,19 @@ namespace tutti::device_check {
 struct CheckOptions {
   Device device;
   CallSize size = CallSize::kAll;
-  std::int64_t every = 1;  // ops: checks one of so many calls per operation and type
-  std::string only;        // one operation or optimizer
-  std::string spoil;  // changes one element of this operation or optimizer before the comparison
+  std::int64_t every = 1;  // ops: checks every n-th call of each operation and type
+  std::string only;        // name of the only operation or optimizer to check
+  std::string spoil;  // name of an operation or optimizer of whose results one element is changed
 };
 
-/// Compares every call of every operation and type with the results of cpu:0.
+/// Compares the calls of each operation and type with the results on cpu:0.
 Findings check_ops(const CheckOptions& options);
-/// Compares gradients by a tape whose tensors are on the device.
+/// Compares gradients that a tape computes on the device.
 Findings check_gradients(const CheckOptions& options);
-/// Compares weights and slots after some steps of every optimizer.
+/// Compares weights and slots after several steps of each optimizer.
 Findings check_optimizers(const CheckOptions& options);
 
-/// Returns the tensor with one element changed, by which --spoil shows that a check can fail.
+/// Returns the tensor with one element changed. --spoil uses it to show that a check can fail.
 Tensor spoiled(const Tensor& tensor);
 
 }  // namespace tutti::device_check

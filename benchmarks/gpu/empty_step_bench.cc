@@ -1,4 +1,4 @@
-// Measures the cost of a replicated step with almost no work.
+// Measures the cost of a replicated step that does almost no work.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/gpu_bench_timing.h"
 #include "tutti/strategy/captured_step.h"
@@ -16,7 +16,7 @@ Json time_step(Strategy& strategy, const BenchArguments& arguments, const Step& 
         return Tensor::full({}, 1.0, DType::kFloat32, strategy.replica_devices()[r]);
       });
   PerReplica<Tensor> y = strategy.run(step, x);
-  y = strategy.run(step, x);  // a captured step is captured at its second call
+  y = strategy.run(step, x);  // a captured step is captured at the second call
   return seconds_per_call(
       arguments, [&] { y = strategy.run(step, x); },
       [&] {

@@ -1,4 +1,4 @@
-// Program gpu_bench: one measurement per command, as a line of JSON.
+// Program gpu_bench: runs one measurement per command, and prints it as a line of JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/gpu_bench.h"
 

@@ -1,4 +1,4 @@
-// Measurements of gpu_bench on devices: copies, optimizer updates, all_reduce, an empty step.
+// Measurements of gpu_bench on devices: copies, optimizer updates, all_reduce, empty steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,11 +13,11 @@ namespace tutti::benchmarks {
 
 struct BenchArguments {
   std::string devices = "gpu:0";
-  std::string ops = "";                // all_reduce: a registered operation; empty: the default
+  std::string ops = "";                // all_reduce: name of an operation; empty: the default
   std::string optimizer = "sgd";       // update: sgd (momentum 0.9) or adam
-  std::string gradients = "resnet50";  // update: network whose list of variables is scaled
+  std::string gradients = "resnet50";  // update: network whose list of variables is used, scaled
   std::string execution = "eager";     // empty_step: eager or captured
-  std::int64_t elements = 25'600'000;  // float32
+  std::int64_t elements = 25'600'000;  // number of float32 elements
   std::int64_t iterations = 20;
   std::int64_t rounds = 5;
 };
@@ -27,12 +27,13 @@ struct BenchArguments {
 ///
 /// Copies within a device: "bytes_per_second" counts bytes read and written.
 Json copy_bench(const BenchArguments& arguments);
-/// Steps of an optimizer with given gradients; counts bytes likewise.
+/// Measures steps of an optimizer with given gradients. "bytes_per_second" counts bytes read and
+/// written.
 Json update_bench(const BenchArguments& arguments);
-/// Sums of one buffer per device: "algbw" and "busbw" as in nccl-tests; "wrong": incorrect
-/// elements.
+/// Measures sums of one buffer per device. "algbw" and "busbw" are as in nccl-tests; "wrong" is the
+/// number of incorrect elements.
 Json all_reduce_bench(const BenchArguments& arguments);
-/// strategy.run() of a step that does one addition per replica.
+/// Measures strategy.run() with a step that does one addition per replica.
 Json empty_step_bench(const BenchArguments& arguments);
 
 }  // namespace tutti::benchmarks

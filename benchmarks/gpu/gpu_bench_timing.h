@@ -19,7 +19,8 @@ inline Json summary_of(std::vector<double> seconds) {
   return summary;
 }
 
-/// Calls `body` repeatedly per round, then `finish`, which waits. Returns the seconds per call.
+/// In each round, calls `body` repeatedly and then `finish`, which waits for the results. Returns
+/// the seconds per call.
 template <class Body, class Finish>
 Json seconds_per_call(const BenchArguments& arguments, const Body& body, const Finish& finish) {
   const Clock& clock = Clock::system();

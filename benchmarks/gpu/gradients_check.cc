@@ -1,4 +1,4 @@
-// Compares gradients by a tape on a device with those on the CPU.
+// Compares gradients that a tape computes on a device with those on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -8,7 +8,7 @@
 namespace tutti::device_check {
 namespace {
 
-/// Returns, on the CPU, the value of the program and the gradients of its sources.
+/// Returns the program's value and the gradients of its sources, copied to the CPU.
 std::vector<Tensor> value_and_gradients(const Program& program, const Device& device) {
   std::vector<Tensor> inputs, sources;
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
@@ -18,7 +18,7 @@ std::vector<Tensor> value_and_gradients(const Program& program, const Device& de
   GradientTape tape;
   for (const Tensor& source : sources) tape.watch(source);
   const Tensor y = program.function(inputs);
-  // The square gives each element a different gradient.
+  // The square makes the gradients of the elements different.
   const std::vector<Gradient> gradients = tape.gradient(square(y) + y, sources);
   std::vector<Tensor> results = {y.to(Device{})};
   for (const Gradient& gradient : gradients) {
@@ -35,7 +35,7 @@ std::string compare(const Program& program, const CheckOptions& options) {
   }
   if (program.name.starts_with(options.spoil + " ")) actual.back() = spoiled(actual.back());
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    // Gradients accumulate the roundings of several operations.
+    // A gradient has the rounding errors of several operations.
     const double tolerance = 5.0 * tolerance_of(std::array{expected[i].dtype()});
     const std::string found = difference(actual[i], expected[i], tolerance);
     if (!found.empty()) return i == 0 ? found : concat("gradient ", i - 1, ": ", found);

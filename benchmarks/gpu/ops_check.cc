@@ -1,4 +1,4 @@
-// Repeats recorded calls on a device.
+// Repeats recorded calls on a device and compares the results.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
@@ -42,7 +42,7 @@ std::vector<DType> dtypes_of(const RecordedCall& recorded) {
   return dtypes;
 }
 
-/// Returns true if large terms may cancel; the rounding error is then relative to them.
+/// Returns true if large terms may cancel, so that the rounding error is relative to these terms.
 bool may_cancel(OpId op) {
   const OpId ops[] = {OpId::kReduceSum,     OpId::kReduceMean,    OpId::kBiasGrad,
                       OpId::kBatchNormGrad, OpId::kGroupNormGrad, OpId::kLrnGrad,
@@ -50,7 +50,7 @@ bool may_cancel(OpId op) {
   return std::ranges::find(ops, op) != std::end(ops);
 }
 
-/// Returns true for sums of many products, in an order that libraries choose.
+/// Returns true for sums of many products, which libraries add in any order.
 bool is_product(OpId op) {
   return op == OpId::kMatMul || op == OpId::kConv2d || op == OpId::kConv2dBackwardInput ||
          op == OpId::kConv2dBackwardFilter;
@@ -96,7 +96,7 @@ std::vector<std::string> kernels_without_call(const Device& device,
 Tensor spoiled(const Tensor& tensor) {
   if (tensor.num_elements() == 0) return tensor;
   std::vector<std::byte> bytes(tensor.bytes().begin(), tensor.bytes().end());
-  // Flips the highest bits of the last element: a sign, an exponent, a boolean.
+  // Flips the highest bits of the last element: sign and exponent, or the value of a bool.
   bytes.back() ^= tensor.dtype() == DType::kBool ? std::byte{1} : std::byte{0x41};
   return Tensor::from_bytes(tensor.shape(), tensor.dtype(), bytes);
 }

@@ -1,4 +1,4 @@
-// Compares some steps of every optimizer on a device with those on the CPU.
+// Compares several steps of each optimizer on a device with those on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/core/text.h"
@@ -17,7 +17,8 @@ struct NamedSpec {
   OptimizerSpec spec;
 };
 
-/// Returns each optimizer with its defaults, and the options that all share.
+/// Returns each optimizer with its default options, then variants with options that several
+/// optimizers share.
 std::vector<NamedSpec> specs() {
   std::vector<NamedSpec> all;
   for (const std::string& name : optimizer_names()) all.push_back({name, name});
@@ -43,7 +44,7 @@ std::vector<Gradient> gradients_of(std::uint64_t step, const Optimizer& optimize
   for (std::uint64_t i = 0; i < std::size(kShapes); ++i) {
     const float scale = static_cast<float>(optimizer.loss_scale());
     const Tensor dense = random(kShapes[i], step, i) * scale;
-    if (i == 1 && step % 2 == 1) {  // rows 4, 2 and 4 again
+    if (i == 1 && step % 2 == 1) {  // a sparse gradient of rows 4, 2 and 4
       const std::vector<std::int64_t> rows = {4, 2, 4};
       gradients.push_back(IndexedSlices{dense.detached_rows(0, 3).to(device),
                                         Tensor::from(Shape{3}, rows).to(device), kShapes[i]});
@@ -54,7 +55,7 @@ std::vector<Gradient> gradients_of(std::uint64_t step, const Optimizer& optimize
   return gradients;
 }
 
-/// Returns weights, then the optimizer's state, on the CPU.
+/// Returns the weights, then the optimizer's state, copied to the CPU.
 std::vector<Tensor> train(const OptimizerSpec& spec, const Device& device) {
   OneDeviceStrategy strategy(device);
   auto scope = strategy.scope();

@@ -1,4 +1,4 @@
-// Runs programs on cpu:0 and records every call that they make.
+// Runs programs on cpu:0 and records all calls of operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
 
@@ -27,7 +27,7 @@ class Recorder final : public OpObserver {
   ObserverScope scope_{*this};
 };
 
-/// Runs the program and, if it is differentiable, its gradient.
+/// Runs the program. If it is differentiable, also computes its gradient.
 void run(const Program& program) {
   GradientTape tape;
   std::vector<Tensor> sources;
@@ -39,7 +39,8 @@ void run(const Program& program) {
   if (!sources.empty() && is_floating(y.dtype())) tape.gradient(y, sources);
 }
 
-/// Skips operations without a CPU kernel for a type, as there is no reference for them.
+/// Records programs. Ignores errors of operations without a CPU kernel for a type, because there is
+/// no reference for them.
 void record(const std::vector<Program>& programs, Recorder& recorder) {
   for (const Program& program : programs) {
     recorder.origin = program.name;
@@ -73,7 +74,7 @@ std::vector<Program> gradient_programs(DType dtype) {
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only) {
   std::vector<RecordedCall> calls;
   for (const DType dtype : kAllDTypes) {
-    std::vector<std::vector<Program>> lists;  // created before recording starts
+    std::vector<std::vector<Program>> lists;  // created before recording begins
     if (size != CallSize::kWide) {
       if (is_floating(dtype)) lists.push_back(gradient_programs(dtype));
       lists.push_back(plain_programs(dtype));

@@ -1,4 +1,4 @@
-// Recorded calls of operations with the CPU's results, for repetition on a device.
+// Recorded calls of operations and their results on the CPU, to be repeated on a device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,31 +10,31 @@
 
 namespace tutti::device_check {
 
-/// One call on cpu:0.
+/// Call of an operation on cpu:0.
 struct RecordedCall {
   OpCall call;
   std::vector<Tensor> outputs;
-  std::string origin;  // the program that made it
+  std::string origin;  // name of the program that made the call
 };
 
-/// Sizes of calls. kSmall: the cases of the gradient check (tests/autograd), a few elements each.
-/// kWide: tensors of many blocks, odd sizes and misaligned rows.
+/// Sizes of calls. kSmall: the cases of the gradient check (tests/autograd), with a few elements
+/// each. kWide: tensors of many blocks, odd sizes and misaligned rows.
 enum class CallSize { kSmall, kWide, kAll };
 
-/// Returns the calls that a set of programs and their gradients make on cpu:0, over all element
-/// types. `only` selects operations ("matmul,add"); empty: all.
+/// Returns the calls that a set of programs and their gradients make on cpu:0, for all element
+/// types. `only` lists operations ("matmul,add"); empty means all.
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only);
 
-/// A function of tensors that creates no constants except numbers.
+/// Function of tensors that creates no constants except numbers.
 struct Program {
   std::string name;
   std::vector<Tensor> inputs = {};   // on cpu:0
-  std::vector<bool> is_source = {};  // by input: true if its gradient is computed
+  std::vector<bool> is_source = {};  // for each input: true if its gradient is computed
   std::function<Tensor(const std::vector<Tensor>&)> function = {};
 };
-/// Returns the cases of the gradient check, with floating inputs of type `dtype`.
+/// Returns the cases of the gradient check, with floating-point inputs of type `dtype`.
 std::vector<Program> gradient_programs(DType dtype);
-/// Return large tensors of odd sizes, and small ones of every type. May create constants on cpu:0.
+/// Returns large tensors of odd sizes, and small ones of each type. May create constants on cpu:0.
 std::vector<Program> wide_programs(DType dtype);
 std::vector<Program> plain_programs(DType dtype);
 

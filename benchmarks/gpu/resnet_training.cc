@@ -1,4 +1,4 @@
-// Implements network, data and step of train_resnet.
+// Implements the network, data and step of train_resnet.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/resnet_training.h"
 
@@ -8,7 +8,7 @@
 namespace tutti::benchmarks {
 namespace {
 
-constexpr std::int64_t kClasses = 10;  // of synthetic images and of CIFAR-10
+constexpr std::int64_t kClasses = 10;  // classes of synthetic images and of CIFAR-10
 
 bool is_small(const std::string& network) { return network != "resnet50"; }
 
@@ -18,7 +18,7 @@ Sequential make_network(const ResnetOptions& options) {
   return examples::resnet50(options.image_size);
 }
 
-/// Returns learnable images: each class has a base image, to which noise is added.
+/// Returns images that can be learned: each class has a base image, to which noise is added.
 Dataset made_images(const ResnetOptions& options) {
   const std::int64_t rows = options.batch_size * options.batches;
   const Shape image{options.image_size, options.image_size, 3};

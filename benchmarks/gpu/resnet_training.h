@@ -1,4 +1,4 @@
-// Training steps of a residual network, for timing and comparison by train_resnet.
+// Training steps of a residual network, which train_resnet times or compares.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,27 +16,27 @@
 
 namespace tutti::benchmarks {
 
-/// Network and devices.
+/// Options of the network, its data and its devices.
 struct ResnetOptions {
   std::string network = "resnet20";
   std::string devices = "cpu:0";
   std::int64_t replicas = 0;  // 0: one per device
   std::string cross_device_ops = "";
   std::string policy = "float32";
-  std::string execution = "eager";  // or captured: one graph per step on GPUs
-  std::int64_t batch_size = 64;     // global
-  std::int64_t image_size = 0;      // 0: the network's own
+  std::string execution = "eager";  // or captured: GPUs replay a graph for each step
+  std::int64_t batch_size = 64;     // global batch size
+  std::int64_t image_size = 0;      // 0: the default of the network
   std::int64_t batches = 1;         // number of different batches, used in turn
   double learning_rate = 0.01;
-  std::string data_dir = "";  // of CIFAR-10; empty: synthetic images
+  std::string data_dir = "";  // folder of CIFAR-10; empty: synthetic images
 
   void declare(Flags& flags);
-  /// Throws kInvalidArgument naming the flag; sets the default image size.
+  /// Sets the default image size. Throws kInvalidArgument that names an invalid flag.
   void check();
 };
 
-/// The network, its optimizer (SGD with momentum 0.9) and its batches, which are copied to the
-/// devices before the first step.
+/// Network, optimizer (SGD with momentum 0.9), and batches that are copied to the devices before
+/// the first step.
 class ResnetTraining {
  public:
   explicit ResnetTraining(const ResnetOptions& options);

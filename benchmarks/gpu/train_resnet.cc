@@ -24,7 +24,7 @@ void emit(const Json& event) {
   std::fflush(stdout);
 }
 
-/// Runs steps and returns the time until the last one's loss is known.
+/// Runs steps. Returns the seconds until the loss of the last step is known.
 double time_steps(ResnetTraining& training, std::int64_t steps, double& loss) {
   const Clock& clock = Clock::system();
   const TimePoint begin = clock.now();

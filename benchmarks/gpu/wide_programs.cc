@@ -1,4 +1,4 @@
-// Programs of the device check in addition to the cases of the gradient check: large tensors of odd
+// Programs that device_check runs in addition to the gradient check's cases: large tensors of odd
 // sizes, integers, comparisons, conversions.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
@@ -10,14 +10,14 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-/// Returns values uniform in [low, high], on a grid of 1/64 that 16-bit types can represent, too.
+/// Returns uniform values in [low, high], on a grid of 1/64 that 16-bit types can also represent.
 Tensor values(const Shape& shape, DType dtype, double low, double high, std::uint64_t key) {
   const Tensor x = random_uniform(shape, {.seed = 5, .purpose = kUserPurpose, .a = key}, low, high);
   if (dtype == DType::kBool) return greater(x, 0.5 * (low + high));
   return cast(round(x * 64.0f) / 64.0f, dtype);
 }
 
-/// Collects programs whose inputs are of one type.
+/// Collector of programs whose inputs have one type.
 class Programs {
  public:
   explicit Programs(DType dtype) : dtype_(dtype) {}
@@ -146,7 +146,8 @@ void add_networks(Programs& programs) {
         },
         -0.5, 0.5);
   }
-  // Covers partial tiles, shared keys and keys before the first query; then wide heads.
+  // These have partial tiles, shared keys, and keys before the first query; the next have wide
+  // heads.
   programs.add("wide attention", {{2, 4, 70, 24}, {2, 2, 131, 24}, {2, 2, 131, 33}},
                [](const Tensors& t) {
                  return attention(t[0], t[1], t[2], {.is_causal = true, .steps_before = 61});

@@ -1,4 +1,4 @@
-// Compares the peak memory of a device during a step with a formula, under each strategy.
+// Compares the peak memory of a device during a step with a formula, for each strategy.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: strategy_memory [WIDTH [LAYERS [REPLICAS]]]. Each of `replicas` virtual devices has its
@@ -35,7 +35,7 @@ struct Problem {
 struct Case {
   std::string name;
   std::function<std::unique_ptr<Strategy>(const LocalStrategyOptions&)> make;
-  /// Peak in bytes; empty: not checked.
+  /// Peak in bytes; empty if it is not checked.
   std::function<double(const Problem&)> formula;
 };
 
@@ -44,11 +44,12 @@ std::unique_ptr<Strategy> sharded(const LocalStrategyOptions& local, int stage, 
       FullyShardedOptions{.local = local, .stage = stage, .reshard_after_forward = reshard});
 }
 
-/// Weights P, Adam's slots 2 P, a replica's gradients P, their sums P; a part is an Nth.
+/// Returns the formulas. Weights have P bytes, Adam's slots 2 P, a replica's gradients P, their
+/// sums P. A shard is 1/N of them.
 std::vector<Case> cases() {
   const auto all = [](const Problem& p) { return p.parameters() * sizeof(float); };
   const auto part = [all](const Problem& p) { return all(p) / p.replicas; };
-  // Gradients that wait for other replicas; a layer larger than a bucket is a bucket of its own.
+  // Gradients that wait for other replicas. A layer larger than a bucket forms a bucket.
   const auto bucket = [](const Problem& p) {
     return std::max(p.bytes_of_layer(), 4.0 * (1 << 20));
   };
@@ -77,7 +78,7 @@ std::vector<Case> cases() {
 }
 
 struct Measured {
-  double standing = 0.0, peak = 0.0;  // maximum over devices, in bytes
+  double standing = 0.0, peak = 0.0;  // maxima over the devices, in bytes
   std::string hash;
 };
 

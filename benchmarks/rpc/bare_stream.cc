@@ -1,4 +1,4 @@
-// Lower bound: a gRPC stream of raw messages whose bytes are slices of existing memory.
+// Lower bound: a gRPC stream of raw messages, whose bytes are slices of existing memory.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each exchange is one message of one slice of any length, without checksums. The server does not
@@ -17,7 +17,7 @@
 namespace tutti::rpc_bench {
 namespace {
 
-/// Settings of the connections of cluster/grpc.
+/// Channel arguments, as those of cluster/grpc.
 constexpr std::pair<const char*, int> kArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},

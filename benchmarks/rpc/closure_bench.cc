@@ -1,4 +1,4 @@
-// Empty closures per second: the cost of a coordinator and its workers per step.
+// Measures empty closures per second: what a coordinator and its workers cost per step.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone,

@@ -1,4 +1,4 @@
-// A client that sends bytes to a server and waits for answers.
+// Client that sends bytes to a server and waits for replies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,16 +8,16 @@
 
 namespace tutti::rpc_bench {
 
-/// Messages up to this size are echoed; longer ones are answered with one byte.
+/// Longest message that is echoed, in bytes. A longer one is answered with one byte.
 inline constexpr std::size_t kLongestEcho = 65536;
 
-/// Connected client and server in this process.
+/// A connected client and server, both in this process.
 class Contender {
  public:
   virtual ~Contender() = default;
   virtual std::string name() const = 0;
-  /// Sends `count` messages of `bytes`, at most `at_once` without an answer; returns when all
-  /// answers have arrived.
+  /// Sends `count` messages of `bytes` bytes, of which at most `at_once` are unanswered at a time.
+  /// Returns after all replies have arrived.
   virtual void exchange(std::size_t bytes, int count, int at_once) = 0;
 };
 

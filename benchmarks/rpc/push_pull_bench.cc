@@ -39,9 +39,9 @@ TimePoint soon() { return deadline_after(now(), std::chrono::seconds(60)); }
 
 struct Job {
   const char* name;
-  std::int64_t bytes;  // of each variable
+  std::int64_t bytes;  // bytes of each variable
   int variables;
-  int in_a_row;  // pushes or pulls of all variables without waiting in between
+  int in_a_row;  // number of pushes or pulls of all variables that do not wait for each other
   int times;
 };
 constexpr Job kDense = {"64 MiB, four in a row", std::int64_t{64} << 20, 1, 4, 1};
@@ -49,7 +49,7 @@ constexpr Job kDenseSingle = {"64 MiB, one at a time", std::int64_t{64} << 20, 1
 constexpr Job kMany = {"1,000 variables of 4 KiB", 4096, 1000, 1, 5};
 constexpr Job kSmall = {"1 KiB there and back", 1024, 1, 1, 200};
 
-/// A server with variables and its client.
+/// Server with variables, and its client.
 class Servant {
  public:
   Servant() : handler_(store_) {
@@ -72,7 +72,7 @@ class Servant {
     std::vector<Operation> operations;
     for (int i = 0; i < job.variables; ++i) {
       const ShardSpec spec{concat(job.name, i), DType::kFloat32, shape, 0, 1, 0, shape.dim(0)};
-      ids_.push_back(spec.id());  // same ids as in clients of variables
+      ids_.push_back(spec.id());  // the ids that clients of variables use
       operations.push_back(CreateShard{spec, Tensor::zeros(shape)});
     }
     (void)link_->read(std::move(operations))->wait(soon());
@@ -96,7 +96,7 @@ class Servant {
     for (int i = 0; i < job.in_a_row; ++i) pending.push_back(start_pull(job));
     for (const auto& each : pending) take(job, *each);
   }
-  /// Runs a step: pushes gradients, and pulls the updated values.
+  /// Runs one step: pushes gradients and pulls the updated values.
   void update_and_pull(const Job& job) {
     send_updates();
     take(job, *start_pull(job));
@@ -128,7 +128,8 @@ class Servant {
     if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: not the variable's value");
   }
 
-  const internal::SharedText rule_ = describe_update_rule(SgdRule());  // shared, as by optimizers
+  // shared text, as optimizers use it
+  const internal::SharedText rule_ = describe_update_rule(SgdRule());
   internal::VariableStore store_{"ps 0"};
   VariableHandler handler_;
   std::unique_ptr<RpcServer> server_;
@@ -138,11 +139,11 @@ class Servant {
   Tensor value_;
 };
 
-/// One kind of work in each round, and its times.
+/// One kind of measurement, and its times in each round.
 struct Turn {
   std::string name;
   std::function<void()> once;
-  int times_bytes = 1;  // multiple of the bare stream's bytes, by which its time is multiplied
+  int times_bytes = 1;  // its time is compared with this multiple of the bare stream's time
   std::vector<double> seconds = {}, ratios = {};
 };
 
@@ -159,9 +160,9 @@ void print(const Job& job, const Turn& turn) {
               quantile(turn.ratios, 0.0), quantile(turn.ratios, 1.0));
 }
 
-/// The first turn is the bare stream's, if it exists.
+/// Measures all turns. The first turn is that of the bare stream, if it exists.
 void measure(const Job& job, std::vector<Turn> turns, int rounds) {
-  for (int round = -1; round < rounds; ++round) {  // the first warms up
+  for (int round = -1; round < rounds; ++round) {  // the first round warms up
     std::vector<double> taken;
     for (const Turn& turn : turns) {
       const TimePoint begin = now();
@@ -196,7 +197,8 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
       turns.push_back({own.name() + " update", [&] { own.update(job); }});
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
-      if (job.in_a_row > 1) continue;  // a step waits for the values that it pulls
+      // does not apply, because a step waits for the values that it pulls
+      if (job.in_a_row > 1) continue;
       turns.push_back({own.name() + " update+pull", [&] { own.update_and_pull(job); }, 2});
     }
     std::erase_if(turns, [&](const Turn& turn) {

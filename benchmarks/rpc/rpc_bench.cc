@@ -1,4 +1,5 @@
-// Compares calls with a bare gRPC stream: time of small ones, bytes per second of large ones.
+// Compares calls with a bare gRPC stream: the time of small ones, and bytes per second of large
+// ones.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: rpc_bench [ROUNDS]. Client and server are threads of this process. Each round measures
@@ -55,7 +56,7 @@ class Calls final : public Contender, private RpcHandler {
   std::unique_ptr<RpcClient> client_;
 };
 
-/// Load of a contender in each round.
+/// Kind of calls that a contender makes in each round.
 struct Load {
   const char* name;
   std::size_t bytes;
@@ -96,7 +97,7 @@ void run(int rounds) {
   contenders.push_back(std::make_unique<Calls>());
   for (const Load& load : kLoads) {
     std::vector<std::vector<double>> seconds(contenders.size()), ratios(contenders.size());
-    for (int round = -1; round < rounds; ++round) {  // the first warms up
+    for (int round = -1; round < rounds; ++round) {  // the first round warms up
       std::vector<double> now;
       for (const auto& contender : contenders) now.push_back(seconds_of(*contender, load));
       for (std::size_t i = 0; i < now.size() && round >= 0; ++i) {

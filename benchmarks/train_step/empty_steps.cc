@@ -1,4 +1,4 @@
-// Cost of a step without work: microseconds per run(), and per small operation.
+// Measures a step without work: microseconds per run(), and per small operation.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: empty_steps [STEPS [ROUNDS]]. The contenders alternate in each round; the table has the
@@ -22,11 +22,11 @@ using namespace tutti;
 struct Contender {
   std::string name;
   std::function<void()> step;
-  std::vector<double> microseconds = {};  // per step, by round
+  std::vector<double> microseconds = {};  // microseconds per step, for each round
 };
 
 void run_round(Contender& contender, int steps) {
-  contender.step();  // warm
+  contender.step();  // warms up
   const TimePoint begin = Clock::system().now();
   for (int i = 0; i < steps; ++i) contender.step();
   contender.microseconds.push_back(1e6 * seconds_between(begin, Clock::system().now()) / steps);

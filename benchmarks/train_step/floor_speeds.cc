@@ -1,4 +1,4 @@
-// Prints the maximum speeds of one thread as JSON: oneDNN's best product, and copies.
+// Prints the maximum speeds of one thread as JSON: of oneDNN's best product, and of copies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -11,14 +11,14 @@
 
 namespace {
 
-/// Each size is measured for at least this long.
+/// Minimum duration of the measurement of each size.
 constexpr double kSeconds = 0.15;
 
-/// Returns the calls per second of the fastest tenth of a function's calls.
+/// Returns the calls per second of the fastest tenth of all calls.
 template <class Call>
 double fastest_rate(const Call& call) {
   const tutti::Clock& clock = tutti::Clock::system();
-  call();  // first memory accesses
+  call();  // touches memory for the first time
   std::vector<double> seconds;
   double sum = 0.0;
   while (sum < kSeconds) {
@@ -32,7 +32,7 @@ double fastest_rate(const Call& call) {
 }
 
 /// Returns floating-point operations per second of a float32 product [size, size] x [size, size],
-/// with operands in the layouts that oneDNN prefers.
+/// whose operands have the layouts that oneDNN prefers.
 double product_rate(const dnnl::engine& engine, dnnl::stream& stream, std::int64_t size) {
   const dnnl::memory::desc any({size, size}, dnnl::memory::data_type::f32,
                                dnnl::memory::format_tag::any);
@@ -53,7 +53,7 @@ double product_rate(const dnnl::engine& engine, dnnl::stream& stream, std::int64
   return calls * 2.0 * static_cast<double>(size * size * size);
 }
 
-/// Returns bytes read and written per second by copies of `num_bytes`.
+/// Returns the bytes per second, read and written, of copies of `num_bytes`.
 double copy_rate(std::size_t num_bytes) {
   const std::vector<char> from(num_bytes, 1);
   std::vector<char> to(num_bytes);

@@ -1,5 +1,5 @@
-// The training steps with libtorch's C++ front end: in one process or, under `tutti run`, in
-// several with tutti/libtorch.h.
+// Times the same training steps with libtorch: in one process, or with tutti/libtorch.h in several
+// processes under `tutti run`.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
@@ -49,7 +49,7 @@ nn::Conv2d convolution(std::int64_t from, std::int64_t to, std::int64_t size, st
 struct ResidualBlockImpl : nn::Module {
   nn::Conv2d conv1, conv2;
   nn::BatchNorm2d norm1, norm2;
-  nn::Sequential shortcut;  // empty: identity
+  nn::Sequential shortcut;  // empty: the identity
 
   ResidualBlockImpl(std::int64_t channels, std::int64_t filters, std::int64_t stride)
       : conv1(convolution(channels, filters, 3, stride)),
@@ -125,8 +125,8 @@ int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   torch::Tensor x = torch::randn(shape);
   const torch::Tensor y = torch::arange(rows).mul(7).remainder(10);
   if (layout == "channels_last" && x.dim() == 4) {
-    // clone(), since contiguous() keeps the strides of a dimension of one channel or one pixel, by
-    // which convolutions would assume the other layout.
+    // Uses clone(), because contiguous() keeps the strides of a dimension of size 1, and
+    // convolutions would then assume the other layout.
     x = x.clone(torch::MemoryFormat::ChannelsLast);
     for (torch::Tensor& weight : network.layers->parameters()) {
       if (weight.dim() == 4) {
@@ -137,7 +137,8 @@ int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   std::optional<tutti::torch::DistributedDataParallel<nn::Sequential>> parallel;
   if (options.replicas > 1) {
     parallel.emplace(network.layers, ranks);
-    options.seconds = std::numeric_limits<double>::infinity();  // equally many steps for all
+    // all processes must run the same number of steps
+    options.seconds = std::numeric_limits<double>::infinity();
   }
   torch::optim::SGD optimizer(network.layers->parameters(), 1e-3);
   torch::Tensor loss;

@@ -17,7 +17,7 @@ Conv2D relu_conv(std::int64_t filters, std::int64_t size, const char* padding) {
   return Conv2D(filters, size, {.padding = padding, .activation = "relu"});
 }
 
-/// Returns [height, width, channels] or [features] of one example.
+/// Returns the shape of one example: [height, width, channels] or [features].
 Shape example_shape(const std::string& model) {
   if (model == "cifar10_cnn") return {24, 24, 3};
   if (model == "small_cnn") return {28, 28, 1};
@@ -26,7 +26,8 @@ Shape example_shape(const std::string& model) {
   return {10};
 }
 
-// TensorFlow's CIFAR-10 tutorial: LRN over 9 channels, pools of 3x3 every 2.
+// The network of TensorFlow's CIFAR-10 tutorial, with LRN over 9 channels and 3x3 pools with stride
+// 2.
 Sequential cifar10_cnn() {
   const LocalResponseNormalizationOptions lrn{
       .depth_radius = 4, .bias = 1.0, .alpha = 0.001 / 9.0, .beta = 0.75};

@@ -1,4 +1,4 @@
-// Networks that are timed, and the shapes of their examples.
+// Networks for the timed steps, and random data of their shapes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace tutti::benchmarks {
 
-/// Returns one batch of `rows` random examples and labels: images or features with 10 classes, or
-/// for "gpt" tokens [rows, 128] and the following tokens.
+/// Returns one batch of `rows` random examples and labels. For "gpt" these are tokens [rows, 128]
+/// and the following tokens; for other models, images or features with 10 classes.
 Dataset synthetic_data(const std::string& model, std::int64_t rows);
 
 /// Returns "cifar10_cnn", "small_cnn", "mlp", "resnet20", "gpt" or "tiny", with weights. Outputs

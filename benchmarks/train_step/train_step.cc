@@ -1,4 +1,5 @@
-// Times training steps of tutti: forward, cross-entropy, backward, sum over replicas, SGD.
+// Times training steps of tutti: forward pass, cross-entropy, backward pass, sum over replicas,
+// SGD.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <memory>
@@ -20,7 +21,7 @@ struct Options : RunOptions {
   std::string mesh = "data=1";
 };
 
-// Returns a null pointer for "none", which means no strategy.
+// Returns null for "none": the program then uses no strategy.
 std::unique_ptr<Strategy> make_strategy(const Options& options) {
   std::string devices = options.devices;
   if (devices.empty()) devices = "cpu:0-" + std::to_string(options.replicas - 1);
@@ -30,7 +31,7 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
         LocalStrategyOptions{.replicas = static_cast<int>(options.replicas)});
   }
   if (options.strategy == "multi_worker_mirrored") {
-    // One replica per worker by default.
+    // 0 gives each worker one replica.
     const std::int64_t replicas = options.replicas > 1 ? options.replicas : 0;
     MultiWorkerOptions workers{.local = {.devices = options.devices.empty() ? "cpu:0" : devices,
                                          .replicas = static_cast<int>(replicas)}};
@@ -53,7 +54,7 @@ int run(Options options) {
     throw Error(ErrorCode::kInvalidArgument, "--strategy " + options.strategy +
                                                  ": expected --replicas 1 or --strategy mirrored");
   }
-  // All workers make the same number of steps, however long they take.
+  // All workers must run the same number of steps, so no time limit may end them.
   if (options.strategy == "multi_worker_mirrored") options.seconds = 1e9;
   const std::unique_ptr<Strategy> own = make_strategy(options);
   Strategy& strategy = own ? *own : default_strategy();
@@ -63,7 +64,7 @@ int run(Options options) {
   const PerReplica<Batch> batch = *batches;
 
   auto scope = strategy.scope();
-  // Every step uses the same data, as the input pipeline is not measured.
+  // Each step uses the same data, because the input pipeline is not measured.
   const std::unique_ptr<Model> network = make_model(options.model);
   Model& model = *network;
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 1e-3});
@@ -71,7 +72,7 @@ int run(Options options) {
     GradientTape tape;
     const Tensor logits = model(part.features(), {.training = true});
     Tensor losses = losses::sparse_categorical_crossentropy(part.labels(), logits);
-    if (losses.rank() > 1) losses = reduce_mean(losses, -1);  // over the steps of a row
+    if (losses.rank() > 1) losses = reduce_mean(losses, -1);  // mean over the steps of a row
     const Tensor loss = compute_average_loss(losses, part.global_rows());
     optimizer.minimize(tape, loss);
     return loss;

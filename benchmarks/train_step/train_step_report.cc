@@ -1,4 +1,4 @@
-// Implements timing of steps and the report.
+// Implements the timing of steps, and the report.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/train_step/train_step_report.h"
 
@@ -17,7 +17,7 @@
 namespace tutti::benchmarks {
 namespace {
 
-// /proc/self/stat: field 22 is the start in ticks since boot. Field 2 may hold spaces.
+// /proc/self/stat: field 22 is the start time in ticks since boot. Field 2 may contain spaces.
 double start_after_boot() {
   std::ifstream file("/proc/self/stat");
   std::string text;

@@ -1,4 +1,4 @@
-// Timing and report of every timed program, shared by tutti's and libtorch's.
+// Timing and report that the programs of tutti and libtorch share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,15 +15,15 @@ namespace tutti::benchmarks {
 /// Flags that all programs share.
 struct RunOptions {
   std::string model = "tiny";
-  std::int64_t batch_size = 0;  // global; 0: the model's own
+  std::int64_t batch_size = 0;  // global batch size; 0: the default of the model
   std::int64_t replicas = 1;
   std::int64_t steps = 30;
   std::int64_t warmup = 3;
-  double seconds = 20.0;  // measuring also ends after these, but not before 3 steps
+  double seconds = 20.0;  // time limit of the measurement, after at least 3 steps
   bool json = false;
 
   void add_to(Flags& flags);
-  /// Throws kInvalidArgument naming a flag that is out of range; sets the default batch size.
+  /// Sets the default batch size. Throws kInvalidArgument that names a flag which is out of range.
   void check();
 };
 
@@ -37,20 +37,20 @@ struct Report {
   std::string variant;  // layout or strategy
   std::int64_t threads = 1;
   std::int64_t parameters = 0;
-  double loss = 0.0;  // after the last step
+  double loss = 0.0;  // loss of the last step
   double first_step_seconds = 0.0;
   double cpus_used = 0.0;  // CPU time over wall time of the timed steps
   std::vector<double> step_seconds = {};
 };
 
-/// Returns the seconds since this process started: since TRAIN_STEP_STARTED_NS (steady clock) if
-/// the environment sets it, else since the start time of the kernel (in hundredths).
+/// Returns the seconds since this process started. The start is TRAIN_STEP_STARTED_NS (steady
+/// clock) if the environment contains it, else the kernel's start time, in hundredths of a second.
 double seconds_since_start();
 
-/// Runs the first step, the warm-up and the timed steps.
+/// Runs the first step, the warm-up steps and the timed steps.
 void measure(const RunOptions& options, const std::function<void()>& step, Report& report);
 
-/// Prints a few lines, or one line of JSON with every step's time.
+/// Prints a few lines, or one line of JSON with the time of each step.
 void print(const RunOptions& options, const Report& report);
 
 }  // namespace tutti::benchmarks

@@ -1,4 +1,4 @@
-// Runs rounds of all names and of the lower bound, alternating.
+// Runs rounds, in which all operations and the lower bound alternate.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_all_reduce.h"
 
@@ -57,13 +57,13 @@ class Ranks {
   std::size_t count_ = 0;
 };
 
-/// A name and the times of its rounds.
+/// Operation and the times of its rounds.
 struct Contender {
   std::string name;
   std::unique_ptr<BenchSubject> subject;
   std::vector<double> in_place, out_of_place, of_floor;
   std::size_t wrong_in_place = 0, wrong_out_of_place = 0;
-  double largest_error = 0.0;  // of all sizes
+  double largest_error = 0.0;  // over all sizes
 };
 
 class Measurement {
@@ -107,7 +107,8 @@ class Measurement {
     return contender.subject->num_threads() == 1 ? single_team_ : rank_team_;
   }
 
-  /// Each rank's own thread writes its memory, so it is allocated near that thread's core.
+  /// Fills the memory again. Each rank's thread writes its memory, so that it is allocated near the
+  /// thread's core.
   void refill() {
     rank_team_.run([&](int rank) { fill(ranks_.rank(rank).list, rank, options_.op); });
   }
@@ -145,7 +146,7 @@ class Measurement {
   }
 
   double floor_round(const CallPlan& plan) {
-    // Zeros have finite sums as float32, whatever the element type was before.
+    // Zeros have finite sums as float32, whichever element type the memory had before.
     rank_team_.run([&](int rank) {
       const Elements& flat = ranks_.rank(rank).flat_input;
       std::fill_n(flat.data, flat.num_bytes(), std::byte{0});

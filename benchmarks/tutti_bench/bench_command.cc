@@ -1,4 +1,4 @@
-// `tutti bench all_reduce`: nccl-tests' table for every registered operation.
+// Implements `tutti bench all_reduce`: prints nccl-tests' table for each registered operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_command.h"
 
@@ -164,7 +164,8 @@ Json to_json(const BenchOptions& options, const BenchResults& results) {
 }
 
 void print_end(const BenchOptions& options, const BenchResults& results) {
-  if (options.shape == BenchShape::kProcesses) print_left_out(results);  // complete by now
+  // the list is complete only now
+  if (options.shape == BenchShape::kProcesses) print_left_out(results);
   for (const std::string& name : options.op_names) {
     double sum = 0.0;
     double largest_error = 0.0;
@@ -185,7 +186,8 @@ void print_end(const BenchOptions& options, const BenchResults& results) {
               results.ping_pong_after);
 }
 
-/// `job` is the job whose processes are the ranks; nullptr: threads of this process.
+/// Measures. `job` is the job whose processes are the ranks, or null if ranks are threads of this
+/// process.
 BenchResults measured(const BenchOptions& options, const ClusterResolver* job) {
   const auto row = [&](const BenchRow& each) { print_row(options, each); };
   if (job != nullptr) {
@@ -223,7 +225,7 @@ int bench_all_reduce_command(const BenchFlags& flags) {
     options.replicas = static_cast<int>(num_workers);
   }
   const BenchResults results = measured(options, is_job ? resolver.get() : nullptr);
-  if (results.rank != 0) return 0;  // process 0 has the same results and prints them
+  if (results.rank != 0) return 0;  // process 0 has the same results, and prints them
   print_end(options, results);
   if (!flags.json.empty()) {
     write_file_atomically(flags.json, to_json(options, results).dump(1) + "\n");

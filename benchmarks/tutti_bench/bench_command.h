@@ -1,4 +1,4 @@
-// Command `tutti bench all_reduce`, for the program that has the flags.
+// Entry point of `tutti bench all_reduce`, called with the parsed flags.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace tutti::bench {
 
-/// Times all_reduce of the registered operations and this machine's lower bound. Returns 1 if a
-/// result was wrong, 2 for senseless flags.
+/// Times all_reduce of the registered operations, and this machine's lower bound. Returns 1 if a
+/// result was wrong, or 2 if a flag was invalid.
 int bench_all_reduce_command(const BenchFlags& flags);
 
 }  // namespace tutti::bench

@@ -1,4 +1,4 @@
-// Implements the fused add.
+// Implements a fused addition over all replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_floor.h"
 
@@ -10,10 +10,10 @@
 namespace tutti::bench {
 namespace {
 
-constexpr std::size_t kLine = 16;      // floats
-constexpr std::size_t kBlock = 2'048;  // floats that fit the first-level cache
+constexpr std::size_t kLine = 16;      // floats in a cache line
+constexpr std::size_t kBlock = 2'048;  // floats that fit into the first-level cache
 
-/// Adds elements in registers and stores the sums to all N replicas.
+/// Adds elements of N replicas in registers, and stores the sums to all of them.
 template <std::size_t N>
 void add_all(std::span<float* const> replicas, std::size_t begin, std::size_t end) {
   std::array<float*, N> at;

@@ -1,4 +1,4 @@
-// Lower bound of an all-reduce on this machine: one pass over all replicas' memory.
+// Lower bound of an all_reduce on this machine: one pass over the memory of all replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace tutti::bench {
 
-/// Adds `num_bytes` of float32 at each of `replicas` (at multiples of 64 bytes) and stores the sum
-/// to all of them. Each of the team's threads processes a part, in one pass, between two barriers.
-/// Every thread of `team` calls it inside a job. Uses only the library's choice of vector
-/// instructions.
+/// Adds `num_bytes` of float32 from each of `replicas`, whose addresses are multiples of 64, and
+/// stores the sum to all of them. Each thread of the team must call this inside a job, and
+/// processes a part in one pass between two barriers. Uses only the vector instructions that the
+/// library chooses.
 void floor_pass(BenchTeam& team, int thread, std::span<float* const> replicas,
                 std::size_t num_bytes);
 

@@ -1,4 +1,4 @@
-// Implements lists of gradients and their values.
+// Implements lists of gradients, and their values.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_memory.h"
 
@@ -20,17 +20,18 @@ std::size_t rounded_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// TensorFlow's CIFAR-10 tutorial: two 5x5 convolutions of 64, dense layers of 384, 192 and 10.
+/// Gradients of TensorFlow's CIFAR-10 tutorial: two 5x5 convolutions with 64 filters, dense layers
+/// of 384, 192 and 10 units.
 std::vector<std::size_t> cifar10_cnn() {
   return {5 * 5 * 3 * 64, 64, 5 * 5 * 64 * 64, 64, 2304 * 384, 384, 384 * 192, 192, 192 * 10, 10};
 }
 
-/// ResNet-50 for 1000 classes: 161 gradients, 25.6 million elements.
+/// Gradients of ResNet-50 for 1000 classes: 161 gradients with 25.6 million elements.
 std::vector<std::size_t> resnet50() {
   std::vector<std::size_t> counts;
   const auto convolution = [&](std::size_t side, std::size_t inputs, std::size_t filters) {
     counts.push_back(side * side * inputs * filters);
-    counts.insert(counts.end(), 2, filters);  // normalisation
+    counts.insert(counts.end(), 2, filters);  // scale and offset of the normalisation
   };
   convolution(7, 3, 64);
   std::size_t inputs = 64;
@@ -49,7 +50,7 @@ std::vector<std::size_t> resnet50() {
   return counts;
 }
 
-/// Returns element i of rank r.
+/// Returns the value of element i on rank r.
 double input_value(std::size_t i, int rank, ReduceOp op) {
   const std::size_t mixed = i * 7 + static_cast<std::size_t>(rank) * 3;
   return static_cast<double>(op == ReduceOp::kProduct ? 1 + mixed % 2 : mixed % 11);
@@ -84,13 +85,13 @@ double as_double(T value) {
   return static_cast<double>(value);
 }
 
-/// Sums are exact; a mean is rounded once.
+/// Returns the allowed error: sums are exact, and a mean is rounded once.
 double tolerance(DType dtype, ReduceOp op, double expected) {
   if (op != ReduceOp::kMean) return 0.0;
   return std::abs(expected) * (is_half(dtype) ? 0.01 : 1e-6);
 }
 
-/// Calls visitor(values, index of the first one in the whole list) for each buffer.
+/// Calls visitor(values, index of their first element in the list) for each buffer.
 template <class Visitor>
 void for_buffers(std::span<const Elements> list, const Visitor& visitor) {
   std::size_t first = 0;
@@ -184,14 +185,15 @@ ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
   ListErrors errors;
   for_buffers(list, [&]<class T>(std::span<T> values, std::size_t first) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      // For bool, "more than 5" has the same minimum and maximum.
+      // For bool, the value is "more than 5", whose minimum and maximum are combined in the same
+      // way.
       const double expected = combined_value(first + i, num_ranks, op);
       const double wanted = std::is_same_v<T, bool> ? as_double(converted<T>(expected)) : expected;
       const double difference = std::abs(as_double(values[i]) - wanted);
       if (difference <= tolerance(dtype_of<T>(), op, wanted)) continue;
       if (may_differ && std::isfinite(difference)) {
         errors.largest = std::max(errors.largest, difference / unit);
-        // Allows for the rounding of sums, too.
+        // The tolerance includes the rounding of sums.
         if (difference <= (max_relative_error + 1e-6) * unit && max_relative_error > 0) continue;
       }
       ++errors.num_wrong;

@@ -1,4 +1,4 @@
-// Memory of the ranks of a measurement: gradients, their values and the expected results.
+// Memory of the ranks in a measurement: gradients, their values, and the expected results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace tutti::bench {
 
-/// Separate pages, large ones if the system has them, allocated where they are first written.
+/// Separate memory pages, which are large ones if the system has them. Each page is allocated where
+/// it is first written.
 class BenchMemory {
  public:
   /// Throws kResourceExhausted.
@@ -28,27 +29,27 @@ class BenchMemory {
   std::size_t num_bytes_ = 0;
 };
 
-/// Returns networks whose lists of gradients are known, and "one": a single buffer.
+/// Returns the names of networks whose gradients are known, and "one": a single buffer.
 std::vector<std::string> known_gradients();
-/// Returns the element counts of a network's gradients, scaled to `total` elements in all;
-/// gradients without elements are omitted.
+/// Returns the element counts of a network's gradients, scaled to a total of `total` elements.
+/// Omits gradients without elements.
 std::vector<std::size_t> scaled_gradients(std::string_view network, std::size_t total);
-/// Returns the bytes of a list whose gradients begin at multiples of 64 bytes, like tensors.
+/// Returns the bytes of a list whose gradients begin at multiples of 64 bytes, as tensors do.
 std::size_t bytes_of_list(std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_at(std::byte* memory, std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::size_t> counts,
                               DType dtype);
 
-/// Fills with small integers, exact in every type, different per rank and element.
+/// Fills the list with small integers. They are exact in each type, and depend on rank and element.
 void fill(std::span<const Elements> list, int rank, ReduceOp op);
-/// Errors in the results of a rank.
+/// Errors in the results of one rank.
 struct ListErrors {
   std::size_t num_wrong = 0;
-  double largest = 0.0;        // error of a sum, in the units of max_relative_error()
-  std::uint32_t checksum = 0;  // of all bytes; results of all ranks must be equal
+  double largest = 0.0;        // largest error of a sum, in the unit of max_relative_error()
+  std::uint32_t checksum = 0;  // checksum of all bytes, which must be equal on all ranks
 };
-/// Counts the elements that are not the combination of all ranks' fill() values. Sums may differ
-/// from it by `max_relative_error`.
+/// Counts the elements that are not the combination of the fill() values of all ranks. Sums may
+/// deviate by `max_relative_error`.
 ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
                      double max_relative_error);
 

@@ -17,7 +17,7 @@ namespace tutti::bench {
 /// thread with its own memory and communicator. kProcesses: each rank is a process.
 enum class BenchShape { kLocal, kSpread, kProcesses };
 
-/// Flags as entered; names and defaults are nccl-tests' if it has the flag.
+/// Flags as entered. Names and defaults are those of nccl-tests if it has the flag.
 struct BenchFlags {
   std::string min_bytes = "1K";
   std::string max_bytes = "64M";
@@ -42,8 +42,8 @@ struct BenchFlags {
 };
 
 struct BenchOptions {
-  std::vector<std::size_t> sizes;  // bytes
-  int iterations = 0;              // calls per round; 0: by size
+  std::vector<std::size_t> sizes;  // in bytes
+  int iterations = 0;              // calls per round; 0: depends on the size
   int warm_up = 0;
   bool check = true;
   DType dtype = DType::kFloat32;
@@ -51,21 +51,22 @@ struct BenchOptions {
   int replicas = 2;
   int rounds = 5;
   std::vector<std::string> op_names;
-  std::string plugin_name;     // the operation of --plugin
-  std::string plugin_options;  // of that operation; without --plugin of all
+  std::string plugin_name;     // name of the operation that --plugin loads
+  std::string plugin_options;  // options of that operation, or of all operations without --plugin
   const std::string& plugin_options_of(const std::string& name) const {
     static const std::string none;
     return plugin_name.empty() || plugin_name == name ? plugin_options : none;
   }
   BenchShape shape = BenchShape::kSpread;
-  ConnectOptions::Way way = ConnectOptions::Way::kAuto;  // between processes
+  ConnectOptions::Way way = ConnectOptions::Way::kAuto;  // connection between processes
   std::string gradients;
 };
 
-/// Checks the flags and loads the plugin. Throws kInvalidArgument naming the flag.
+/// Checks the flags and loads the plugin. Throws kInvalidArgument that names an invalid flag.
 BenchOptions parse_bench_options(const BenchFlags& flags);
 
-/// Parses "1K", "4M", "1G", "512": powers of 1024. Throws kInvalidArgument naming the flag.
+/// Parses a size such as "1K", "4M", "1G" or "512", in powers of 1024. Throws kInvalidArgument that
+/// names the flag.
 std::size_t parse_size(const std::string& flag, const std::string& text);
 
 }  // namespace tutti::bench

@@ -14,7 +14,8 @@
 namespace tutti::bench {
 namespace {
 
-/// Buffers of one rank, in memory that calls use without a copy, if it exists.
+/// Buffers of one rank. They are in memory that calls can use without a copy, if there is such
+/// memory.
 class RankMemory {
  public:
   RankMemory(std::size_t num_bytes, const std::shared_ptr<BufferAllocator>& allocator) {
@@ -31,7 +32,7 @@ class RankMemory {
   std::optional<BenchMemory> own_;
 };
 
-/// Lower bound measured in process 0: one replica per rank, in its own memory.
+/// Lower bound, measured in process 0 with one replica for each rank.
 class Floor {
  public:
   Floor(int ranks, std::size_t num_bytes) : team_(std::min(ranks, num_hardware_threads())) {
@@ -64,14 +65,14 @@ class ProcessMeasurement {
 
   const std::string& connections() const { return connections_; }
 
-  /// Measures in process 0 while the others wait.
+  /// Measures in process 0, while the other processes wait.
   double ping_pong() {
     double nanoseconds = group_.worker() == 0 ? ping_pong_nanoseconds() : 0.0;
     tell_all(nanoseconds);
     return nanoseconds;
   }
 
-  /// Connects the ranks for this name; returns the reason if that is impossible, or "".
+  /// Connects the ranks for this operation. Returns the reason if that is impossible, or "".
   std::string begin(const std::string& name) {
     std::string reason;
     try {
@@ -183,7 +184,7 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns seconds per call: the median over batches of the slowest process.
+  /// Returns the seconds per call: the median over the batches of the slowest process's time.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;
@@ -204,7 +205,7 @@ class ProcessMeasurement {
   WorkerGroup& group_;
   const std::unique_ptr<Communicator> meeting_;
   std::size_t largest_ = 0, count_ = 0;
-  std::optional<Floor> floor_;  // of process 0
+  std::optional<Floor> floor_;  // only in process 0
   std::string connections_;
   std::unique_ptr<Communicator> communicator_;
   std::vector<RankMemory> memory_;

@@ -1,4 +1,4 @@
-// Measurement of all_reduce between the processes of a job, each of which is one rank.
+// Measurement of all_reduce between the processes of a job, where each process is one rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace tutti::bench {
 
-/// Every process of the cluster calls it with the same options, except that `replicas` are the
-/// cluster's workers. Names are measured one after the other; each round also measures the lower
-/// bound, in process 0 with a thread per rank. All processes return the same rows. Process 0 calls
-/// `begin`, with its connections, and `row`.
+/// Collective: every process of the cluster must call it with the same options, in which `replicas`
+/// is the number of workers. Measures one operation after another. Each round also measures the
+/// lower bound, in process 0 with one thread per rank. All processes return the same rows. Process
+/// 0 calls `begin` with its connections, and `row`.
 BenchResults bench_processes(
     const BenchOptions& options, const ClusterResolver& resolver,
     const std::function<void(const BenchResults&, const std::string& connections)>& begin,

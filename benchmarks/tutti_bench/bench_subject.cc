@@ -11,7 +11,8 @@
 namespace tutti::bench {
 namespace {
 
-/// Returns the threads' communicators: over shared memory if the algorithm can, else over messages.
+/// Returns the communicators of threads. They use shared memory if the algorithm supports it, else
+/// messages.
 std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name,
                                                             const BenchOptions& bench) {
   const int size = bench.replicas;
@@ -20,7 +21,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   options.plugin_options = bench.plugin_options_of(name);
   auto communicators = in_process_communicators(size, options);
   if (communicators.front()->name() == name) return communicators;
-  // Some algorithms connect to their peers on creation.
+  // Some algorithms connect to their peers when they are created.
   const auto transports = in_process_transports(size, /*shares_memory=*/false);
   const auto store = std::make_shared<InProcessStore>();
   BenchTeam team(size);
@@ -32,7 +33,8 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   return communicators;
 }
 
-/// Each rank calls its own communicator, like a program of several threads or processes.
+/// Subject in which each rank calls a separate communicator, as in a program of several threads or
+/// processes.
 class SpreadSubject final : public BenchSubject {
  public:
   SpreadSubject(const std::string& name, const BenchOptions& options)
@@ -59,7 +61,7 @@ class SpreadSubject final : public BenchSubject {
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
-/// One thread passes the buffers of all replicas, gradient by gradient.
+/// Subject in which one thread passes the buffers of all replicas, one gradient after another.
 class LocalSubject final : public BenchSubject {
  public:
   LocalSubject(const std::string& name, const BenchOptions& options) : op_(options.op) {

@@ -1,4 +1,4 @@
-// Subject of a measurement: an operation in one of its two shapes.
+// Subject of a measurement: an operation in one of two shapes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace tutti::bench {
 
-/// Memory of one rank: its gradients as a list, and one flat result of the same length.
+/// Memory of one rank: its gradients as a list, and a flat input and output of the same total
+/// length.
 struct BenchRank {
   std::vector<Elements> list;
   Elements flat_input;
@@ -22,16 +23,17 @@ struct BenchRank {
 class BenchSubject {
  public:
   virtual ~BenchSubject() = default;
-  /// Returns the number of calling threads: the ranks, or one.
+  /// Returns the number of threads that call: the number of ranks, or one.
   virtual int num_threads() const = 0;
   virtual double max_relative_error() const = 0;
   virtual bool has_out_of_place() const = 0;
-  /// Run one all_reduce on thread `thread`: of the lists in place, or of flat_input to flat_output.
+  /// Run one all_reduce on thread `thread`: in place on the lists, or from flat_input to
+  /// flat_output.
   virtual void in_place(std::span<const BenchRank> ranks, int thread) = 0;
   virtual void out_of_place(std::span<const BenchRank> ranks, int thread) = 0;
 };
 
-/// Throws an Error with the reason if this name does not support the shape, operation or type.
+/// Throws an Error with the reason if this operation does not support the shape, reduction or type.
 std::unique_ptr<BenchSubject> make_bench_subject(const std::string& name,
                                                  const BenchOptions& options);
 

@@ -23,7 +23,7 @@ std::vector<int> usable_cores() {
   return cores;
 }
 
-// A thread that cannot be pinned runs anywhere: slower, but not wrong.
+// A thread that cannot be pinned may run on any core, which is slower but not wrong.
 void pin_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -151,7 +151,7 @@ CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes) {
 
 namespace {
 
-/// Time of the slowest thread of each batch.
+/// Time of the slowest thread in each batch.
 class BatchTimes {
  public:
   BatchTimes(int num_threads, int num_batches)

@@ -1,4 +1,4 @@
-// Threads for measurements: each on its own core, started together repeatedly.
+// Threads for measurements: each is on its own core, and all start together repeatedly.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace tutti::bench {
 
-/// Synchronizes threads within tens of nanoseconds: they spin, and yield after a while (at once if
-/// there are fewer cores than threads).
+/// Barrier that synchronizes threads within tens of nanoseconds. Threads spin, and yield after a
+/// while, or immediately if there are fewer cores than threads.
 class SpinBarrier {
  public:
   explicit SpinBarrier(int num_threads);
-  /// Throws kAborted after abort() was called.
+  /// Throws kAborted if abort() was called.
   void wait();
   void abort() noexcept { aborted_.store(true); }
 
@@ -29,8 +29,8 @@ class SpinBarrier {
   std::atomic<bool> aborted_{false};
 };
 
-/// `size` threads; number t runs on the t-th core (modulo their number) that this process may use.
-/// They sleep between jobs.
+/// Team of `size` threads. Thread t runs on the t-th core (modulo their number) that this process
+/// may use. Threads sleep between jobs.
 class BenchTeam {
  public:
   explicit BenchTeam(int size);
@@ -41,8 +41,8 @@ class BenchTeam {
   int size() const { return static_cast<int>(threads_.size()); }
   /// Returns the barrier of the current job.
   SpinBarrier& barrier() { return *barrier_; }
-  /// Runs job(0) ... job(size - 1), each on its thread, and waits for all. Rethrows a job's
-  /// exception: the first cause rather than the aborts that it triggered.
+  /// Runs job(0) ... job(size - 1), each on its thread, and waits for all. Rethrows the exception
+  /// of a job: the original one instead of the aborts that it caused.
   void run(const std::function<void(int thread)>& job);
 
  private:
@@ -57,11 +57,11 @@ class BenchTeam {
   bool ends_ TUTTI_GUARDED_BY(mutex_) = false;
   const std::function<void(int)>* job_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   std::exception_ptr failure_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Thread>> threads_;  // last: joined first
+  std::vector<std::unique_ptr<Thread>> threads_;  // last member, so that threads are joined first
 };
 
-/// Scope that binds the calling thread to the core with this number (modulo their number)
-/// among those that it may use.
+/// Scope that binds the calling thread to one of the cores that it may use: core `number`, modulo
+/// their count.
 class PinnedThread {
  public:
   explicit PinnedThread(int number);
@@ -73,23 +73,26 @@ class PinnedThread {
   std::vector<int> before_;
 };
 
-/// Timing of calls: `warm_up` untimed ones, then `batches` times `calls` calls in a row.
+/// Plan of a measurement: `warm_up` untimed calls, then `batches` batches of `calls` calls.
 struct CallPlan {
   int warm_up = 0;
   int batches = 1;
   int calls = 1;
 };
-/// Plans `iterations` calls, or as many as take about 20 ms at 1 us + 8 GB/s, in batches of at
-/// least 0.1 ms, so that the clock's cost is negligible.
+/// Plans `iterations` calls, or calls for about 20 ms at 1 us + 8 GB/s if it is 0. Batches take at
+/// least 0.1 ms, so that reading the clock costs little.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
-/// Returns seconds per call of each batch for the slowest thread, as all must have the result.
+/// Returns the seconds per call in each batch, of the slowest thread, because all threads need the
+/// result.
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);
 
-/// Returns the nanoseconds of a cache line's round trip between two cores; 0: only one core.
+/// Returns the nanoseconds in which a cache line moves between two cores and back, or 0 if there is
+/// only one core.
 double ping_pong_nanoseconds();
-/// Returns "near" (one cache), "far", "busy" (shared with other work) or "one core".
+/// Returns "near" (cores share a cache), "far", "busy" (other programs use the cores) or "one
+/// core".
 const char* place_of_cores(double nanoseconds);
 
 double median_of(std::vector<double> values);
