@@ -1,5 +1,5 @@
 // Between-graph replication as in the Distributed TensorFlow guide: each worker trains
-// independently, on variables that live on parameter servers.
+// independently on variables that are on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // In four terminals:         between_graph_trainer --ps_hosts 127.0.0.1:2222,127.0.0.1:2223
@@ -19,7 +19,7 @@ using namespace tutti::examples;
 
 namespace {
 
-// Flags of other strategies, of fit and of checkpoints.
+// Flags of other strategies, of fit and of checkpoints, which this program removes.
 const std::vector<std::string> kUnused = {"--strategy",   "--replicas",       "--cross-device-ops",
                                           "--transport",  "--bytes-per-pack", "--compression",
                                           "--non-finite", "--stage",          "--min-shard-bytes",
@@ -35,7 +35,8 @@ struct TrainerOptions {
 };
 
 double test_accuracy(const Sequential& model, const std::string& data_dir) {
-  const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);  // as one batch
+  // the test images are a single batch
+  const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);
   const Element test = *all.begin();
   const Tensor hits = equal(argmax(model(test[0]), 1), cast(test[1], DType::kInt64));
   return reduce_mean(cast(hits, DType::kFloat64)).item_double();
@@ -48,7 +49,7 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   servers.update_mode = parse_update_mode(trainer.sync ? "sync_replicas" : options.update_mode);
   servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
   ParameterServerStrategy strategy(resolver, servers);
-  if (const auto code = strategy.serve()) return *code;  // until the last worker has exited
+  if (const auto code = strategy.serve()) return *code;  // returns when the last worker has exited
   const int worker = strategy.worker();
 
   DistributedDataset batches =
@@ -65,9 +66,10 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   const auto scope = strategy.scope();
   Sequential model(Input{{28, 28, 1}}, Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
   Sgd optimizer(model.trainable_variables(), {.learning_rate = trainer.learning_rate});
-  const Variable& global_step = optimizer.iterations();  // on a server, counts steps of all workers
+  // is on a server and counts the steps of all workers
+  const Variable& global_step = optimizer.iterations();
 
-  // A step is one worker's batch, unless the servers combine the gradients of several batches.
+  // A step uses one worker's batch, unless the servers combine the gradients of several batches.
   const int batches_per_step =
       servers.update_mode == UpdateMode::kSyncReplicas ? strategy.num_workers() : 1;
   const auto train_step = [&](const Batch& batch) {
@@ -75,8 +77,8 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
     const Tensor logits = model(batch.features(), {.training = true});
     const Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     const Tensor loss = compute_average_loss(per_example, batch.global_rows() * batches_per_step);
-    // The step number is read after the weights, in the same step: a gradient for a step after the
-    // last one would wait for workers that have exited.
+    // The step number is read after the weights, within the same step. A gradient for a step after
+    // the last one would wait for workers that have exited.
     if (global_step.value().item_int() < trainer.train_steps) optimizer.minimize(tape, loss);
     return loss;
   };

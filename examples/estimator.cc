@@ -1,5 +1,5 @@
-// The Estimator program of tf.contrib.distribute's README: a Dense(1) learns that 1 is 1. Trains
-// the same network with fit and with a custom loop, which give the same bits.
+// The Estimator program of tf.contrib.distribute's README: a Dense(1) learns that 1 maps to 1. Also
+// trains the network with fit and with a custom loop, which give the same bits.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <set>
@@ -27,7 +27,7 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
 
 Dataset input_fn(const InputContext& = {}) {
   Tensor ones = Tensor::ones({num_examples, 1});
-  return Dataset::from_tensor_slices(ones, ones).batch(1);  // the batch of a replica
+  return Dataset::from_tensor_slices(ones, ones).batch(1);  // the batch size of one replica
 }
 
 std::string by_estimator(std::shared_ptr<Strategy> strategy, const std::string& model_dir) {

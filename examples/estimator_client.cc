@@ -1,4 +1,4 @@
-// A client whose Estimator is trained by workers and parameter servers in other processes.
+// Client of an Estimator that is trained by workers and parameter servers in other processes.
 // SPDX-License-Identifier: Apache-2.0
 //
 // tutti run --chief --workers 2 --ps 1 -- estimator_client; without arguments, in one process.
@@ -23,7 +23,7 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
           .optimizer = SgdOptions{.learning_rate = 0.05}};
 }
 
-/// Returns data of y = 2 x + 1. Each worker reads all of it.
+/// Returns data with y = 2 x + 1. Each worker reads all of it.
 Dataset input_fn() {
   Tensor x = linspace(-1.0, 1.0, 16).reshape({16, 1});
   return Dataset::from_tensor_slices(x, x * 2.0f + 1.0f).shuffle(16, /*seed=*/1).batch(4);
@@ -35,10 +35,11 @@ int train(const std::string& model_dir, std::int64_t steps) {
       ParameterServerOptions{.local = {.devices = "cpu:0"}, .coordinated = true});
   Estimator estimator(model_fn, {.model_dir = model_dir, .train_distribute = strategy});
   const auto repeated = [] { return input_fn().repeat(); };
-  if (const auto code = estimator.serve(repeated)) return *code;  // workers and servers exit here
+  // returns on workers and servers, which exit here
+  if (const auto code = estimator.serve(repeated)) return *code;
 
   estimator.train_on_workers({.max_steps = steps});
-  const Logs logs = estimator.evaluate(input_fn);  // on the client, from the checkpoint
+  const Logs logs = estimator.evaluate(input_fn);  // runs on the client, with the checkpoint
   std::printf("loss %g after %g steps\n", logs["loss"], logs["global_step"]);
   return logs["loss"] < 1e-3 ? 0 : 1;
 }

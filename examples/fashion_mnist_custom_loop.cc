@@ -13,7 +13,8 @@ using namespace tutti::examples;
 
 namespace {
 
-// Returns the tutorial's network; if `regularized`, with Dropout and BatchNormalization.
+// Returns the network of the tutorial. If `regularized`, it also has Dropout and
+// BatchNormalization.
 Sequential make_model(bool regularized) {
   const Regularizer l2 = regularizers::l2(1e-5);
   const Conv2DOptions conv{.activation = "relu", .kernel_regularizer = l2};
@@ -29,13 +30,13 @@ Sequential make_model(bool regularized) {
 }
 
 struct Examples {
-  std::int64_t train = 0, test = 0;  // 0: all
+  std::int64_t train = 0, test = 0;  // numbers of examples; 0 means all
 };
 
 int train(const ExampleOptions& options, bool regularized, const Examples& examples,
           double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
-  if (const auto code = strategy->serve()) return *code;  // a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
   print_setup(options, *strategy);
 
   Dataset train_data = load_mnist(options.data_dir, Split::kTrain);
@@ -47,7 +48,7 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
   DistributedDataset test_batches =
       strategy->distribute_dataset(test_data.batch(options.batch_size));
 
-  auto scope = strategy->scope();  // variables made from here on belong to the strategy
+  auto scope = strategy->scope();  // variables that are created from here on belong to the strategy
   Sequential model = make_model(regularized);
   Adam optimizer(model.trainable_variables());
   if (options.dtype_policy == "mixed_float16") optimizer.use_dynamic_loss_scale({});
@@ -55,13 +56,14 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
 
   auto train_step = [&](const Batch& batch) {
     GradientTape tape;
-    // Under a mixed policy logits have 16 bits, but a loss requires more precision.
+    // Under a mixed policy, logits have 16 bits, but the loss needs more precision.
     Tensor logits = cast(model(batch.features(), {.training = true}), DType::kFloat32);
     Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
-    // Divides by the rows of the whole batch, so the sum over replicas is the mean.
+    // Divides by the number of rows of the global batch, so that the sum over replicas is the mean.
     Tensor loss = compute_average_loss(per_example, batch.global_rows()) +
                   scale_regularization_loss(model.losses());
-    optimizer.minimize(tape, loss);  // backward pass, sum over replicas and update, overlapped
+    // backward pass, overlapped with sums over replicas, and update
+    optimizer.minimize(tape, loss);
     return loss;
   };
   auto test_step = [&](const Batch& batch) {

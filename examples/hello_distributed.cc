@@ -25,7 +25,7 @@ Tensor bytes_of(std::string_view text) {
   return Tensor::from(Shape{std::ssize(text)}, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
 
-/// Joins two texts and adds two numbers on the first device of the cluster.
+/// Concatenates two texts and adds two numbers on the first device of the cluster.
 void say_hello(const std::string& target, double timeout = 30.0) {
   const auto milliseconds = static_cast<std::int64_t>(timeout * 1000.0);
   const Session session(target, {.connect_timeout = std::chrono::milliseconds(milliseconds)});
@@ -45,9 +45,10 @@ int serve(const std::vector<std::string>& hosts, std::int64_t task) {
   return 0;
 }
 
-/// Prints the devices of all servers, as each server lists them.
+/// Prints the devices that each server lists.
 int list_devices(const std::vector<std::string>& hosts) {
-  std::vector<Session> sessions;  // a server exits with its last session
+  // kept until the end, because a server exits after its last session
+  std::vector<Session> sessions;
   for (const std::string& host : hosts) sessions.emplace_back(concat("grpc://", host));
   for (const Session& session : sessions) {
     std::printf("%s: %s\n", session.target().c_str(), join(session.list_devices()).c_str());

@@ -1,4 +1,4 @@
-// Horovod's program for MNIST: each process trains on its own batches, gradients are averaged.
+// Horovod's program for MNIST: each process trains on its own batches, and gradients are averaged.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     tutti run -n 4 -- horovod_mnist
@@ -16,14 +16,16 @@ using namespace tutti::examples;
 namespace {
 
 struct Options {
-  std::int64_t batch_size = 128, steps = 10'000, seed = 1;  // batch: per process; steps: total
+  // batch size of each process; number of steps of all processes together
+  std::int64_t batch_size = 128, steps = 10'000, seed = 1;
   std::string data_dir, checkpoint;
 };
 
 int train(const Options& options) {
   hvd::init();
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  set_random_seed(seed + static_cast<std::uint64_t>(hvd::rank()));  // broadcast equalizes them
+  // weights differ until the broadcast below
+  set_random_seed(seed + static_cast<std::uint64_t>(hvd::rank()));
 
   Dataset dataset = load_mnist(options.data_dir)
                         .repeat()
@@ -42,7 +44,8 @@ int train(const Options& options) {
   std::uint64_t step = 0;
   for (const Element& batch : dataset) {
     const auto rank = static_cast<std::uint32_t>(hvd::rank());
-    const RandomContextScope dropout({seed, step, rank});  // drops other elements in each process
+    // other elements are dropped in each process
+    const RandomContextScope dropout({seed, step, rank});
     GradientTape tape;
     Tensor logits = model(batch[0], {.training = true});
     Tensor losses = losses::sparse_categorical_crossentropy(batch[1], logits);

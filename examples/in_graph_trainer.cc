@@ -1,5 +1,5 @@
-// In-graph replication as in the Distributed TensorFlow guide: one client drives copies of the
-// computation on all workers, on one set of variables that lives on parameter servers.
+// In-graph replication as in the Distributed TensorFlow guide: one client controls copies of the
+// computation on all workers. They share variables that are on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // In one command: tutti run --chief --workers 2 --ps 1 -- in_graph_trainer
@@ -25,7 +25,7 @@ struct TrainerOptions {
   double learning_rate = 0.1;
 };
 
-/// Returns this replica's share of the loss of a global batch.
+/// Returns the share that this replica adds to the loss of a global batch.
 Tensor share_of_loss(const std::vector<Variable>& variables, const Tensor& images,
                      const Tensor& labels, std::int64_t global_batch) {
   const Tensor logits =
@@ -89,7 +89,7 @@ int run(const TrainerOptions& options) {
     return train(server->target(), options);
   }
   ClusterSpec::Jobs serving = resolver->cluster_spec().as_dict();
-  serving.erase("chief");  // the client
+  serving.erase("chief");  // the chief is the client, which does not serve
   const ClusterSpec cluster(serving);
   const Task self = require_task(*resolver);
   if (self.type == "chief") {

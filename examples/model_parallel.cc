@@ -1,5 +1,5 @@
-// Trains a model that does not fit on one device. Data parallelism fails with a memory error;
-// layers split over two devices, and weights sharded over a mesh of two, train the same model.
+// Trains a model that does not fit on one device. Data parallelism fails with a memory error. With
+// layers split over two devices, or with weights sharded over a mesh of two, the same model trains.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>
@@ -19,16 +19,17 @@ constexpr int kBatch = 64, kFeatures = 256, kHidden = 1024, kClasses = 8;
 
 struct Options {
   std::int64_t steps = 20;
-  std::int64_t memory_kib = 5600;  // per device, cpu:0 and cpu:1
+  std::int64_t memory_kib = 5600;  // memory of each of cpu:0 and cpu:1
 };
 
 const SgdOptions kOptimizer{.learning_rate = 0.05, .momentum = 0.9};
 
-// The class of an example is the index of the largest of its first features.
+// Returns the features of all examples. The class of an example is the index of its largest first
+// feature.
 Tensor examples() { return random_normal({kBatch, kFeatures}, {.seed = 5}); }
 Tensor classes() { return argmax(slice(examples(), {0, 0}, {-1, kClasses}), 1); }
 
-// Trains on the single batch and returns the loss of the last step.
+// Trains on the only batch. Returns the loss of the last step.
 double fit(Sequential model, const Options& options) {
   model.compile({.optimizer = kOptimizer, .loss = "sparse_categorical_crossentropy"});
   return model
@@ -44,7 +45,7 @@ Sequential whole_model() {
 }
 
 double one_device(const Options& options) {
-  const DeviceScope scope("cpu:2");  // has no memory limit
+  const DeviceScope scope("cpu:2");  // cpu:2 has no memory limit
   return fit(whole_model(), options);
 }
 
@@ -75,16 +76,17 @@ double split_by_layers(const Options& options) {
 double cut_within_layers(const Options& options) {
   MeshOptions mesh;
   mesh.mesh = {{"data", 1}, {"model", 2}};
-  mesh.layout = {{"up/kernel", {"", "model"}},  // columns, then rows
-                 {"up/bias", {"model"}},
-                 {"down/kernel", {"model", ""}}};
+  // the first kernel is sharded by columns, the second by rows
+  mesh.layout = {
+      {"up/kernel", {"", "model"}}, {"up/bias", {"model"}}, {"down/kernel", {"model", ""}}};
   mesh.local.devices = "cpu:0-1";
   MeshStrategy strategy(mesh);
   const auto scope = strategy.scope();
   return fit(whole_model(), options);
 }
 
-// Trains by one method and prints a row of the table: the loss, and each device's peak bytes.
+// Trains with one method and prints a row of the table: the loss, and the peak bytes of each
+// device.
 double row(const char* way, double (*train)(const Options&), const Options& options) {
   set_random_seed(1);
   const std::vector<Device> devices = parse_devices("cpu:0-2");

@@ -1,5 +1,5 @@
-// Krizhevsky's "one weird trick": data parallelism for convolutions, model parallelism for dense
-// layers, on one mesh. Prints time and bytes of its schemes (a), (b) and (c), and of a separate
+// Krizhevsky's "one weird trick" on one mesh: data parallelism for convolutions, model parallelism
+// for dense layers. Prints the time and bytes of its schemes (a), (b) and (c), and of a separate
 // batch size for the dense layers.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
@@ -20,13 +20,14 @@ struct Options {
   std::int64_t workers = 4;
 };
 
-// Trains for some steps on one batch, prints a row of the table, and returns the last loss.
+// Trains several steps on one batch, prints a row of the table, and returns the last loss.
 double train(const char* name, DenseScheme scheme, int updates, const Options& options) {
   set_random_seed(1);
   const int workers = static_cast<int>(options.workers);
   const Tensor x = random_uniform({kBatch, 16, 16, 1}, {.seed = 5});
   const Tensor y =
-      argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}), 1);  // brightest of four
+      // the brightest of the first four pixels
+      argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}), 1);
   MeshStrategy strategy({.mesh = {{"worker", workers}}, .layout = sharded_dense_layouts()});
   const auto scope = strategy.scope();
   const Sequential dense(Input{{kFeatures}},
@@ -51,7 +52,8 @@ double train(const char* name, DenseScheme scheme, int updates, const Options& o
     last = losses[0].item_double();
     record.step(static_cast<float>(last), kBatch);
   }
-  MeshTraffic exchanged;  // gradients of convolutions and sums of losses are all-reduced
+  // without all_reduce, which sums the gradients of convolutions and the losses
+  MeshTraffic exchanged;
   for (const auto& [kind, traffic] : strategy.traffic()) {
     if (kind == "all_reduce") continue;
     exchanged.bytes += traffic.bytes;
@@ -68,7 +70,8 @@ double train(const char* name, DenseScheme scheme, int updates, const Options& o
 int compare(const Options& options) {
   constexpr int kWeights = (kFeatures + 1) * kHidden + (kHidden + 1) * 4;
   std::printf("dense gradients, summed by data parallelism: %d bytes a step\n",
-              2 * 4 * (static_cast<int>(options.workers) - 1) * kWeights);  // to one and back
+              // to one worker and back
+              2 * 4 * (static_cast<int>(options.workers) - 1) * kWeights);
   std::printf("%-13s %7s %9s %11s %11s  loss\n", "scheme", "updates", "ms/step", "bytes",
               "busiest");
   const double a = train("all at once", DenseScheme::kAllAtOnce, 1, options);

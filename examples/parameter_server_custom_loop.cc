@@ -21,13 +21,13 @@ const std::vector<std::string> kWords{"avenger",   "ironman",  "batman",      "h
                                       "spiderman", "kingkong", "wonder_woman"};
 const std::vector<std::string> kLabels{"yes", "no"};
 
-/// Returns the number of a word as in keras.layers.StringLookup; 0: unknown word.
+/// Returns the number of a word, as keras.layers.StringLookup does; 0 means an unknown word.
 std::int64_t look_up(const std::string& word) {
   const auto found = std::ranges::find(kWords, word);
   return found == kWords.end() ? 0 : found - kWords.begin() + 1;
 }
 
-/// Returns rows of three different words with a label for "avenger": [n, 3] of int64, [n, 1].
+/// Returns rows of three different words, int64 [n, 3], and a label for "avenger", int64 [n, 1].
 Dataset make_examples(std::int64_t count, std::uint64_t seed) {
   const RandomStream random({.seed = seed, .purpose = kUserPurpose});
   std::vector<std::int64_t> features;
@@ -51,7 +51,8 @@ Dataset make_examples(std::int64_t count, std::uint64_t seed) {
 struct LoopOptions {
   std::int64_t epochs = 4;
   std::int64_t steps_per_epoch = 5;
-  std::int64_t embedding = 16384;  // 256 KiB in four words, so the table is split in two
+  // four words take 256 KiB, so the table is split over two servers
+  std::int64_t embedding = 16384;
 };
 
 int train(const LoopOptions& options) {
@@ -59,7 +60,8 @@ int train(const LoopOptions& options) {
   ParameterServerStrategy strategy(*resolver_from_environment(),
                                    {.local = {.devices = "cpu:0"},
                                     .variable_partitioner = MinSizePartitioner(256 << 10, 2),
-                                    .num_servers = 2,  // this and the next: without a cluster
+                                    // this option and the next one apply without a cluster
+                                    .num_servers = 2,
                                     .num_workers = 3,
                                     .coordinated = true});
   const auto scope = strategy.scope();
@@ -90,7 +92,8 @@ int train(const LoopOptions& options) {
       make_examples(200, 1).shuffle(200, /*seed=*/1).batch(32).repeat());
   const PerWorkerDataset evaluation =
       coordinator.create_per_worker_dataset(make_examples(16, 2).batch(8).repeat());
-  if (const auto code = coordinator.serve()) return *code;  // workers and servers exit here
+  // returns on workers and servers, which exit here
+  if (const auto code = coordinator.serve()) return *code;
   coordinator.start();
 
   for (const ShardPlace& shard : strategy.shards_of(model.trainable_variables().front())) {

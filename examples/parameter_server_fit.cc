@@ -1,5 +1,5 @@
-// Trains with compile and fit on parameter servers: the Model.fit part of TensorFlow's "Parameter
-// server training with ParameterServerStrategy".
+// Trains with compile and fit on parameter servers, as in the Model.fit part of TensorFlow's
+// "Parameter server training with ParameterServerStrategy".
 // SPDX-License-Identifier: Apache-2.0
 //
 // In one command: tutti run --workers 2 --ps 2 -- parameter_server_fit; alone: two replicas and two
@@ -22,14 +22,14 @@ struct FitProgram {
   std::int64_t epochs = 5;
   std::int64_t steps_per_epoch = 20;
   std::string update_mode = "sync";
-  std::string backup_dir;  // empty: no backup
+  std::string backup_dir;  // empty: makes no backup
 };
 
-/// Returns ten examples of ten numbers, repeated, and sharded over the workers.
+/// Returns ten examples of ten numbers. They are repeated, and sharded over the workers.
 Dataset make_dataset(const InputContext& context) {
   constexpr std::int64_t kGlobalBatch = 64;
   const Tensor x = random_uniform({10, 10}, {.seed = 1, .purpose = kUserPurpose, .a = 0});
-  // One number per example for all ten outputs, as TensorFlow's loss broadcasts labels [10].
+  // One label per example for all ten outputs, as TensorFlow's loss broadcasts labels [10].
   const Tensor y = random_uniform({10, 1}, {.seed = 1, .purpose = kUserPurpose, .a = 1}) +
                    Tensor::zeros({10, 10});
   return Dataset::from_tensor_slices({x, y})
@@ -49,7 +49,7 @@ int train(const FitProgram& program) {
                                     .variable_partitioner = MinSizePartitioner(256 << 10, 2),
                                     .update_mode = parse_update_mode(program.update_mode),
                                     .num_servers = 2});
-  if (const auto code = strategy.serve()) return *code;  // a task that does not train
+  if (const auto code = strategy.serve()) return *code;  // returns on a task that does not train
   DistributedDataset data = strategy.distribute_datasets_from_function(make_dataset);
 
   const auto scope = strategy.scope();

@@ -1,4 +1,5 @@
-// Program of the TensorFlow white paper: weights on two ps tasks, layers on a worker's task.
+// The program of the TensorFlow white paper: weights are on two ps tasks, and layers on a worker
+// task.
 // SPDX-License-Identifier: Apache-2.0
 // In one command: tutti run --chief --workers 1 --ps 2 -- session
 // Alone: everything runs in this process, with bit-identical results.
@@ -12,7 +13,7 @@
 
 using namespace tutti;
 
-/// Trains on the tasks of the session, or in this process without one.
+/// Trains on the tasks of the session, or in this process if there is none.
 int train(const std::optional<Session>& session, std::int64_t steps) {
   const auto scope = session ? std::make_unique<SessionScope>(*session) : nullptr;
   const auto device = [&](const char* name) { return DeviceScope(session ? name : ""); };
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
     const auto resolver = resolver_from_environment();
     if (resolver->cluster_spec().empty()) return train({}, steps);
     ClusterSpec::Jobs serving = resolver->cluster_spec().as_dict();
-    serving.erase("chief");  // the client
+    serving.erase("chief");  // the chief is the client, which does not serve
     const ClusterSpec cluster(serving);
     const Task self = resolver->task().value();
     const std::string master = cluster.task_address("worker", 0);

@@ -1,5 +1,5 @@
-// Trains one network under every strategy, with one loop, and compares the bits of the weights.
-// XLA, if present, adds in another order, so its weights are only close.
+// Trains one network with one loop under every strategy, and compares the bits of the weights. XLA,
+// if present, adds in another order, so its weights are only close.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ struct Result {
   float loss = 0.0f;
 };
 
-// Trains with the loop that all strategies share; it does not depend on the strategy.
+// Trains with a loop that does not depend on the strategy.
 Result train(Strategy& strategy, const ExampleOptions& options) {
   set_random_seed(static_cast<std::uint64_t>(options.seed));
   DistributedDataset batches =
@@ -64,7 +64,7 @@ double largest_difference(const Result& a, const Result& b) {
   return worst;
 }
 
-/// Returns true if TpuStrategy's weights are close to those of `expected`; nullopt without XLA.
+/// Returns true if TpuStrategy's weights are close to those in `expected`, or nullopt without XLA.
 std::optional<bool> is_near_under_xla(ExampleOptions options, const Result& expected) {
   options.strategy = "tpu";
   options.devices = "xla:0-3";
@@ -72,7 +72,7 @@ std::optional<bool> is_near_under_xla(ExampleOptions options, const Result& expe
   std::unique_ptr<Strategy> strategy;
   try {
     strategy = make_strategy(options);
-  } catch (const Error& error) {  // no plugin, or a build without XLA
+  } catch (const Error& error) {  // there is no plugin, or the build has no XLA
     std::printf("%-16s %-8s %s\n", "tpu", "xla:0-3", error.message().c_str());
     return std::nullopt;
   }
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   options.steps = 20;
   const int code = parse_options(
       argc, argv, "Trains under every strategy and compares the weights", options,
-      [](Flags& flags) {  // the comparison sets strategies, devices and operations
+      [](Flags& flags) {  // removes flags that the comparison sets itself
         flags.remove({"--strategy", "--devices", "--replicas", "--cross-device-ops", "--plugin",
                       "--plugin-options", "--transport", "--stage", "--min-shard-bytes", "--mesh",
                       "--blocks", "--update-mode", "--replicas-to-aggregate", "--parameter-servers",

@@ -1,4 +1,5 @@
-// TensorFlow's guide "Use TPUs" as a program: fit, then a custom loop, on XLA devices.
+// TensorFlow's guide "Use TPUs" as a program: trains with fit, then with a custom loop, on XLA
+// devices.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -17,7 +18,7 @@ constexpr std::int64_t kBatchSize = 200;
 
 struct GuideOptions {
   std::int64_t replicas = 0;
-  std::int64_t steps = 300;  // of each training
+  std::int64_t steps = 300;  // steps of each training
   double min_accuracy = 0.0;
   std::string data_dir = "";
 };
@@ -27,7 +28,7 @@ Sequential create_model() {
                     Flatten(), Dense(128, {.activation = "relu"}), Dense(10));
 }
 
-/// All batches have equally many rows, so one program suffices for all steps.
+/// Returns batches that have equally many rows, so that one XLA program suffices for all steps.
 Dataset batches_of(const GuideOptions& options, Split split) {
   Dataset data = load_mnist(options.data_dir, split);
   if (split == Split::kTrain) data = data.shuffle(10'000, 1);

@@ -1,5 +1,5 @@
-// The networks of Keras's MNIST-family tutorials on Fashion-MNIST; docs/tutorials.md has the
-// accuracies.
+// Trains the networks of Keras's MNIST-family tutorials on Fashion-MNIST. docs/tutorials.md lists
+// their accuracies.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <map>
@@ -17,7 +17,7 @@ struct Tutorial {
   std::string optimizer = "adam";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 1;
-  std::int64_t examples = 60'000;  // the first ones of the data set
+  std::int64_t examples = 60'000;  // uses only the first examples of the data set
   double (*rate_of_epoch)(std::int64_t epoch, double rate) = nullptr;
 };
 
@@ -52,7 +52,7 @@ double falling_rate(std::int64_t epoch, double) {
   return epoch < 3 ? 1e-3 : epoch < 7 ? 1e-4 : 1e-5;
 }
 
-// Indexed by name of the tutorial; tests/parity/tutorials.py has the Keras versions.
+// Returns the networks by name of their tutorial. tests/parity/tutorials.py has the Keras versions.
 const std::map<std::string, Tutorial>& tutorials() {
   static const std::map<std::string, Tutorial> table = {
       {"basic_classification", {&dense_network, "adam", 32, 10}},
@@ -67,7 +67,7 @@ const std::map<std::string, Tutorial>& tutorials() {
 
 int train(const Tutorial& tutorial, const ExampleOptions& options, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
-  if (const auto code = strategy->serve()) return *code;  // a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
   print_setup(options, *strategy);
   const Dataset data = load_mnist(options.data_dir, Split::kTrain).take(tutorial.examples);
   const Dataset test = load_mnist(options.data_dir, Split::kTest).batch(1'000);
@@ -89,7 +89,8 @@ int train(const Tutorial& tutorial, const ExampleOptions& options, double min_ac
   return report(*strategy, result, record, min_accuracy);
 }
 
-// Parses into options. Called twice, as the tutorial whose defaults apply is known only then.
+// Parses the flags into `options`. It is called twice, because the defaults depend on the tutorial,
+// which the first call finds.
 int parse(int argc, char** argv, ExampleOptions& options, std::string& network,
           double& min_accuracy) {
   std::vector<std::string> names;

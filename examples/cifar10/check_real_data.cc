@@ -1,4 +1,5 @@
-// Trains on the real CIFAR-10 up to the steps of the published log, and compares the losses.
+// Trains on the real CIFAR-10 images for as many steps as the published log, and compares the
+// losses.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <filesystem>
@@ -30,7 +31,8 @@ int unproven(const std::string& why) {
   return kUnproven;
 }
 
-/// Prints the first loss and the mean of steps 1,200 to 1,300; returns true if both match the log.
+/// Prints the first loss, and the mean loss of steps 1,200 to 1,300. Returns true if both match the
+/// log.
 bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
   flags.seed = seed;
   flags.max_steps = kLastStep + 1;
@@ -48,7 +50,7 @@ bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
          mean < kHighest;
 }
 
-/// Prints the identity of an archive in the folder, or at its path.
+/// Prints whether the archive in the folder, or at this path, is the published one.
 void say_which_archive(const std::filesystem::path& data_dir) {
   for (const auto& path : {data_dir, data_dir / "cifar-10-binary.tar.gz"}) {
     if (!std::filesystem::is_regular_file(path)) continue;

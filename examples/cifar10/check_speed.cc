@@ -16,7 +16,8 @@ using namespace tutti::examples::cifar10;
 
 namespace {
 
-constexpr std::int64_t kWarmUp = 2;  // steps with one-time initialization
+// number of first steps that are not measured, because they also initialize
+constexpr std::int64_t kWarmUp = 2;
 
 int check(TrainFlags flags, std::int64_t steps) {
   flags.max_steps = steps + kWarmUp;

@@ -17,7 +17,8 @@ constexpr double kLowerContrast = 0.2;
 constexpr double kUpperContrast = 1.8;
 constexpr int kMaxThreads = 16;
 
-/// Keeps values in 0 .. 255, unlike image::convert_image_dtype(), which scales white to 1.
+/// Returns a step that converts to float and keeps values in 0 .. 255. image::convert_image_dtype()
+/// would scale white to 1.
 image::ImageStep to_float() {
   return [](const Tensor& image, const RandomStream&) { return cast(image, DType::kFloat32); };
 }

@@ -9,36 +9,36 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Images are cropped to this size, from 32 x 32.
+/// Height and width to which the images of 32 x 32 are cropped.
 inline constexpr std::int64_t kImageSize = 24;
 inline constexpr std::int64_t kNumClasses = 10;
 inline constexpr std::int64_t kNumExamplesForTraining = 50'000;
 inline constexpr std::int64_t kNumExamplesForEvaluation = 10'000;
 
 struct DistortedInputOptions {
-  /// Examples per step of all towers.
+  /// Number of examples per step, over all towers.
   std::int64_t batch_size = 128;
   std::uint64_t seed = 0;
-  /// Number of images distorted in parallel; their order does not change.
+  /// Number of images that are distorted in parallel; it does not affect their order.
   int num_threads = 1;
 };
 
 /// Returns an endless dataset of training batches: {images float32 [batch, 24, 24, 3], labels int64
-/// [batch]}, shuffled within `queue_size()` images. Each image gets new distortions in every epoch,
-/// in this order: random crop, random flip, brightness by a delta in [-63, 63), contrast by a
-/// factor in [0.2, 1.8), standardization. Depends only on data and options.
+/// [batch]}, shuffled within `queue_size()` images. In each epoch, each image gets new distortions
+/// in this order: random crop, random flip, brightness changed by a delta in [-63, 63), contrast
+/// changed by a factor in [0.2, 1.8), standardization. The result depends only on data and options.
 Dataset distorted_inputs(const ImageData& data, const DistortedInputOptions& options);
 
-/// Returns evaluation batches with the standardized center of each image once.
+/// Returns evaluation batches. They contain the standardized centre of each image once.
 Dataset evaluation_inputs(const ImageData& data, std::int64_t batch_size);
 
 /// Returns the size of the shuffle buffer: 0.4 of an epoch plus three batches.
 std::int64_t queue_size(std::int64_t batch_size);
 
-/// Returns the number of threads that distort images: half of the machine's, at most 16.
+/// Returns the number of threads that distort images: half the cores of the machine, at most 16.
 int num_preprocessing_threads();
 
-/// Same as read_cifar10(), but its kNotFound also suggests --synthetic.
+/// Same as read_cifar10(), but its kNotFound error also suggests --synthetic.
 ImageData read_images(const std::string& data_dir, Split split);
 
 }  // namespace tutti::examples::cifar10

@@ -73,7 +73,7 @@ Cifar10Network::Cifar10Network(VariableStore& store)
 Tensor Cifar10Network::weights_of(Tower& tower, const Layer& layer, DType dtype) {
   const AutocastScope in_float32(std::nullopt);
   const Tensor weights = layer.weights.value();
-  // Without decay the collection contains a term of value 0, as in the original.
+  // A layer without decay adds a term of value 0, as in the original.
   tower.add_loss("weight_loss", layer.weight_decay == 0.0
                                     ? Tensor::zeros({}, weights.dtype(), weights.device())
                                     : weight_decay_loss(weights, layer.weight_decay));
@@ -103,7 +103,7 @@ Tensor Cifar10Network::inference(Tower& tower, const Tensor& images, bool use_fp
   x = convolution(tower, conv1_, x);
   x = normalized(max_pool_3x3(x));
   x = convolution(tower, conv2_, x);
-  x = max_pool_3x3(normalized(x));  // the reverse order of the first layer
+  x = max_pool_3x3(normalized(x));  // in the first layer, the pool comes before the normalization
   x = dense_relu(tower, local3_, flatten_rows(x));
   x = dense_relu(tower, local4_, x);
   const auto scope = tower.name_scope(softmax_linear_.name);

@@ -1,4 +1,4 @@
-// Implements the evaluation of a training's checkpoints.
+// Implements the evaluation of checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/evaluation.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMaxCpuDevices = 16;
 
-/// Returns every GPU, or a virtual CPU device for each core.
+/// Returns all GPUs, or a virtual CPU device for each core if there is no GPU.
 std::vector<Device> evaluation_devices() {
   std::vector<Device> devices = default_devices();
   if (devices.front().type == DeviceType::kGpu) return devices;
@@ -58,7 +58,7 @@ int parse(int argc, char** argv, EvalFlags& values) {
   return -1;
 }
 
-/// Evaluates the newest checkpoint; returns false if there is none.
+/// Evaluates the newest checkpoint. Returns false if there is none.
 bool evaluate_newest(const EvalFlags& flags, Evaluator& evaluator, const ImageData& images,
                      std::optional<EventFileWriter>& events) {
   const auto checkpoint = CheckpointManager(Checkpoint(), flags.checkpoint_dir).latest();

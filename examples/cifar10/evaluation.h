@@ -1,4 +1,4 @@
-// Evaluation of a training's checkpoints, with the moving averages of its weights.
+// Evaluation of a training's checkpoints. It uses the moving averages of the weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,15 +23,15 @@ struct EvalFlags {
   std::int64_t eval_interval_secs = 300;
   std::int64_t num_examples = 10'000;
   bool run_once = false;
-  // Shared with training.
+  // Training has these flags, too.
   std::int64_t batch_size = 128;
   std::string data_dir = "/tmp/cifar10_data";
   bool use_fp16 = false;
-  // Not in the tutorial.
+  // The tutorial does not have these flags.
   bool synthetic = false;
 };
 
-/// Number of images whose label has the largest logit, and the total number of images.
+/// Number of images whose label has the largest logit, and number of all images.
 struct Precision {
   std::int64_t correct = 0;
   std::int64_t total = 0;
@@ -41,12 +41,12 @@ struct Precision {
 /// Network with the moving averages of a checkpoint as its weights.
 class Evaluator {
  public:
-  /// Evaluates on these devices, each of which gets a part of every batch.
+  /// Evaluates on these devices, each of which gets a part of each batch.
   explicit Evaluator(std::vector<Device> devices, bool use_fp16 = false);
-  /// Loads the averages of a checkpoint and returns its step. Throws as load_weights().
+  /// Loads the averages of a checkpoint and returns its step. Throws the errors of load_weights().
   std::int64_t restore(const std::string& checkpoint);
-  /// Evaluates the first `num_examples` images, or all if there are fewer, each once, even if the
-  /// last batch is not full (the original counts some images twice).
+  /// Evaluates the first `num_examples` images, or all images if there are fewer. Counts each image
+  /// once, even in a partial last batch (the original counts some images twice).
   Precision evaluate(const ImageData& images, std::int64_t num_examples, std::int64_t batch_size);
 
  private:

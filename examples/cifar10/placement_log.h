@@ -13,12 +13,12 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Returns a line per device of each variable: "conv1/weights: (Variable): /job:...".
+/// Returns one line for each device of each variable: "conv1/weights: (Variable): /job:...".
 std::vector<std::string> placement_of(std::span<const Variable> variables);
 
-/// Records the operations that this thread runs for `tower` while it lives, as lines
-/// "tower_0/conv1/Conv2D: (Conv2D): /job:..."; the second of a name is "Conv2D_1". Operations of
-/// the backward pass have the prefix "tower_0/gradients/".
+/// Observer that, during its lifetime, records the operations that this thread runs for `tower`, as
+/// lines "tower_0/conv1/Conv2D: (Conv2D): /job:...". The second operation with a name is
+/// "Conv2D_1". Operations of the backward pass have the prefix "tower_0/gradients/".
 class PlacementLog final : public OpObserver {
  public:
   explicit PlacementLog(const Tower& tower) : tower_(tower), scope_(*this) {}

@@ -1,4 +1,4 @@
-// Computes MD5, by which the CIFAR-10 home page identifies its archive.
+// Computes MD5 digests, because the CIFAR-10 home page identifies its archive by one.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/published_archive.h"
 
@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kBlock = 64;
 using Md5State = std::array<std::uint32_t, 4>;
 
-/// Returns the mixture of b, c and d in step i of the four rounds, and the word that it uses.
+/// Returns the combination of b, c and d in step i of the four rounds, and the index of the word
+/// that the step adds.
 std::pair<std::uint32_t, unsigned> md5_mix(unsigned i, std::uint32_t b, std::uint32_t c,
                                            std::uint32_t d) {
   switch (i / 16) {
@@ -75,7 +76,7 @@ ArchiveIdentity identity_of(std::istream& in) {
     bytes += in.gcount();
     if (filled == kBlock) md5_block(block.data(), state);
   }
-  // The padding of MD5: a 1 bit, zeros, and the number of bits at the end of a block.
+  // MD5 pads the text with a 1 bit, zeros, and the number of bits at the end of the last block.
   std::array<char, 2 * kBlock> tail{};
   std::memcpy(tail.data(), block.data(), filled);
   tail[filled] = static_cast<char>(0x80);

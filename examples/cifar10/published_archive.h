@@ -1,4 +1,4 @@
-// Comparison of an archive with the one that the CIFAR-10 home page offers.
+// Comparison of an archive with the one on the CIFAR-10 home page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,20 +8,21 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Identity of an archive: the number of bytes and the digest, as given on the home page.
+/// Identity of an archive as the home page states it: the number of bytes, and the digest.
 struct ArchiveIdentity {
   std::int64_t bytes = 0;
   std::string md5 = {};  // 32 hexadecimal digits
   bool operator==(const ArchiveIdentity&) const = default;
 };
 
-/// cifar-10-binary.tar.gz, as published.
+/// Identity of the published cifar-10-binary.tar.gz.
 inline const ArchiveIdentity kPublishedArchive{170'052'171, "c32a1d4ab5d03f1284b67883e8d87530"};
 
-/// Reads to the end and computes MD5 (RFC 1321).
+/// Reads a stream to its end. Computes the number of bytes and the MD5 digest (RFC 1321).
 ArchiveIdentity identity_of(std::istream& in);
 
-/// Returns "170052171 bytes, MD5 c32a...: the published archive", or the expected identity.
+/// Returns "170052171 bytes, MD5 c32a...: the published archive", or the identity that was
+/// expected.
 std::string describe(const ArchiveIdentity& archive);
 
 }  // namespace tutti::examples::cifar10

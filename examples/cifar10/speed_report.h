@@ -1,4 +1,4 @@
-// Comparison of a training's speed with the one in the tutorial's published log.
+// Comparison of the training speed with that in the tutorial's published log.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,19 +10,19 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Examples per second in the published log: one device, batches of 128.
+/// Examples per second in the published log, with one device and batches of 128.
 inline constexpr double kPublishedLowestSpeed = 151.4;
 inline constexpr double kPublishedHighestSpeed = 155.7;
 
 struct SpeedReport {
   StepSpeed speed;             // mean over the measured steps
   std::int64_t num_steps = 0;  // number of measured steps
-  /// Returns a factor; above 1: faster than the fastest published line.
+  /// Returns the speed divided by that of the fastest published line.
   double times_published() const { return speed.examples_per_second / kPublishedHighestSpeed; }
 };
 
-/// Computes the report from the seconds of each step, without the first `num_warm_up`. `batch_size`
-/// is one tower's. Throws kInvalidArgument if no step is left.
+/// Computes the report from the seconds of each step, without the first `num_warm_up` steps.
+/// `batch_size` is that of one tower. Throws kInvalidArgument if no step remains.
 SpeedReport speed_report(std::span<const double> step_seconds, std::size_t num_warm_up,
                          std::int64_t batch_size, std::size_t num_towers);
 

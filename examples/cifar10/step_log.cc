@@ -1,4 +1,4 @@
-// Implements the log line of every tenth step, in the tutorial's format.
+// Implements the line that is logged every tenth step, in the tutorial's format.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/step_log.h"
 

@@ -1,4 +1,4 @@
-// Log line of every tenth step.
+// Line that is logged every tenth step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,15 +7,16 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Returns seconds since 1970 as local time: "2019-02-20 10:10:28.450461".
+/// Converts seconds since 1970 to local time: "2019-02-20 10:10:28.450461".
 std::string local_time(double seconds);
 
 struct StepSpeed {
-  double examples_per_second = 0.0;  // of all towers
-  double seconds_per_batch = 0.0;    // of one tower's batch; the product is its size
+  double examples_per_second = 0.0;  // over all towers
+  // of one tower; times examples_per_second, this is the batch size
+  double seconds_per_batch = 0.0;
 };
 
-/// Computes the speed from the mean duration of a step. `batch_size` is one tower's.
+/// Computes the speed from the mean duration of a step. `batch_size` is that of one tower.
 StepSpeed step_speed(double seconds_per_step, std::int64_t batch_size, std::size_t num_towers);
 
 /// Returns "<local time>: step 1260, loss = 2.17 (151.4 examples/sec; 0.845 sec/batch)".

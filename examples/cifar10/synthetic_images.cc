@@ -29,7 +29,7 @@ constexpr double kNoise = 24.0;  // maximum deviation
 constexpr std::uint64_t kSeed = 10;
 constexpr std::uint64_t kTestFile = 0;
 
-/// Amplitude of the wave in each colour channel, by class modulo 5.
+/// Amplitude of the wave in each colour channel, for the class modulo 5.
 constexpr std::array<std::array<double, 3>, 5> kColours = {
     {{1.0, 0.2, -0.6}, {-0.6, 1.0, 0.2}, {0.2, -0.6, 1.0}, {1.0, 1.0, -0.4}, {-0.4, 0.6, 0.6}}};
 
@@ -47,8 +47,8 @@ std::vector<File> files_of(const SyntheticOptions& options) {
   return files;
 }
 
-/// Writes a file atomically. The process id in the temporary name separates programs that write the
-/// same file. Throws kUnavailable if it cannot be written.
+/// Writes a file atomically. The temporary name contains the process id, so that programs can write
+/// the same file concurrently. Throws kUnavailable if the file cannot be written.
 void write_whole(const std::filesystem::path& path, const std::string& bytes) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);

@@ -8,18 +8,19 @@
 namespace tutti::examples::cifar10 {
 
 struct SyntheticOptions {
-  /// Images in each of data_batch_1.bin .. data_batch_5.bin, and in test_batch.bin.
+  /// Number of images in each of data_batch_1.bin .. data_batch_5.bin, and in test_batch.bin.
   std::int64_t per_training_file = 2'000;
   std::int64_t per_test_file = 10'000;
 };
 
 /// Returns one record: the label, then planes of red, green and blue. The label is number % 10. The
-/// direction, number and colour of waves in the image determine the class, also if it is mirrored;
-/// phase and noise vary. Depends only on its arguments.
+/// direction, number and colour of waves in the image determine the class, even if the image is
+/// mirrored; phase and noise vary. The result depends only on the arguments.
 std::string synthetic_record(std::uint64_t file, std::uint64_t number);
 
-/// Writes the six files to `data_dir`/synthetic and returns that folder's path. Keeps existing
-/// files of the right length. Throws kUnavailable naming a file that cannot be written.
+/// Writes the six files to `data_dir`/synthetic, and returns the path of that folder. Keeps
+/// existing files that have the right length. Throws kUnavailable that names a file which cannot be
+/// written.
 std::string make_synthetic_images(const std::string& data_dir,
                                   const SyntheticOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Implements names and collections of a tower.
+// Implements the names and the collections of a tower.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/tower.h"
 

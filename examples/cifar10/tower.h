@@ -10,7 +10,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Names, losses and activations of one step of one tower; corresponds to TensorFlow's name scopes
+/// Names, losses and activations of one step of one tower. Corresponds to TensorFlow's name scopes
 /// and collections. Not thread-safe.
 class Tower {
  public:
@@ -18,7 +18,7 @@ class Tower {
 
   const std::string& name() const { return name_; }
 
-  /// Prefixes names with "<scope>/" while it lives. Scopes nest.
+  /// Scope that prefixes names with "<scope>/". Scopes nest.
   class NameScope {
    public:
     NameScope(Tower& tower, std::string scope) : tower_(tower) {
@@ -32,16 +32,17 @@ class Tower {
     Tower& tower_;
   };
   [[nodiscard]] NameScope name_scope(std::string scope) { return {*this, std::move(scope)}; }
-  /// Returns e.g. "tower_0/conv1/weight_loss".
+  /// Returns the name with all prefixes, such as "tower_0/conv1/weight_loss".
   std::string full_name(std::string_view name) const;
 
-  /// Adds to the collection of this tower's losses. `loss` has shape [].
+  /// Adds a loss of shape [] to the collection of this tower's losses.
   void add_loss(std::string_view name, const Tensor& loss);
   const std::vector<NamedTensor>& losses() const { return losses_; }
-  /// Returns the sum of the losses so far, in order. Throws kFailedPrecondition if there is none.
+  /// Returns the sum of the losses so far, in the order of add_loss(). Throws kFailedPrecondition
+  /// if there is none.
   Tensor total_loss() const;
 
-  /// Stores a layer's output for summaries, in steps that write them.
+  /// Stores a layer's output for the summaries, if this step writes any.
   void note_activation(std::string_view name, const Tensor& value);
   void keep_activations() { keeps_activations_ = true; }
   const std::vector<NamedTensor>& activations() const { return activations_; }

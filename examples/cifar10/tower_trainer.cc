@@ -13,10 +13,10 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
-/// Keeps float16 gradients from underflowing.
+/// Factor of losses, which prevents float16 gradients from underflowing.
 constexpr double kLossScale = 1024.0;
 
-// TowerTrainer::step() yields one per tower.
+// Name of a loss of which TowerTrainer::step() yields one for each tower.
 constexpr const char* kTotalLoss = "total_loss";
 
 CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
@@ -24,7 +24,7 @@ CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
     fail(ErrorCode::kInvalidArgument, "TowerTrainer: expected a batch_size >= 1, got ",
          options.batch_size);
   }
-  // Towers do not exchange values themselves, so NCCL need not start.
+  // Towers do not exchange values themselves, so NCCL is not needed.
   CentralStorageOptions result{.local = {.devices = options.devices, .deterministic = true},
                                .parameter_device = options.variable_device};
   result.local.replica_weights = options.tower_weights;
@@ -41,7 +41,7 @@ std::vector<GradientAndVariable> on_device(std::vector<GradientAndVariable> pair
 double mean_loss(const StepResult& result, std::size_t index) {
   double sum = 0.0, rows = 0.0;
   for (std::size_t t = 0; t < result.tower_losses.size(); ++t) {
-    if (result.tower_rows[t] == 0.0) continue;  // a mean over zero rows is NaN
+    if (result.tower_rows[t] == 0.0) continue;  // the mean over zero rows would be NaN
     sum += result.tower_rows[t] * result.tower_losses[t][index].value.item_double();
     rows += result.tower_rows[t];
   }
@@ -64,7 +64,7 @@ TowerTrainer::TowerTrainer(TowerTrainerOptions options)
   for (const Device& device : strategy_.replica_devices()) {
     tower_names_.push_back(concat("tower_", device.index));
     networks_.emplace_back(store_);
-    store_.reuse_variables();  // later towers share its variables
+    store_.reuse_variables();  // later towers share the variables of the first
   }
   trainable_ = store_.trainable_variables();
   optimizer_ = std::make_unique<Sgd>(
@@ -107,7 +107,7 @@ TowerTrainer::TowerResult TowerTrainer::run_tower(const Cifar10Network& network,
   return result;
 }
 
-/// Updates once for all towers, as the gradients have been summed already.
+/// Updates the variables once for all towers, whose gradients have already been averaged.
 void TowerTrainer::apply_mean(const std::vector<GradientAndVariable>& mean) {
   const std::vector<Gradient> gradients = gradients_of(mean);
   strategy_.run(
@@ -143,7 +143,7 @@ StepResult TowerTrainer::step(const PerReplica<Batch>& batch, StepOptions option
   const std::vector<GradientAndVariable> mean =
       average_gradients(tower_gradients, result.tower_rows);
   apply_mean(mean);
-  // Runs after the update, so that the averages include its weights.
+  // The averages are computed after the update, so that they include the new weights.
   variable_averages_.apply(global_step().value().item_int());
   average_losses(result);
   if (options.with_summaries) {

@@ -1,5 +1,5 @@
 // Training with towers: several devices compute copies of the network with one set of variables,
-// which are updated with the mean of the gradients.
+// which are updated with the mean gradient.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,31 +19,31 @@
 namespace tutti::examples::cifar10 {
 
 struct TowerTrainerOptions {
-  /// One tower per device; its number becomes part of the tower's name.
+  /// Devices of the towers. A tower's index is part of its name.
   std::vector<Device> devices = {Device{}};
-  /// Device of the variables, on which the mean and the update are computed.
+  /// Device that stores the variables, and computes the mean and the update.
   Device variable_device = {};
-  /// Batch size of a tower; of an average tower if shares are unequal.
+  /// Batch size of each tower, or of an average tower if tower_weights is set.
   std::int64_t batch_size = 128;
   bool use_fp16 = false;
-  /// Shares of the batch for towers on devices of different speed, one per tower; empty: equal.
-  /// Loss and update remain those of the whole batch.
+  /// Shares of the batch, one per tower, for devices of different speed; empty means equal shares.
+  /// Loss and update remain those of the global batch.
   std::vector<double> tower_weights = {};
 };
 
 /// Results of one step.
 struct StepResult {
-  /// Mean of the towers' total losses over their rows, before the update.
+  /// Total loss before the update: the mean over towers, weighted by rows.
   float loss = 0.0f;
-  /// Rows of the batch per tower.
+  /// Number of rows of each tower.
   std::vector<double> tower_rows;
-  /// Losses per tower, with the total last: "tower_0/conv1/weight_loss", ...
+  /// Losses of each tower, of which the last is the total: "tower_0/conv1/weight_loss", ...
   std::vector<std::vector<NamedTensor>> tower_losses;
-  /// Activations of the last tower, in steps with summaries.
+  /// Activations of the last tower; empty in steps without summaries.
   std::vector<NamedTensor> activations;
-  /// Means over towers, in steps with summaries.
+  /// Means over the towers; empty in steps without summaries.
   std::vector<GradientAndVariable> gradients;
-  /// Lines of all towers, in steps with a placement log.
+  /// Placement lines of all towers; empty in steps without a placement log.
   std::vector<std::string> placement;
 };
 
@@ -52,10 +52,11 @@ struct StepOptions {
   bool with_placement = false;
 };
 
-/// Returns the mean over towers of loss `index`, weighted by rows: that of the whole batch.
+/// Returns the mean over towers of loss `index`, weighted by rows, which is the loss of the global
+/// batch.
 double mean_loss(const StepResult& result, std::size_t index);
 
-/// Training of the tutorial, in place of its graph and session. Not thread-safe.
+/// Training of the tutorial, which replaces its graph and session. Not thread-safe.
 class TowerTrainer {
  public:
   /// Decay of the moving averages of losses and of variables.
@@ -64,25 +65,27 @@ class TowerTrainer {
 
   explicit TowerTrainer(TowerTrainerOptions options);
 
-  /// Runs one step of all towers, each on its part of the batch: losses, gradients, their mean, the
-  /// update, then the averages.
+  /// Runs one step of all towers, each on its part of the batch: computes losses and gradients,
+  /// averages the gradients, updates the variables, and then updates the moving averages.
   StepResult step(const PerReplica<Batch>& batch, StepOptions options = {});
 
-  /// Returns the batch size of all towers.
+  /// Returns the sum of the batch sizes of all towers.
   std::int64_t global_batch_size() const;
   /// Returns "tower_0", "tower_1", ...
   const std::vector<std::string>& tower_names() const { return tower_names_; }
-  /// Returns the number of updates so far: int64 [], not trainable.
+  /// Returns the variable that counts updates: int64 [], not trainable.
   const Variable& global_step() const { return optimizer_->iterations(); }
   double learning_rate() const { return optimizer_->learning_rate(); }
   const VariableStore& variables() const { return store_; }
   const ExponentialMovingAverage& variable_averages() const { return variable_averages_; }
-  /// Returns averages of the means over towers, named without tower; includes "total_loss".
+  /// Returns moving averages of the losses, which are means over towers. Names lack the tower and
+  /// include "total_loss".
   const ExponentialMovingAverage& loss_averages() const { return loss_averages_; }
   Strategy& strategy() { return strategy_; }
-  /// Returns "parameters", "optimizer slots" and "moving averages", for memory_report().
+  /// Returns the groups "parameters", "optimizer slots" and "moving averages" for memory_report().
   std::vector<VariableGroup> variable_groups() const;
-  /// Returns a checkpoint of all state that a later process needs: variables, averages, step.
+  /// Returns a checkpoint of all state that another process needs to continue: variables, averages,
+  /// step.
   Checkpoint checkpoint();
 
  private:
@@ -96,7 +99,7 @@ class TowerTrainer {
   CentralStorageStrategy strategy_;
   std::vector<std::string> tower_names_;
   VariableStore store_;
-  std::vector<Cifar10Network> networks_;  // one per tower, with shared variables
+  std::vector<Cifar10Network> networks_;  // one per tower; they share variables
   std::vector<Variable> trainable_;
   std::unique_ptr<Sgd> optimizer_;
   ExponentialMovingAverage variable_averages_;

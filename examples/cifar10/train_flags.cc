@@ -13,7 +13,7 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
-/// Returns the result of `read`, and adds the flag's name to its errors.
+/// Returns the result of `read`. Adds the name of the flag to its errors.
 template <class Read>
 auto named(const char* flag, const Read& read) {
   try {

@@ -10,7 +10,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Names and defaults are the tutorial's, if it has the flag; each flag may also be written with
+/// Flags with the names and defaults of the tutorial, if it has them. Each may also be written with
 /// dashes.
 struct TrainFlags {
   std::int64_t batch_size = 128;
@@ -21,7 +21,7 @@ struct TrainFlags {
   std::int64_t num_gpus = 1;
   bool log_device_placement = false;
   std::int64_t log_frequency = 10;
-  // Not in the tutorial.
+  // The tutorial does not have these flags.
   bool synthetic = false;
   bool resume = false;
   std::int64_t seed = 0;
@@ -31,19 +31,19 @@ struct TrainFlags {
   bool memory_report = false;
 };
 
-/// Parses the command line, including --num_gpus and --devices only if `with_towers`. Returns -1,
-/// or prints an error and returns the exit code if the program should end.
+/// Parses the command line. Accepts --num_gpus and --devices only if `with_towers`. Returns -1, or
+/// the exit code if the program should end, after printing an error.
 int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags);
 
 /// Returns the devices of the towers: the named ones, the first --num_gpus GPUs, or as many virtual
-/// CPU devices if there is no GPU. Throws kInvalidArgument for more than exist.
+/// CPU devices if there is no GPU. Throws kInvalidArgument if there are too few.
 std::vector<Device> tower_devices(const TrainFlags& flags);
 
-/// Parses --tower_weights; empty: equal shares. Throws kInvalidArgument naming the flag unless it
-/// has a positive number for each tower.
+/// Parses --tower_weights; empty means equal shares. Throws kInvalidArgument that names the flag
+/// unless it has one positive number per tower.
 std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_towers);
 
-/// Parses --variable_device; "first" is the first tower's device. Default: host memory.
+/// Parses --variable_device. "first" is the device of the first tower; the default is host memory.
 Device variable_device(const TrainFlags& flags, const std::vector<Device>& towers);
 
 }  // namespace tutti::examples::cifar10

@@ -10,14 +10,14 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Writes losses ("<name> (raw)": the mean over towers; "<name>": its moving average), the learning
-/// rate, the fraction of zeros in each layer's output and histograms of these outputs, of variables
-/// and of gradients. Tags do not depend on the number of towers.
+/// Writer of summaries: losses ("<name> (raw)" is the mean over towers, and "<name>" its moving
+/// average), the learning rate, the fraction of zeros in each layer's output, and histograms of
+/// these outputs, of variables and of gradients. Tags do not depend on the number of towers.
 class TrainSummaries {
  public:
-  /// The first write() creates the file.
+  /// The file is created by the first write().
   explicit TrainSummaries(std::string directory) : directory_(std::move(directory)) {}
-  /// Writes `result` of step number `step`, which must have summaries.
+  /// Writes `result` of step `step`, which must have summaries.
   void write(const TowerTrainer& trainer, const StepResult& result, std::int64_t step);
 
  private:

@@ -30,7 +30,7 @@ TowerTrainerOptions trainer_options(const TrainFlags& flags, const std::vector<D
           .tower_weights = tower_weights(flags, devices.size())};
 }
 
-/// Returns batches of which each tower gets a part.
+/// Returns batches that are split over the towers.
 DistributedDataset tower_batches(TowerTrainer& trainer, const ImageData& images,
                                  std::int64_t seed) {
   const DistortedInputOptions options{.batch_size = trainer.global_batch_size(),
@@ -117,7 +117,7 @@ void TrainingRun::print_line(const StepResult& result, std::int64_t step) {
   steps_to_log_ = 0;
 }
 
-/// Returns false after the last step.
+/// Runs one step. Returns false after the last one.
 bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
   const std::int64_t step = trainer_.global_step().value().item_int();
   const bool with_summaries = step % kSummaryFrequency == 0;
@@ -137,7 +137,7 @@ bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
   if (with_summaries) summaries_.write(trainer_, result, step);
   const bool is_last = step + 1 >= flags_.max_steps || stop_requested != 0;
   if (is_last || (step + 1) % kCheckpointFrequency == 0) checkpoints_->save(step + 1);
-  step_begin_ = Clock::system().now();  // a step includes the wait for its batch
+  step_begin_ = Clock::system().now();  // the time of a step includes the wait for its batch
   return !is_last;
 }
 

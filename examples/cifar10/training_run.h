@@ -1,4 +1,4 @@
-// Run of a training program: data, steps, log lines, summaries, checkpoints.
+// Run of a training program: reads data, trains, and writes log lines, summaries and checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Exit code of a run that a signal stopped, after it has saved a checkpoint.
+/// Exit code of a run that a signal stopped, after saving a checkpoint.
 inline constexpr int kStoppedOnRequest = 75;
 
-/// Trains on `images` as the flags specify, and prints to standard output. Without --resume it
-/// first deletes the checkpoints and event files of an earlier run in train_dir, and no other
+/// Trains on `images` as the flags specify, and prints to standard output. Without --resume, it
+/// first deletes the checkpoints and event files of an earlier run in train_dir, but no other
 /// files. Not thread-safe.
 class TrainingRun {
  public:
@@ -28,12 +28,12 @@ class TrainingRun {
 
   TrainingRun(const TrainFlags& flags, const ImageData& images);
 
-  /// Trains until max_steps or a signal, and returns the exit code. Throws kFailedPrecondition
-  /// ("Model diverged with loss = NaN") naming the step.
+  /// Trains until max_steps or a signal. Returns the exit code. Throws kFailedPrecondition ("Model
+  /// diverged with loss = NaN") that names the step.
   int train();
-  /// Returns the losses of this process's steps.
+  /// Returns the losses of the steps of this process.
   const std::vector<float>& losses() const { return losses_; }
-  /// Returns the seconds of each of these steps, including the wait for its batch.
+  /// Returns the seconds of these steps. Each includes the wait for the batch.
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
  private:
@@ -52,8 +52,8 @@ class TrainingRun {
   std::vector<float> losses_;
   std::vector<double> step_seconds_;
   TimePoint step_begin_;
-  double seconds_ = 0.0;           // of the steps since the last log line
-  std::int64_t steps_to_log_ = 0;  // their number
+  double seconds_ = 0.0;           // over the steps since the last log line
+  std::int64_t steps_to_log_ = 0;  // number of steps since the last log line
 };
 
 /// Implements main(): reads or creates the images, trains, and handles errors.

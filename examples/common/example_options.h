@@ -12,13 +12,14 @@
 
 namespace tutti::examples {
 
-/// Options that all examples accept. The inherited strategy options can also be set by
-/// TUTTI_STRATEGY, TUTTI_DEVICES and TUTTI_CROSS_DEVICE_OPS.
+/// Options that all examples accept. TUTTI_STRATEGY, TUTTI_DEVICES and TUTTI_CROSS_DEVICE_OPS can
+/// also set the inherited strategy options.
 struct ExampleOptions : StrategySpec {
   ExampleOptions();
 
   std::string virtual_gpus = "";  // as TUTTI_VIRTUAL_GPUS
-  std::string plugin = "";        // its operation is used unless cross_device_ops is set
+  // path of a plugin; its operation is the default of cross_device_ops
+  std::string plugin = "";
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 3;
@@ -32,19 +33,20 @@ struct ExampleOptions : StrategySpec {
   std::string trace = "";
 };
 
-/// Parses the command line into `options` (whose values are the defaults). `add_more` adds flags of
-/// this example, and removes shared ones that do not apply. Returns -1, or prints an error and
-/// returns the exit code if the program should end.
+/// Parses the command line into `options`, whose values are the defaults. `add_more` adds the flags
+/// of this example and removes shared flags that do not apply. Returns -1, or the exit code if the
+/// program should end, after printing an error.
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more = {});
 
-/// Throws an error for exit code 2 of run_example() if `value` is empty.
+/// Throws an error, for which run_example() returns exit code 2, if `value` is empty.
 void require_flag(const char* flag, const std::string& value, const char* expected);
 
-/// Prints devices, strategy, replicas and reduction, before training starts.
+/// Prints devices, strategy, replicas and reduction. Called before training starts.
 void print_setup(const ExampleOptions& options, Strategy& strategy);
 
-/// Runs `body`; prints exceptions to standard error and returns 1 for them (2 for wrong usage).
+/// Runs `body` and returns its result. Prints an exception to standard error, and returns 1 for it
+/// (2 for wrong usage).
 int run_example(const std::function<int()>& body);
 
 }  // namespace tutti::examples

@@ -1,4 +1,4 @@
-// Implements a callback that records the losses of fit and ends training after --steps.
+// Implements a callback that records the losses of fit, and ends training after --steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/fit_recorder.h"
 
@@ -15,7 +15,7 @@ constexpr std::int64_t kBatchesBetweenBackups = 100;
 void FitRecorder::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   const std::int64_t first = batch * options_.batch_size;
   const std::int64_t rows = std::min(options_.batch_size, num_examples_ - first);
-  // The log's loss is the mean of the epoch so far; the record has each step's own loss.
+  // The loss in the logs is the mean of the epoch so far; this computes the loss of each step.
   if (batch == 0) sum_ = 0.0;
   const double sum = logs.at("loss") * static_cast<double>(first + rows);
   record_.step(static_cast<float>((sum - sum_) / static_cast<double>(rows)), rows);

@@ -1,4 +1,4 @@
-// Callback that records the losses of fit for the report and ends training after --steps.
+// Callback that records the losses of fit for the report, and ends training after --steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace tutti::examples {
 
-/// Records steps in epochs of `num_examples` examples. `record` and `options` must outlive it.
+/// Recorder of the steps of epochs with `num_examples` examples. `record` and `options` must
+/// outlive it.
 class FitRecorder final : public Callback {
  public:
   FitRecorder(TrainingRecord& record, const ExampleOptions& options, std::int64_t num_examples)
@@ -23,27 +24,30 @@ class FitRecorder final : public Callback {
   TrainingRecord& record_;
   const ExampleOptions& options_;
   std::int64_t num_examples_;
-  double sum_ = 0.0;  // of the losses of this epoch's examples
+  double sum_ = 0.0;  // over the examples of this epoch so far
 };
 
-/// Returns options with epochs, the recorder, and the logs of --log-dir.
+/// Returns options of fit with the epochs, the recorder, and the logs of --log-dir.
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
-/// Callbacks for --checkpoint-dir and --resume. The arguments must outlive it.
+/// Callbacks that implement --checkpoint-dir and --resume. The constructor's arguments must outlive
+/// it.
 class CheckpointedFit {
  public:
-  /// With --resume, restores the last run's weights. A killed run continues within its epoch.
+  /// With --resume, restores the weights of the last run. A run that was killed continues within
+  /// its epoch.
   CheckpointedFit(const ExampleOptions& options, Model& model, FitOptions& fit);
   /// Saves the state that --resume restores.
   void save(std::int64_t steps) const;
 
  private:
   Model& model_;
-  std::string saved_;  // file; empty without --checkpoint-dir
+  std::string saved_;  // path of the saved file; empty without --checkpoint-dir
 };
 
-/// Prints the result (on the chief) and returns the exit code: 1 below `min_accuracy`.
+/// Prints the result on the chief. Returns the exit code, which is 1 if the accuracy is below
+/// `min_accuracy`.
 int report(const Strategy& strategy, const Logs& result, const TrainingRecord& record,
            double min_accuracy);
 

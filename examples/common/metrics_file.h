@@ -1,4 +1,4 @@
-// File of --metrics-json: losses, speed and hashes of a run.
+// File that --metrics-json writes: losses, speed and hashes of a run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,20 +15,21 @@ namespace tutti::examples {
 /// Returns a record that stores losses if --metrics-json reports them.
 TrainingRecord make_record(const ExampleOptions& options);
 
-/// Writes one JSON object to --metrics-json, if given. `slots` are the optimizer's state.
+/// Writes one JSON object to the file of --metrics-json, if it is given. `slots` are the
+/// optimizer's state.
 void write_metrics(const ExampleOptions& options, const TrainingRecord& record, double accuracy,
                    Strategy& strategy, std::span<const Variable> weights,
                    std::span<const Variable> slots);
 
-/// Returns the options of a custom training loop's session.
+/// Returns the options for a session of a custom training loop.
 TrainingSessionOptions session_options(const ExampleOptions& options);
 
-/// Ends the session and writes --metrics-json. Returns the session's exit code, or 1 if the last
-/// value is below `min_value`.
+/// Ends the session and writes the file of --metrics-json. Returns the exit code of the session, or
+/// 1 if the last value is below `min_value`.
 int finish(TrainingSession& session, const ExampleOptions& options, Strategy& strategy,
            std::span<const Variable> weights, const Optimizer& optimizer, double min_value);
 
-/// Returns a float in the format of C's "%a": equal texts mean equal bits.
+/// Formats a float as C's "%a" does, so that equal texts mean equal bits.
 std::string hex_float(float value);
 
 }  // namespace tutti::examples

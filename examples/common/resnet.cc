@@ -18,8 +18,8 @@ Conv2D convolution(std::int64_t filters, std::int64_t size, std::int64_t stride 
       {.strides = stride, .padding = "same", .use_bias = false, .kernel_initializer = "he_normal"});
 }
 
-/// Convolutions with batch normalisation and relu, and a shortcut (1x1 convolution if shapes
-/// change).
+/// Block of convolutions with batch normalisation and relu, and a shortcut: a 1x1 convolution if
+/// the shape changes.
 class ResidualBlock final : public Layer {
  public:
   ResidualBlock(std::vector<Conv2D> convolutions, Conv2D shortcut,
@@ -27,7 +27,7 @@ class ResidualBlock final : public Layer {
       : convolutions_(std::move(convolutions)),
         shortcut_(std::move(shortcut)),
         shortcut_norm_(norm) {
-    // Each needs its own, as copies of a layer share their weights.
+    // Each convolution needs a new layer, because copies of a layer share weights.
     for (std::size_t i = 0; i < convolutions_.size(); ++i) norms_.emplace_back(norm);
   }
 
@@ -69,7 +69,7 @@ ResidualBlock basic_block(std::int64_t filters, std::int64_t stride) {
                        convolution(filters, 1, stride), {});
 }
 
-/// Returns a block with convolutions of 1x1 to `filters`, 3x3, and 1x1 to 4 * `filters`.
+/// Returns a block of three convolutions: 1x1 to `filters`, 3x3, and 1x1 to 4 * `filters`.
 ResidualBlock bottleneck(std::int64_t filters, std::int64_t stride,
                          const BatchNormalizationOptions& norm) {
   return ResidualBlock(

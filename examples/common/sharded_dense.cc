@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kAxis = "worker";
 
-/// Returns part number `index` of `count` equal parts of the rows.
+/// Splits the rows into `count` equal parts; returns part `index`.
 Tensor part_of_rows(const Tensor& x, int index, int count) {
   const std::int64_t rows = x.shape()[0] / count;
   std::vector<std::int64_t> begin(static_cast<std::size_t>(x.rank()), 0);
@@ -17,7 +17,7 @@ Tensor part_of_rows(const Tensor& x, int index, int count) {
   return slice(x, begin, size);
 }
 
-/// Returns part number `round` of `rounds` equal parts of each worker's rows. Exchanges nothing.
+/// Splits each worker's rows into `rounds` equal parts; returns part `round`. Does not communicate.
 Tensor share_of_rows(const Tensor& x, int round, int rounds) {
   if (rounds == 1) return x;
   Layout by_rows;
@@ -30,12 +30,12 @@ Tensor share_of_rows(const Tensor& x, int round, int rounds) {
       {x}, {by_rows}, {by_rows})[0];
 }
 
-/// Returns the logits for features [rows, n]. `weights`: kernels and biases of the hidden and the
-/// output layer.
+/// Returns the logits of features [rows, n]. `weights` contains the kernels and biases of the
+/// hidden layer and of the output layer.
 Tensor sharded_dense(const Tensor& features, const std::vector<Variable>& weights,
                      DenseScheme scheme) {
   const auto of_parts = [scheme](LocalMapContext& context, const std::vector<Tensor>& in) {
-    // This worker's hidden units add these terms to the logits of the rows.
+    // Terms that this worker's hidden units add to the logits of the rows.
     const auto terms = [&](const Tensor& rows) {
       return matmul(relu(matmul(rows, in[1]) + in[2]), in[3]);
     };
@@ -49,7 +49,8 @@ Tensor sharded_dense(const Tensor& features, const std::vector<Variable>& weight
         logits.push_back(of_all(part_of_rows(in[0], round, workers)));
       } else {
         const Tensor rows = context.broadcast(in[0], kAxis, round);
-        const Tensor own = context.reduce(terms(rows), kAxis, round);  // zeros on other workers
+        // zeros on all workers except `round`
+        const Tensor own = context.reduce(terms(rows), kAxis, round);
         logits = {logits.empty() ? own : logits[0] + own};
       }
     }

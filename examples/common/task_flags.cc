@@ -1,4 +1,4 @@
-// Implements the flags by which the Distributed TensorFlow guide's programs define their task.
+// Implements flags that define a task, as in the programs of the Distributed TensorFlow guide.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/task_flags.h"
 

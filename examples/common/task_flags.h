@@ -1,4 +1,4 @@
-// Flags by which the Distributed TensorFlow guide's programs define their task.
+// Flags that define a task, as in the programs of the Distributed TensorFlow guide.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,8 +17,9 @@ struct TaskFlags {
   std::int64_t task_index = 0;
 
   void add_to(Flags& flags);
-  /// Returns the resolver of the flags; without any of them, of the environment (TF_CONFIG, `tutti
-  /// run`). Throws kInvalidArgument for hosts without a job name.
+  /// Returns the cluster resolver that the flags describe. Without flags, returns that of the
+  /// environment (TF_CONFIG, `tutti run`). Throws kInvalidArgument if there are hosts but no job
+  /// name.
   std::unique_ptr<ClusterResolver> resolver() const;
 };
 

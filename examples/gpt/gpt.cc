@@ -1,4 +1,4 @@
-// Trains a GPT on the bytes or byte pairs of a text, under any strategy, and generates text.
+// Trains a GPT on the bytes or byte pairs of a text with any strategy, and generates text.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -48,7 +48,7 @@ struct GptOptions : ExampleOptions {
   }
 };
 
-/// Nine tenths of a text for training, the rest for testing, in rows of `context` tokens.
+/// Text as rows of `context` tokens: nine tenths for training, the remaining tenth for testing.
 struct Corpus {
   Corpus(const std::vector<std::int64_t>& tokens, std::int64_t context)
       : all(static_cast<std::int64_t>(tokens.size())), first_tested(all * 9 / 10) {
@@ -74,7 +74,7 @@ int train(Gpt& model, const GptOptions& options, const Corpus& corpus, Strategy&
                  .metrics = {"accuracy"}});
   if (strategy.is_chief()) std::printf("%s", model.summary().c_str());
   TrainingRecord record = make_record(options);
-  // Counts only full batches.
+  // Counts only the rows of full batches.
   const std::int64_t rows = corpus.num_rows / options.batch_size * options.batch_size;
   FitOptions fit = fit_options(options, record, rows);
   fit.verbose = Verbosity::kLinePerEpoch;
@@ -106,7 +106,7 @@ std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
   return tokenizer.decode(tokens.host_span<std::int64_t>());
 }
 
-/// Prints what a step of training costs a device of the mesh; the model gets no memory.
+/// Prints what a training step costs each device of the mesh. The model's memory is not allocated.
 int explain(Strategy& strategy, const GptOptions& options) {
   auto* const mesh = dynamic_cast<MeshStrategy*>(&strategy);
   if (!mesh) fail(ErrorCode::kInvalidArgument, "gpt: expected --mesh with --explain, got none");
@@ -136,7 +136,7 @@ int run(GptOptions options) {
     for (const Device& device : strategy->worker_devices())
       set_memory_limit(device, static_cast<std::size_t>(options.max_memory) << 20);
   }
-  if (const auto code = strategy->serve()) return *code;  // a task that does not train
+  if (const auto code = strategy->serve()) return *code;  // returns on a task that does not train
   print_setup(options, *strategy);
   std::string text, learnt;
   if (!options.text.empty()) text = text_of(options.text);
@@ -159,7 +159,7 @@ int run(GptOptions options) {
     code = train(model, options, corpus, *strategy);
   }
   if (!options.save.empty()) {
-    const SafetensorsFile weights = pretrained_file(model);  // on all workers
+    const SafetensorsFile weights = pretrained_file(model);  // collective, so all workers call it
     if (learnt.empty()) learnt = text_of(options.load + "/tokenizer.json");
     if (strategy->is_chief()) save_pretrained(model.config(), weights, learnt, options.save);
   }

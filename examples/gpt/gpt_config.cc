@@ -46,7 +46,7 @@ double real(const Json& json, const char* name, double otherwise) {
   return member ? member->as_double() : otherwise;
 }
 
-/// Requires a setting, if present, to have the value that this program implements.
+/// Requires that a setting, if present, has the only value which this program implements.
 void require(const Json& json, const char* name, const Json& expected) {
   const Json* const member = given(json, name);
   if (!member || *member == expected) return;
@@ -102,7 +102,7 @@ GptConfig llama_of_json(const Json& json) {
   config.features = json.at("hidden_size").as_int();
   config.hidden = json.at("intermediate_size").as_int();
   config.epsilon = real(json, "rms_norm_eps", 1e-6);
-  // Newer files group the parameters of rotary embeddings.
+  // Newer files have a group for the parameters of rotary embeddings.
   const Json* const rope = given(json, "rope_parameters");
   config.rotary_max_wavelength = real(rope ? *rope : json, "rope_theta", 10000.0);
   if (rope) require(*rope, "rope_type", "default");

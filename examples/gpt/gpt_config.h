@@ -1,4 +1,4 @@
-// Sizes of a GPT, set by flags or by Hugging Face's config.json.
+// Sizes of a GPT, which flags or Hugging Face's config.json set.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,13 +16,13 @@ namespace tutti::examples {
 struct GptConfig {
   std::string layout = "gpt2";  // or "llama"
   std::int64_t vocabulary = 256;
-  std::int64_t context = 128;  // tokens of a training row; maximum for GPT-2
+  std::int64_t context = 128;  // tokens of a training row; for GPT-2 also the maximum
   std::int64_t layers = 4;
   std::int64_t heads = 4;
-  std::int64_t key_value_heads = 0;  // 0: heads
+  std::int64_t key_value_heads = 0;  // number of key and value heads; 0: as many as heads
   std::int64_t features = 128;
-  std::int64_t hidden = 0;  // of the feed-forward layers; 0: 4 (gpt2) or 8 / 3 (llama) * features
-  bool tied = true;         // the output shares the weights of the embedding
+  std::int64_t hidden = 0;  // size of feed-forward layers; 0: 4 (gpt2) or 8 / 3 (llama) * features
+  bool tied = true;         // true if the output shares the embedding's weights
   double epsilon = 1e-5;
   double rotary_max_wavelength = 10000.0;
   double dropout = 0.0;
@@ -31,16 +31,16 @@ struct GptConfig {
   std::int64_t head_features() const { return features / heads; }
   std::int64_t hidden_features() const;
 
-  /// Adds --layout, --layers, ...: all except the vocabulary.
+  /// Adds the flags --layout, --layers, ...: all sizes except the vocabulary.
   void add_to(Flags& flags);
-  /// Throws kInvalidArgument for inconsistent sizes.
+  /// Throws kInvalidArgument if sizes are inconsistent.
   void check() const;
 };
 
-/// Returns the config.json that `transformers` writes for GPT2LMHeadModel and LlamaForCausalLM.
+/// Returns config.json as `transformers` writes it for GPT2LMHeadModel and LlamaForCausalLM.
 Json config_json(const GptConfig& config);
-/// Parses config.json. Throws kUnimplemented naming a model or setting that neither network
-/// supports, kInvalidArgument for a missing member.
+/// Parses config.json. Throws kUnimplemented that names a model or setting which neither network
+/// supports, or kInvalidArgument if a member is missing.
 GptConfig config_of_json(const Json& json);
 
 }  // namespace tutti::examples

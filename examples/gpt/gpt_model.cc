@@ -1,4 +1,4 @@
-// Implements GPT-2 and Llama from layers.
+// Implements GPT-2 and Llama with tutti's layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/gpt_model.h"
 
@@ -7,10 +7,10 @@
 namespace tutti::examples {
 namespace {
 
-/// Returns GPT-2's initializer, which Llama uses here, too.
+/// Returns GPT-2's initializer, which is also used for Llama.
 Initializer kernel_initializer() { return initializers::random_normal(0.0, 0.02); }
 
-/// Layers whose outputs are added to a sum of 2 * layers terms start with smaller weights.
+/// Returns smaller initial weights for layers whose outputs are added to a sum of 2 * layers terms.
 Initializer residual_initializer(const GptConfig& config) {
   return initializers::random_normal(0.0,
                                      0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));

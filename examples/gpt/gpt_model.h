@@ -1,4 +1,4 @@
-// GPT-2 and Llama, made of layers.
+// GPT-2 and Llama as models of tutti's layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti::examples {
 
-/// GPT-2's block: y = x + attention(norm(x)), result y + feed_forward(norm(y)).
+/// Block of GPT-2: y = x + attention(norm(x)); returns y + feed_forward(norm(y)).
 class Gpt2Block : public Layer {
  public:
   Gpt2Block(const GptConfig& config, std::string name);
@@ -29,7 +29,8 @@ class Gpt2Block : public Layer {
   Dropout dropout_;
 };
 
-/// Maps tokens int64 [batch, steps] to logits [batch, steps, vocabulary] of each next token.
+/// Model that maps tokens int64 [batch, steps] to the logits [batch, steps, vocabulary] of each
+/// next token.
 class Gpt : public Model {
  public:
   explicit Gpt(const GptConfig& config);
@@ -45,7 +46,7 @@ class Gpt : public Model {
   Dropout dropout_;
   std::vector<std::shared_ptr<Layer>> blocks_;
   std::shared_ptr<Layer> norm_;
-  std::optional<Dense> output_;  // empty: the embedding's weights are used
+  std::optional<Dense> output_;  // empty if the embedding's weights are used instead
 };
 
 }  // namespace tutti::examples

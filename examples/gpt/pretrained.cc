@@ -10,20 +10,21 @@
 
 namespace tutti::examples {
 
-// Mapping of variables to tensors.
+// Mapping from variables to tensors in files.
 
 namespace {
 
 using Places = std::vector<PretrainedPlace>;
 
-/// Adds a kernel and a bias, or a scale and an offset.
+/// Adds the places of a kernel and a bias, or of a scale and an offset.
 void add_pair(Places& places, const std::string& variable, const char* first, const char* second,
               const std::string& tensor) {
   places.push_back({concat(variable, '/', first), tensor + ".weight"});
   places.push_back({concat(variable, '/', second), tensor + ".bias"});
 }
 
-/// Kernels of GPT-2 have our layout; queries, keys and values share one tensor.
+/// Adds the places of a GPT-2 block. Its kernels have tutti's layout; query, key and value share
+/// one tensor.
 void add_gpt2_block(Places& places, const std::string& block, const std::string& tensor) {
   add_pair(places, block + "/attention_norm", "gamma", "beta", tensor + ".ln_1");
   for (const char* kind : {"kernel", "bias"}) {
@@ -122,7 +123,7 @@ std::map<std::string, Tensor> read_tensors(const std::string& folder) {
   return tensors;
 }
 
-/// The first GPT-2 files lack the prefix "transformer.".
+/// Returns a tensor by name. GPT-2's first files lack the prefix "transformer.".
 const Tensor& find_tensor(const std::map<std::string, Tensor>& tensors, const std::string& name) {
   constexpr std::string_view kRoot = "transformer.";
   auto found = tensors.find(name);
@@ -138,7 +139,7 @@ Variable find_variable(const Gpt& model, const std::string& name) {
   fail(ErrorCode::kInternal, "gpt: the model has no variable '", name, "'");
 }
 
-/// Returns the value as a matrix, with all heads merged.
+/// Returns the value as the file stores it: a matrix in which heads are merged.
 Tensor as_stored(const PretrainedPlace& place, const Tensor& value) {
   const Shape& shape = value.shape();
   if (place.tensor.ends_with(".bias")) return reshape(value, {-1});

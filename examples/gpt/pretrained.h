@@ -12,28 +12,31 @@
 
 namespace tutti::examples {
 
-/// Position of a variable in model.safetensors.
+/// Position of a variable's values in model.safetensors.
 struct PretrainedPlace {
   std::string variable;
   std::string tensor;
-  bool is_transposed = false;            // outputs are the first dimension
-  std::int64_t part = 0, num_parts = 1;  // index and number of parts along the last axis
+  bool is_transposed = false;  // true if the first dimension is that of outputs
+  // index of this part of the tensor along its last axis, and number of parts
+  std::int64_t part = 0, num_parts = 1;
 };
 
-/// Returns those of all variables; parts of one tensor follow each other in order.
+/// Returns the places of all variables. Parts of one tensor are adjacent and in order.
 std::vector<PretrainedPlace> pretrained_places(const GptConfig& config);
 
 GptConfig read_config(const std::string& folder);
 /// Reads tokenizer.json, or GPT-2's vocab.json and merges.txt.
 BytePairTokenizer read_tokenizer_of(const std::string& folder);
 
-/// Loads the weights of model.safetensors, or of the files listed in model.safetensors.index.json,
-/// of any floating type. Throws kNotFound or kInvalidArgument naming the tensor. Collective.
+/// Loads the weights of model.safetensors, or of the files that model.safetensors.index.json lists.
+/// They may have any floating type. Throws kNotFound or kInvalidArgument that names the tensor.
+/// Collective.
 void load_pretrained(Gpt& model, const std::string& folder);
 
 /// Returns the content of model.safetensors for this model. Collective.
 SafetensorsFile pretrained_file(const Gpt& model);
-/// Writes it, config.json and tokenizer.json, for `transformers`. Call it on one process.
+/// Writes the weights, config.json and tokenizer.json for `transformers`. Only one process may call
+/// it.
 void save_pretrained(const GptConfig& config, const SafetensorsFile& weights,
                      std::string_view tokenizer_json, const std::string& folder);
 

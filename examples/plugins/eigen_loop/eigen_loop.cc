@@ -1,4 +1,4 @@
-// A classifier in plain Eigen, trained by threads or processes; tutti computes only the sums.
+// Classifier in plain Eigen that threads or processes train. tutti only sums the gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     eigen_loop --threads 2                                threads of this process
@@ -25,9 +25,10 @@ using Eigen::VectorXf;
 
 constexpr int kFeatures = 20, kHidden = 32, kClasses = 4, kGlobalBatch = 64;
 
-// Examples are points around the corners of a square, in two of the features; the others are noise.
+// Batch whose examples are points near the corners of a square in two features; other features are
+// noise.
 struct Batch {
-  MatrixXf inputs{kFeatures, kGlobalBatch};  // an example per column
+  MatrixXf inputs{kFeatures, kGlobalBatch};  // one example per column
   std::vector<int> labels = std::vector<int>(kGlobalBatch);
 
   explicit Batch(int step) {
@@ -43,7 +44,8 @@ struct Batch {
   }
 };
 
-// All parameters in one vector, and likewise all gradients, so a step needs one all-reduce.
+// All parameters are in one vector, and all gradients in another, so a step needs only one
+// all-reduce.
 struct Network {
   static constexpr int kSize = kHidden * (kFeatures + 1) + kClasses * (kHidden + 1);
   VectorXf values = VectorXf::Zero(kSize);
@@ -61,7 +63,7 @@ struct Network {
     for (float& value : values) value = normal(random);
   }
 
-  // Adds the gradients of examples [begin, end) to `sums`; returns the sum of their losses.
+  // Adds the gradients of examples [begin, end) to `sums`. Returns the sum of their losses.
   float backward(const Batch& batch, int begin, int end, Network& sums) {
     const MatrixXf x = batch.inputs.middleCols(begin, end - begin);
     const MatrixXf h = ((hidden() * x).colwise() + hidden_bias()).cwiseMax(0.f);

@@ -1,4 +1,4 @@
-// The processes of a tutti group as a Gloo context.
+// Gloo context of the processes of a tutti group.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace gloo_ops {
 
-// Exception with an error code of plugin_abi.h and a message.
+// Exception with a message and an error code of plugin_abi.h.
 struct Failure : std::runtime_error {
   Failure(std::int32_t code, const std::string& text) : std::runtime_error(text), code(code) {}
   std::int32_t code;
 };
 
-// Connects one Gloo rank per process over TCP; addresses are exchanged through the group's store.
-// Listens on the address in the environment variable GLOO_OPS_ADDRESS, or 127.0.0.1.
+// Connects one Gloo rank per process over TCP. Addresses are exchanged through the group's store.
+// Listens on the address in the environment variable GLOO_OPS_ADDRESS, or on 127.0.0.1.
 std::shared_ptr<gloo::Context> connect(const tutti_group_v1& group, int process, int num_processes,
                                        std::chrono::milliseconds timeout);
 

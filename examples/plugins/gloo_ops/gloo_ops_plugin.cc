@@ -1,4 +1,4 @@
-// A cross-device operation between processes: Gloo behind tutti's C interface.
+// Cross-device operation between processes: calls Gloo through tutti's C interface for plugins.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A process is one Gloo rank. Its replicas are combined into the first one's buffer, which is
@@ -25,7 +25,7 @@ using gloo_ops::Failure;
 using Combine = void (*)(void* result, const void* a, const void* b, std::size_t count);
 
 struct Operation {
-  std::shared_ptr<gloo::Context> context;  // nullptr: one process
+  std::shared_ptr<gloo::Context> context;  // nullptr if there is only one process
   int process = 0;
   int first_rank = 0;
   int num_local = 1;
@@ -33,7 +33,7 @@ struct Operation {
   std::atomic<bool> is_aborted{false};
 };
 
-// Gloo's own functions drop NaNs, but tutti's MIN and MAX propagate them.
+// Gloo's functions ignore NaNs, but MIN and MAX of tutti must propagate them.
 template <class T>
 void minimum(void* result, const void* a, const void* b, std::size_t count) {
   const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
@@ -62,7 +62,7 @@ Combine combine_of(std::int32_t op) {
   return nullptr;
 }
 
-// Returns NULL if the combination is not supported.
+// Returns NULL if the reduction of this type is not supported.
 Combine combine_of(std::int32_t op, std::int32_t dtype) {
   switch (dtype) {
     case TUTTI_FLOAT32:
@@ -104,7 +104,7 @@ std::chrono::milliseconds duration_of(std::int64_t timeout_ms) {
   return timeout_ms < 0 ? std::chrono::minutes(2) : std::chrono::milliseconds(timeout_ms);
 }
 
-// Exceptions must not cross the C interface, so each becomes a code and a message.
+// No exception may cross the C interface, so each is converted to a code and a message.
 template <class Body>
 std::int32_t guarded(const Operation* self, tutti_error_v1* error, const Body& body) {
   const auto report = [error](std::int32_t code, const char* text) {
@@ -127,7 +127,7 @@ std::int32_t guarded(const Operation* self, tutti_error_v1* error, const Body& b
   }
 }
 
-// Returns "timeout_ms" of a JSON object that tutti wrote.
+// Returns "timeout_ms" from a JSON object that tutti wrote.
 std::int64_t timeout_in(const char* options_json) {
   constexpr std::string_view kKey = "\"timeout_ms\":";
   const std::string_view text = options_json;
@@ -221,7 +221,8 @@ std::vector<std::size_t> lengths_of(const Operation& self, const tutti_buffer_v1
   return lengths;
 }
 
-// Gloo's allgatherv waits indefinitely for a part of length 0, so parts are padded to one length.
+// Gloo's allgatherv waits indefinitely for a part of length 0, so all parts are padded to one
+// length.
 void gather_padded(Operation& self, std::vector<std::uint8_t> mine,
                    const std::vector<std::size_t>& lengths, std::int64_t timeout_ms,
                    std::uint8_t* result) {
@@ -245,7 +246,7 @@ std::int32_t all_gather(void* object, const tutti_buffer_v1* inputs, const tutti
                         std::int64_t timeout_ms, tutti_error_v1* error) {
   auto& self = *static_cast<Operation*>(object);
   return guarded(&self, error, [&] {
-    // Parts of one process are adjacent, so it sends them as one.
+    // The parts of one process are adjacent, so they are sent as one part.
     std::vector<std::uint8_t> mine;
     for (std::uint32_t r = 0; r < num_replicas; ++r) {
       const auto* const bytes = static_cast<const std::uint8_t*>(inputs[r].data);
@@ -265,7 +266,8 @@ void abort_call(void* object, std::int32_t, const char*) {
   auto& self = *static_cast<Operation*>(object);
   self.is_aborted = true;
   try {
-    if (self.context) self.context->closeConnections();  // ends waits on them
+    // ends the calls that wait for this connection
+    if (self.context) self.context->closeConnections();
   } catch (const std::exception&) {
   }
 }

@@ -1,5 +1,5 @@
-// A cross-device operation as a shared library: sums float32 values rounded to 8 bits, with error
-// feedback. The rounding error of a replica's bucket of gradients is added to the bucket in the
+// Cross-device operation as a shared library. It sums float32 values rounded to 8 bits, with error
+// feedback: the rounding error of a replica's bucket of gradients is added to the bucket in the
 // next step.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -22,10 +22,11 @@ constexpr float kLargestCode = 127;
 constexpr std::int8_t kNotFinite = -128;
 
 struct Int8Feedback {
-  std::map<std::uint64_t, std::vector<Floats>> lost;  // by the buffer's id, then by replica
+  // key: id of the buffer; then one entry per replica
+  std::map<std::uint64_t, std::vector<Floats>> lost;
 };
 
-/// A replica's values in the form that would be sent.
+/// A replica's values in the form in which they would be sent.
 struct Message {
   float step = 0;
   std::vector<std::int8_t> codes;
@@ -110,7 +111,7 @@ std::int32_t all_reduce(void* self, std::int32_t op, const tutti_buffer_v1* repl
 
 std::int32_t determinism(void*) { return TUTTI_GRADE_RUN_TO_RUN; }
 
-/// Half a step per replica.
+/// Half a rounding step per replica.
 double max_relative_error(void*) { return 0.5 / static_cast<double>(kLargestCode); }
 
 }  // namespace

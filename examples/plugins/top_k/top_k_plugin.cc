@@ -1,6 +1,6 @@
-// A cross-device operation as a shared library: sums only the largest magnitudes of each replica's
-// float32 values, a fraction k of them. The others are added to the same bucket of gradients in the
-// next step.
+// Cross-device operation as a shared library. It sums only a fraction k of each replica's float32
+// values: those with the largest magnitudes. The remaining values are added to the same bucket of
+// gradients in the next step.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -23,17 +23,18 @@ using Floats = std::vector<float>;
 
 struct TopK {
   double k = 0.01;
-  std::map<std::uint64_t, std::vector<Floats>> kept_back;  // by the buffer's id, then by replica
+  // key: id of the buffer; then one entry per replica
+  std::map<std::uint64_t, std::vector<Floats>> kept_back;
 };
 
-/// Reads k from {"bytes_per_pack":0, ..., "options":{"k":0.05}}.
+/// Returns k from {"bytes_per_pack":0, ..., "options":{"k":0.05}}, or `otherwise` if it is missing.
 double k_of(const char* options_json, double otherwise) {
   const char* const options = std::strstr(options_json, "\"options\":");
   const char* const value = options ? std::strstr(options, "\"k\":") : nullptr;
   return value ? std::strtod(value + std::strlen("\"k\":"), nullptr) : otherwise;
 }
 
-/// Returns infinity for NaN, so that it is summed like the largest values.
+/// Returns infinity for NaN, so that NaN is always summed, like the largest values.
 float magnitude(float value) {
   return std::isfinite(value) ? std::abs(value) : std::numeric_limits<float>::infinity();
 }
