@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-# Times tutti's all_reduce, OpenMPI's and Gloo's, interleaved, and draws all of them.
+# Times all_reduce of tutti, OpenMPI and Gloo in interleaved runs, and draws the results.
 # SPDX-License-Identifier: Apache-2.0
 """compare.py --build build [--rounds 5] [--first 1024] [--last 268435456] [--out benchmarks/results/all_reduce]
 
-Each round runs `tutti bench all_reduce` (threads of one process, a list of gradients in place, beside the floor) and then
-tutti between processes and each setting of each peer (processes of this machine, one buffer in place), one after the other, all sizes; a ratio is
-made of two runs of one round. OpenMPI is taken at its best setting for each size: with CMA (the kernel copies between
-processes), without, and with CMA and memory that is kept instead of given back. Gloo at its best algorithm for each
-size. The ping-pong before and after tells whether the cores were near, far, or busy with the work of others. What is
-not installed is named, with what to install; a program that fails or takes too long is named, too.
+Each round first runs `tutti bench all_reduce` (threads of one process, a list of gradients in place, compared with the
+lower bound). Then it runs tutti between processes, and each setting of each peer (processes of this machine, one buffer
+in place), one after another, for all sizes. A ratio compares two runs of one round. For each size, the table has
+OpenMPI's best setting (with CMA, where the kernel copies between processes; without it; with CMA and memory that is not
+returned to the system) and Gloo's best algorithm. A ping-pong before and after shows whether the cores were near, far, or
+busy with other programs. Lists what is not installed, with the packages to install, and programs that failed or timed out.
 """
 import argparse
 import json
@@ -34,21 +34,21 @@ def parse_flags():
     parser.add_argument("--build", default="build", help="the build folder, with TUTTI_BUILD_BENCHMARKS=ON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--first", type=int, default=1 << 10, help="bytes; sizes grow by factors of 4")
+    parser.add_argument("--first", type=int, default=1 << 10, help="smallest size in bytes; sizes grow by factors of 4")
     parser.add_argument("--last", type=int, default=1 << 28)
-    parser.add_argument("--op-names", default="", help="tutti's operations; default: all")
+    parser.add_argument("--op-names", default="", help="tutti's operations to measure; default: all")
     parser.add_argument("--gloo", default="halving_doubling,new_bcube",
-                        help="algorithms; ring_chunked and new_ring may take 50 ms per call over a loopback device")
+                        help="Gloo's algorithms; ring_chunked and new_ring may take 50 ms per call over a loopback device")
     parser.add_argument("--ways", default="shm-shared,shm-private,tcp",
-                        help="tutti's ways between processes: shared memory with shared or private buffers, TCP")
-    parser.add_argument("--reference", default="tutti canonical", help="what ratios are made with")
-    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one run of a program")
-    parser.add_argument("--out", default="", help="writes OUT.json with every round, the table OUT.md, the picture OUT.svg and its numbers OUT.csv")
+                        help="tutti's connections between processes: shared memory with shared or private buffers, or TCP")
+    parser.add_argument("--reference", default="tutti canonical", help="program with which times are compared")
+    parser.add_argument("--timeout", type=float, default=180.0, help="time limit for one run of a program, in seconds")
+    parser.add_argument("--out", default="", help="writes all rounds to OUT.json, the table to OUT.md, the figure to OUT.svg and its numbers to OUT.csv")
     return parser.parse_args()
 
 
 def peers(flags):
-    """name -> command, and the names of those that are not there."""
+    """Returns {name: command}, and the names of peers that are not installed."""
     found, missing = {}, []
     programs = pathlib.Path(flags.build).resolve() / "bin"
     sizes = [str(flags.first), str(flags.last)]
@@ -76,7 +76,7 @@ def peers(flags):
 
 
 def run_peer(command, timeout):
-    """size -> microseconds, and what went wrong. What was measured before a timeout counts."""
+    """Returns {size: microseconds}, and an error message or "". Keeps what was measured before a timeout."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                start_new_session=True)
     trouble = ""
@@ -135,7 +135,7 @@ def spread(values):
 
 
 def times_in(entry):
-    """name -> size -> microseconds of one round: tutti's names, the floor, the best setting of each peer."""
+    """Returns {name: {size: microseconds}} of one round: tutti's operations, the lower bound, the best setting of each peer."""
     times = {}
     for row in entry["tutti"]["results"]:
         times.setdefault(f"tutti {row['name']}", {})[row["size"]] = row["in_place"]["time_us"]["median"]
@@ -149,7 +149,7 @@ def times_in(entry):
 
 
 def summarise(rounds, reference):
-    """Rows of size and name with times, bus bandwidth and ratio to the reference."""
+    """Returns one row for each name and size, with times, bus bandwidth and ratio to the reference."""
     per_round = [times_in(entry) for entry in rounds]
     ranks = rounds[0]["tutti"]["ranks"]
     rows = []

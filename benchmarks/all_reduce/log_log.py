@@ -1,6 +1,6 @@
-# Draws lines over logarithmic axes as SVG, without any library.
+# Draws lines over logarithmic axes as SVG, with the standard library only.
 # SPDX-License-Identifier: Apache-2.0
-"""log_log.py RESULTS.csv...    draws each again, as the .svg beside it"""
+"""log_log.py RESULTS.csv...    draws each file again, as a .svg next to it"""
 import csv
 import html
 import math
@@ -19,7 +19,7 @@ def size_name(size):
 
 
 def draw(lines, title, y_title):
-    """lines: name -> list of (x, y), and optionally "style": a name that begins with "floor" is dashed."""
+    """Returns the SVG of `lines`, {name: list of (x, y)}. Lines whose name begins with "floor" are dashed."""
     points = [point for line in lines.values() for point in line]
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_low = 10.0 ** math.floor(math.log10(min(y for _, y in points)))
@@ -60,7 +60,7 @@ def draw(lines, title, y_title):
 
 
 def write(path, lines, title, y_title):
-    """path.csv with what is drawn, and path.svg."""
+    """Writes the figure to path.svg, and its numbers to path.csv."""
     path = pathlib.Path(path)
     with open(path.with_name(path.name + ".csv"), "w", encoding="utf-8", newline="") as file:
         file.write(f"# {title}\n")
@@ -71,7 +71,7 @@ def write(path, lines, title, y_title):
 
 
 def read(path):
-    """(lines, title, y_title)"""
+    """Returns (lines, title, y_title) of a file that write() made."""
     with open(path, encoding="utf-8", newline="") as file:
         title = file.readline()[2:].strip()
         (_, _, y_title), *rows = csv.reader(file)

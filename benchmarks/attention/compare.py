@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# Times causal attention, its parts and PyTorch's scaled_dot_product_attention, and prints a table.
+# Times causal attention of tutti, its composition from simpler operations, and PyTorch's
+# scaled_dot_product_attention; prints a table.
 # SPDX-License-Identifier: Apache-2.0
 """compare.py --build build [--torch-python PYTHON] [--steps 128,512,2048] [--pairs 5] [--out benchmarks/results/attention]
 
-Float32, forward and backward, 4 rows of 8 heads of 64 features, one thread each. Each round runs every program once, in a
-process of its own; ratios are made within a round.
+Measures float32, forward and backward, with 4 rows of 8 heads of 64 features and one thread. Each round runs every program
+once, in a separate process; ratios compare runs of one round.
 """
 import argparse
 import json
@@ -36,11 +37,11 @@ print(json.dumps({"seconds": statistics.median(times)}))
 
 def parse_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="the build folder, with TUTTI_BUILD_BENCHMARKS=ON")
+    parser.add_argument("--build", default="build", help="a build folder with TUTTI_BUILD_BENCHMARKS=ON")
     parser.add_argument("--torch-python", default="/usr/bin/python3", help="a Python with torch 2 or newer")
     parser.add_argument("--steps", default="128,512,2048")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--out", default="", help="writes OUT.txt")
+    parser.add_argument("--out", default="", help="writes the table to OUT.txt")
     return parser.parse_args()
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# The PyTorch peer of train_resnet: the same networks, batches, optimizer, flags and lines of JSON.
+# PyTorch program that corresponds to train_resnet: same networks, batches, optimizer, flags and
+# lines of JSON.
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch 2 or newer (1.13 without --mode compile). --device cpu runs it anywhere, at small sizes."""
+"""Needs PyTorch 2 or newer (1.13 without --mode compile). With --device cpu it runs on any machine, at small sizes."""
 import argparse
 import json
 import sys
@@ -17,7 +18,7 @@ def convolution(channels, filters, size, stride=1):
 
 
 class ResidualBlock(nn.Module):
-    """Convolutions with batch normalisation, and a 1x1 convolution around them where shapes change."""
+    """Block of convolutions with batch normalisation, and a shortcut: a 1x1 convolution if the shape changes."""
 
     def __init__(self, channels, sizes, stride, momentum, epsilon):
         super().__init__()
@@ -96,7 +97,7 @@ class Training:
         self.x = x.contiguous(memory_format=torch.channels_last)
         self.y = torch.arange(flags.batch_size, device=self.device) * 7 % 10
         self.half = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}.get(flags.policy)
-        # The fused form updates all weights in one launch, which is the peer's fastest.
+        # The fused optimizer updates all weights in one launch, which is PyTorch's fastest way.
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.learning_rate, momentum=0.9,
                                          **({"fused": True} if on_gpu else {}))
         scaler = flags.policy == "mixed_float16" and on_gpu
@@ -120,7 +121,7 @@ class Training:
         return loss.detach()
 
     def time_steps(self, steps):
-        """Seconds until the last loss is known, and that loss."""
+        """Runs steps. Returns the seconds until the last loss is known, and that loss."""
         begin = time.perf_counter()
         for _ in range(steps):
             loss = self.step()

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-# Times tutti beside its peers, interleaved, and reports the medians of pairwise ratios.
+# Times training steps of tutti and its peers in interleaved runs, and reports the medians of
+# pairwise ratios.
 # SPDX-License-Identifier: Apache-2.0
 """compare.py --build build [--models mlp,tiny] [--threads 1,2] [--pairs 5] [--out benchmarks/results/today]
 
-Each round runs every program once, one after the other, each in a process of its own; a ratio is made of two runs of
-one round. Two threads of tutti are two replicas of one thread each. The ping-pong between the two CPUs before each
-round tells whether they were near (below 250 ns), far, or busy with the work of others; the column "others" says how
-many CPUs those used. Then the ratio of the fastest tenth of the steps is the one to look at. What is not installed is named, with what to install.
+Each round runs every program once, one after another, in separate processes. A ratio compares two runs of one round.
+Two threads of tutti are two replicas with one thread each. A ping-pong between the two CPUs before each round shows
+whether they were near (below 250 ns), far, or busy with other programs; the column "others" is the number of CPUs that
+those used. If they used any, look at the ratio of the fastest tenth of the steps. Lists what is not installed, with the
+packages to install.
 """
 import argparse
 import json
@@ -23,7 +25,7 @@ import floor
 import peer_report
 import plot
 
-# Variables that limit instruction sets; if set for the whole comparison, the results list them.
+# Variables that limit instruction sets. The results list those that are set.
 LIMITS = ("TUTTI_MAX_ISA", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE")
 HERE = pathlib.Path(__file__).resolve().parent
 IMAGES = ("cifar10_cnn", "small_cnn", "resnet20")
@@ -32,23 +34,23 @@ NEAR_NS, FAR_NS = 250.0, 1000.0  # beyond: the CPUs were shared with others
 
 def parse_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="the build folder, with TUTTI_BUILD_BENCHMARKS=ON")
+    parser.add_argument("--build", default="build", help="a build folder with TUTTI_BUILD_BENCHMARKS=ON")
     parser.add_argument("--models", default=",".join(peer_report.BATCH_SIZES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="timing of one run")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the timed steps of one run")
     parser.add_argument("--torch-python", action="append", default=[],
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
     parser.add_argument("--tensorflow-python", default=sys.executable, help="a Python with tensorflow")
-    parser.add_argument("--xla", action="store_true", help="steps that XLA compiles, too: TpuStrategy on the plugin of "
-                        "BUILD/xla_plugin or TUTTI_PJRT_PLUGIN, TensorFlow with jit_compile=True")
-    parser.add_argument("--peers", default="", help="only names that hold one of these words (-word: not those)")
-    parser.add_argument("--out", default="", help="writes OUT.json with every run, the table OUT.txt, the picture OUT.svg and its numbers OUT.csv")
+    parser.add_argument("--xla", action="store_true", help="also time steps that XLA compiles: TpuStrategy with the plugin of "
+                        "BUILD/xla_plugin or TUTTI_PJRT_PLUGIN, and TensorFlow with jit_compile=True")
+    parser.add_argument("--peers", default="", help="only programs whose names contain one of these words (-word: excludes)")
+    parser.add_argument("--out", default="", help="writes all runs to OUT.json, the table to OUT.txt, the figure to OUT.svg and its numbers to OUT.csv")
     return parser.parse_args()
 
 
 def module_version(python, module):
-    """None when it is not there. find_spec: an import would take seconds."""
+    """Returns the version of a module, or None if it is missing. Does not import it, which would take seconds."""
     code = f"import importlib.metadata as m, importlib.util as u; u.find_spec('{module}') or exit(1); "
     code += f"d = m.packages_distributions().get('{module}') if hasattr(m, 'packages_distributions') else None; "
     code += f"print(m.version((d or ['{module}'])[0]))"
@@ -60,7 +62,7 @@ def module_version(python, module):
 
 
 class Contenders:
-    """The programs that are there, and the names of those that are not."""
+    """Programs that are installed, and the names of missing ones."""
 
     def __init__(self, flags):
         self.flags = flags
@@ -83,7 +85,7 @@ class Contenders:
         self.libtorch = (self.bin / "libtorch_train_step").exists()
         if not self.libtorch:
             self.missing.append("libtorch: apt-get install libtorch-dev, then configure again")
-        # Measures the cost of the cap that gives equal bits on every machine.
+        # The cap gives equal bits on every machine; this measures what it costs.
         self.wider = "avx512" in pathlib.Path("/proc/cpuinfo").read_text() and "TUTTI_MAX_ISA" not in os.environ
         blas = os.path.realpath("/etc/alternatives/libblas.so.3-x86_64-linux-gnu")
         if "/blas/" in blas:
@@ -91,7 +93,7 @@ class Contenders:
                                 "apt-get install libopenblas0-pthread")
 
     def commands(self, model, threads):
-        """name -> command. The first is what the others are compared with."""
+        """Returns {name: command}. The others are compared with the first."""
         layouts = ("default", "channels_last") if model in IMAGES else ("default",)
         tutti = str(self.bin / "train_step")
         runs = {"tutti": [tutti, "--replicas", str(threads)]}
@@ -140,7 +142,7 @@ def cpu_busy_seconds():
 
 
 def run_once(command, model, threads, seconds):
-    """The program's report, with the share of the CPUs that others used meanwhile."""
+    """Runs a program. Returns its report, with the number of CPUs that other programs used meanwhile."""
     command = command + ["--model", model, "--seconds", str(seconds), "--json"]
     if "--steps" not in command:
         command += ["--steps", "100000" if model == "tiny" else "1000"]
@@ -173,13 +175,13 @@ def ping_pong(flags):
 
 
 def speeds_of(flags, threads):
-    """Returns speeds of the floor by the number of threads of a row: 1, and all."""
+    """Returns the maximum speeds {number of threads: speeds}, for one thread and for `threads`."""
     program = str(pathlib.Path(flags.build) / "bin" / "floor_speeds")
     return {number: floor.measure_speeds(program, number) for number in {1, threads}}
 
 
 def fastest_speeds(rounds, threads):
-    """Returns the best of all rounds: a floor is not raised by a round that was disturbed."""
+    """Returns the best speeds of all rounds, because a disturbed round must not raise the lower bound."""
     return {key: max(r["speeds"][threads][key] for r in rounds) for key in ("flops", "bytes")}
 
 

@@ -1,17 +1,17 @@
-# Lower bound of a step's time: its arithmetic at the speed of oneDNN's best products, its other passes at the speed of
-# copies, both measured in the same run.
+# Lower bound of a step's time: its products at the speed of oneDNN's best product, and its other
+# passes at the speed of copies. Both speeds are measured in the same run.
 # SPDX-License-Identifier: Apache-2.0
-"""Counted per example, float32. Products: forward, gradient of the weights, and of the input (not in the first
-layer); multiplications with the zeros of padding are not counted. Passes: what a pool, LRN, normalisation or addition
-must read and write, forward and backward; activations (ReLU, bias) are free, being part of the pass before. Plus three
-streams over the weights for SGD."""
+"""Counts for one float32 example. Products: the forward pass, the gradient of the weights, and that of the input (except
+in the first layer), without multiplications by zeros of the padding. Passes: the values that a pool, LRN, normalisation
+or addition must read and write, forward and backward. Activations (ReLU, bias) cost nothing, because they belong to the
+previous pass. SGD adds three passes over the weights."""
 import json
 import os
 import subprocess
 
 
 def measure_speeds(program, threads):
-    """Returns the speeds of all threads together by floor_speeds, one process for each: {"flops": ..., "bytes": ...}."""
+    """Runs one process of floor_speeds per thread. Returns their total speeds {"flops": ..., "bytes": ...}."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     running = [subprocess.Popen([program], stdout=subprocess.PIPE, text=True, env=environment) for _ in range(threads)]
     speeds = [json.loads(process.communicate()[0]) for process in running]
@@ -19,7 +19,7 @@ def measure_speeds(program, threads):
 
 
 def taps(side, kernel, stride=1):
-    """Returns the share of a kernel's multiplications that are not with the zeros of "same" padding."""
+    """Returns the fraction of a kernel's multiplications that do not involve zeros of "same" padding."""
     places = -(-side // stride)
     before = max((places - 1) * stride + kernel - side, 0) // 2
     inside = sum(0 <= place * stride + tap - before < side for place in range(places) for tap in range(kernel))
@@ -34,7 +34,7 @@ class Count:
         self.first = True
 
     def product(self, places, inner, outer, bias=True, share=1.0):
-        """A convolution with `places` outputs, of whose multiplications a share counts, or a dense layer with one."""
+        """Adds a convolution with `places` outputs, of whose multiplications `share` counts, or a dense layer (places=1)."""
         self.flops += 2 * places * inner * outer * share * (2 if self.first else 3)
         self.weights += inner * outer + (outer if bias else 0)
         self.first = False

@@ -1,6 +1,6 @@
-# Flags, timing and report of the peers in Python, as in train_step_report.h.
+# Flags, timing and report of the peers that are Python programs, as in train_step_report.h.
 # SPDX-License-Identifier: Apache-2.0
-"""No imports but the standard library's, so that a peer's own start is what is timed."""
+"""Imports only the standard library, so that only the peer's own start is timed."""
 import argparse
 import json
 import os
@@ -14,17 +14,17 @@ BATCH_SIZES = {"cifar10_cnn": 128, "small_cnn": 256, "mlp": 128, "resnet20": 128
 def parse_flags(description, layouts):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", choices=BATCH_SIZES, default="tiny")
-    parser.add_argument("--batch-size", type=int, default=0, help="of a step; 0: the model's")
+    parser.add_argument("--batch-size", type=int, default=0, help="examples per step; 0: the default of the model")
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")
-    parser.add_argument("--seconds", type=float, default=20.0, help="timing ends after these")
+    parser.add_argument("--warmup", type=int, default=3, help="number of untimed first steps")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of the measurement, in seconds")
     parser.add_argument("--layout", choices=layouts, default=layouts[0])
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     flags.batch_size = flags.batch_size or BATCH_SIZES[flags.model]
-    # Debian's torch calls OpenBLAS, which set_num_threads() does not control.
+    # Debian's torch calls OpenBLAS, whose threads set_num_threads() does not limit.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(flags.threads)
     return flags
 
@@ -38,7 +38,7 @@ def seconds_since_start():
 
 
 def measure(flags, step):
-    """step() returns what the loss can be read from, and has finished when it returns."""
+    """Times calls of step(), which must wait until it is done, and returns an object with the loss."""
     loss = step()
     first = seconds_since_start()
     for _ in range(1, flags.warmup):

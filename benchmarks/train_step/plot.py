@@ -1,6 +1,6 @@
-# Draws ratios as bars with whiskers, as SVG, without any library.
+# Draws ratios as bars with whiskers, as SVG, with the standard library only.
 # SPDX-License-Identifier: Apache-2.0
-"""plot.py RESULTS.csv...    draws each again, as the .svg beside it"""
+"""plot.py RESULTS.csv...    draws each file again, as a .svg next to it"""
 import csv
 import html
 import math
@@ -11,7 +11,7 @@ ROW, LEFT, WIDTH, RIGHT, TOP = 18, 330, 520, 90, 46
 
 
 def draw(rows, title):
-    """rows: dicts with label, median, min, max. Logarithmic; the line is at 1."""
+    """Returns the SVG of `rows`, dicts with label, median, min and max. The axis is logarithmic, with a line at 1."""
     low = min([0.5] + [r["min"] for r in rows])
     high = max([2.0] + [r["max"] for r in rows])
 
@@ -43,7 +43,7 @@ def draw(rows, title):
 
 
 def write(path, rows, title):
-    """path.csv with what is drawn, and path.svg."""
+    """Writes the figure to path.svg, and its numbers to path.csv."""
     path = pathlib.Path(path)
     with open(path.with_name(path.name + ".csv"), "w", encoding="utf-8", newline="") as file:
         file.write(f"# {title}\n")
@@ -54,7 +54,7 @@ def write(path, rows, title):
 
 
 def read(path):
-    """(rows, title)"""
+    """Returns (rows, title) of a file that write() made."""
     with open(path, encoding="utf-8", newline="") as file:
         title = file.readline()[2:].strip()
         return [{key: value if key == "label" else float(value) for key, value in row.items()}

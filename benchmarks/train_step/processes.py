@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-# Times training in several processes of one thread each and with PyTorch's DDP, and its scaling.
+# Times training in several processes with one thread each, its scaling, and PyTorch's DDP.
 # SPDX-License-Identifier: Apache-2.0
 """processes.py --build build [--models mlp,small_cnn] [--torch-python PYTHON] [--pairs 5] [--out benchmarks/results/processes]
 
-The global batch is the same however many processes share it. Runs are interleaved as in compare.py, and ratios made
-within a round. "alone" is one process with the batch of one of several: what is left of a step's time beside it goes
-into summing, waiting for each other and sharing caches and memory; with more processes than cores they take turns.
-"twice at once" is two of them that only share caches and memory.
+The global batch does not depend on the number of processes. Runs are interleaved as in compare.py, and ratios compare
+runs of one round. "alone" is one process with the batch that each of several processes has. The remaining time of a step
+is spent on sums, on waiting for other processes, and on sharing caches and memory; more processes than cores also share
+the cores. "twice at once" is two such processes, which share only caches and memory.
 """
 import argparse
 import json
@@ -26,13 +26,13 @@ STEPS = {"mlp": 1000, "small_cnn": 40, "cifar10_cnn": 25, "resnet20": 10, "gpt":
 
 def parse_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="the build folder, with TUTTI_BUILD_BENCHMARKS=ON")
+    parser.add_argument("--build", default="build", help="a build folder with TUTTI_BUILD_BENCHMARKS=ON")
     parser.add_argument("--models", default="mlp,small_cnn,cifar10_cnn")
-    parser.add_argument("--processes", default="2,4", help="beside one")
-    parser.add_argument("--only", default="", help="runs whose names contain one of these: torch")
+    parser.add_argument("--processes", default="2,4", help="numbers of processes to measure, in addition to one")
+    parser.add_argument("--only", default="", help="only runs whose names contain one of these words, such as torch")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--max-others", type=float, default=float("inf"),
-                        help="a run during which others used more CPUs than this is made again, 10 times at most")
+                        help="repeats a run during which other programs used more CPUs than this, at most 10 times")
     parser.add_argument("--torch-python", action="append", default=[],
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
     parser.add_argument("--out", default="", help="writes OUT.json and OUT.txt")
@@ -45,7 +45,7 @@ def torch_pythons(flags):
 
 
 def commands(flags, model):
-    """name -> (processes, command)"""
+    """Returns {name: (number of processes, command)}."""
     program = pathlib.Path(flags.build).resolve() / "bin"
     steps = ["--steps", str(STEPS[model])]
     train = [str(program / "train_step"), *steps]
@@ -96,7 +96,7 @@ def measure(flags, model):
 
 
 def ratios(result, name, other):
-    """Of the speeds, in rounds in which both ran; none where --only leaves one out."""
+    """Returns the ratio of two programs' speeds for each round in which both ran; [] if --only excludes one."""
     if not {name, other} <= result["processes"].keys():
         return []
     pairs = [(r["runs"][name], r["runs"][other]) for r in result["rounds"]]
@@ -112,7 +112,7 @@ def median(result, name, key):
 
 
 def reason(result, name, count, program):
-    """Where the time of a step goes, in ms; the own part is its least time, without the other processes."""
+    """Returns a text about the time of a step in ms: the own part, which one process alone takes, and the remaining time."""
     name_alone = f"{program}1 process, alone with 1/{count} of the batch"
     if name_alone not in result["processes"]:
         return ""

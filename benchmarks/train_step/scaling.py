@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-# Measures images per second, speed-up and efficiency of the same training in 1, 2, 4 processes, with its loss and accuracy.
+# Measures images per second, speed-up, efficiency, loss and accuracy of the same training in 1, 2
+# and 4 processes.
 # SPDX-License-Identifier: Apache-2.0
 """scaling.py --build build [--processes 1,2,4] [--rounds 3] [--min-efficiency 0.5] [--out benchmarks/results/scaling]
 
 Runs examples/fashion_mnist_custom_loop, alone and under `tutti run -n N` with MultiWorkerMirroredStrategy. The global batch
-is the same however many processes share it, so that all make the same steps. Speed-up is images per second over those of
-one process, made within a round, the median of all rounds; efficiency is speed-up / N. Ends with 1 where a row with a core
-for each process is below --min-efficiency.
+does not depend on the number of processes, so all trainings have the same steps. Speed-up is the ratio of images per second
+to those of one process in the same round; the table has the median of all rounds. Efficiency is speed-up / N. Exits with 1
+if a row with at most as many processes as cores is below --min-efficiency.
 """
 import argparse
 import json
@@ -24,14 +25,14 @@ import compare
 
 def parse_flags(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="the build folder")
-    parser.add_argument("--processes", default="1,2,4", help="beginning with 1")
-    parser.add_argument("--rounds", type=int, default=3, help="each runs every number of processes once")
+    parser.add_argument("--build", default="build", help="a build folder")
+    parser.add_argument("--processes", default="1,2,4", help="numbers of processes, of which the first must be 1")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds; each runs every number of processes once")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=256, help="of all processes together")
-    parser.add_argument("--test-examples", type=int, default=10000, help="for the accuracy")
+    parser.add_argument("--batch-size", type=int, default=256, help="global batch size")
+    parser.add_argument("--test-examples", type=int, default=10000, help="number of test examples for the accuracy")
     parser.add_argument("--min-efficiency", type=float, default=0.0)
-    parser.add_argument("--out", default="", help="writes OUT.txt")
+    parser.add_argument("--out", default="", help="writes the table to OUT.txt")
     flags = parser.parse_args(arguments)
     flags.processes = [int(count) for count in flags.processes.split(",")]
     if flags.processes[0] != 1 or flags.rounds < 1 or flags.steps < 2:
@@ -45,7 +46,7 @@ def own_seconds():
 
 
 def run_once(flags, count):
-    """What the program reports of one training in `count` processes."""
+    """Trains in `count` processes. Returns the report of the program."""
     folder = pathlib.Path(flags.build).resolve()
     train = [str(folder / "examples" / "fashion_mnist_custom_loop"), "--devices", "cpu:0", "--steps", str(flags.steps),
              "--batch-size", str(flags.batch_size), "--test-examples", str(flags.test_examples)]
@@ -66,12 +67,12 @@ def run_once(flags, count):
 
 
 def measure(flags):
-    """A list of rounds, each {number of processes: report}."""
+    """Returns the results of all rounds: a list of {number of processes: report}."""
     return [{count: run_once(flags, count) for count in flags.processes} for _ in range(flags.rounds)]
 
 
 def rows(rounds):
-    """Of each number of processes: it, images/s, speed-up, efficiency, loss of the last step, accuracy."""
+    """Yields (number of processes, images/s, speed-up, efficiency, loss of the last step, accuracy)."""
     for count in rounds[0]:
         reports = [each[count] for each in rounds]
         speed_up = statistics.median(each[count]["examples_per_second"] / each[1]["examples_per_second"] for each in rounds)
@@ -92,7 +93,7 @@ def table(flags, rounds, cores):
 
 
 def too_slow(rounds, cores, least):
-    """What is below the least efficiency, of the rows with a core for each process."""
+    """Returns errors about rows with a core for each process whose efficiency is below `least`."""
     return [f"{count} processes have an efficiency of {efficiency:.3f}; expected at least {least}"
             for count, _, _, efficiency, _, _ in rows(rounds) if count <= cores and efficiency < least]
 

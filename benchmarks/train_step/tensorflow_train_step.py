@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# Times the same training steps with TensorFlow: tf.function around Keras layers.
+# Times the same training steps with TensorFlow: a tf.function around Keras layers.
 # SPDX-License-Identifier: Apache-2.0
-"""Layout xla compiles the step (jit_compile). Replicas are those of tf.distribute.MirroredStrategy."""
+"""--layout xla compiles the step (jit_compile). --replicas uses tf.distribute.MirroredStrategy."""
 import os
 import sys
 
@@ -43,7 +43,7 @@ def resnet20():
 
 
 def make_model(name):
-    """The network and the shape of an example."""
+    """Returns the network and the shape of an example."""
     if name == "resnet20":
         return resnet20(), (32, 32, 3)
     relu = {"activation": "relu"}
@@ -65,7 +65,7 @@ def make_model(name):
 
 def make_strategy():
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    # One thread of operations suffices for one replica, and is fastest.
+    # One inter-op thread per replica suffices, and is fastest.
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.replicas)
     if FLAGS.replicas == 1:
         return tf.distribute.get_strategy()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # Times the same training steps with PyTorch (1.13 or newer).
 # SPDX-License-Identifier: Apache-2.0
-"""Two threads: --threads 2; two replicas of one thread each (gloo): --replicas 2. --layout compiled: torch.compile."""
+"""--threads 2 uses two threads, --replicas 2 two replicas with one thread each (gloo), --layout compiled torch.compile."""
 import os
 import subprocess
 import sys
@@ -91,7 +91,7 @@ class GptBlock(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2's network, in the sizes that examples/gpt begins with; input and output share weights."""
+    """GPT-2's network with the default sizes of examples/gpt; input and output share weights."""
 
     def __init__(self, vocabulary=256, context=128, layers=4, heads=4, features=128):
         super().__init__()
@@ -107,7 +107,7 @@ class Gpt(nn.Module):
 
 
 def make_model(name):
-    """The network and the shape of an example."""
+    """Returns the network and the shape of an example."""
     if name == "gpt":
         return Gpt(), (128,)
     if name == "cifar10_cnn":

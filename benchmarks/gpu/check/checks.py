@@ -9,7 +9,7 @@ import statistics
 from rows import CORRECTNESS, Step, failed, passed, skipped
 
 SMALL = ("--size", "small")
-# Our own kernels that have shared memory or read values written by other kernels.
+# tutti's kernels that use shared memory, or read values that other kernels wrote.
 SANITIZED = "reduce_sum,reduce_max,softmax,log_softmax,transpose,gather,scatter_rows,top_k,group_norm,attention,attention_grad,cumulative_sum,dropout"
 
 
@@ -49,7 +49,7 @@ def doctor(place, runner):
 
 
 def device_check(place, runner, *words, virtual_gpus=1):
-    """The outcome and the report of device_check."""
+    """Runs device_check; returns its outcome and its report."""
     argv = [place.program("device_check"), *words, "--device", place.gpu, "--json"]
     outcome = runner.run(argv, place.environment(virtual_gpus))
     return outcome, outcome.last_json()
@@ -74,7 +74,7 @@ def compared(check, *words):
 
 
 def finds_errors(place, runner):
-    """A check that cannot fail proves nothing: one element is changed on purpose."""
+    """Checks that device_check can fail: it must find an element that is changed on purpose."""
     for words in (("ops", "--only", "add", "--spoil", "add", *SMALL), ("gradients", "--only", "matmul", "--spoil", "matmul"),
                   ("optimizers", "--only", "adam", "--spoil", "adam")):
         outcome, report = device_check(place, runner, *words)
@@ -84,7 +84,7 @@ def finds_errors(place, runner):
 
 
 def conform(name, count):
-    """The conformance kit on `count` logical devices of one GPU; 0: on all GPUs."""
+    """Returns a check that runs the conformance kit on `count` logical devices of one GPU, or on all GPUs if `count` is 0."""
     def run(place, runner):
         if place.flags.on_cpu:
             argv, env = [place.program("tutti"), "conform", name, "--shape", "local"], place.environment()
@@ -113,7 +113,7 @@ def nccl(place, runner):
 
 
 def gpu_tests(place, runner):
-    """The library's tests on GPUs (tests/gpu); they want two, which one GPU gives in parts."""
+    """Runs the library's tests on GPUs (tests/gpu). They need two GPUs; a single GPU is split into two virtual ones."""
     program = place.program("test_gpu")
     if place.tiny:
         return skipped("on simulated GPUs these tests are part of the test suite")
@@ -147,8 +147,8 @@ def losses_of(place, runner, devices_, policy, virtual_gpus=1, replicas=0):
 
 
 def curves_differ(actual, expected, early, late):
-    """Rounding grows with the steps: the first third agrees within `early`, the mean of the last third within `late`.
-    Empty, or what differs."""
+    """Returns "" if two loss curves agree, otherwise the difference. Rounding errors grow with the steps: the first third
+    must agree within `early`, and the mean of the last third within `late`."""
     if len(actual) != len(expected) or not all(isinstance(loss, (int, float)) for loss in actual):
         return f"expected {len(expected)} finite losses, got {actual}"
     third = max(1, len(expected) // 3)
@@ -162,7 +162,8 @@ def curves_differ(actual, expected, early, late):
 
 
 def loss_curve(policy, early, late, replicas=0):
-    """Beside float32 on the CPU, whatever the policy, by as many replicas (batch normalisation sees each one's part)."""
+    """Returns a check that compares losses with float32 on the CPU, for any policy. Both use the same number of replicas,
+    because batch normalisation depends on each replica's part of the batch."""
     def run(place, runner):
         curves = place.__dict__.setdefault("cpu_losses", {})
         if replicas not in curves:

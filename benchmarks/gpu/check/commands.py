@@ -1,4 +1,4 @@
-# Runs programs: each with a time limit, in its own process group, with its output stored.
+# Runs programs, each with a time limit and in its own process group, and stores their output.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -21,7 +21,7 @@ class Outcome:
         return self.code == 0 and not self.timed_out
 
     def why(self):
-        """One line that says how it ended."""
+        """Returns one line about how the program ended."""
         name = pathlib.Path(str(self.argv[0])).name
         if self.missing:
             return self.missing
@@ -36,7 +36,7 @@ class Outcome:
         return "\n".join((self.output + self.errors).splitlines()[-lines:])
 
     def last_json(self):
-        """The last line of output that is an object; None without one."""
+        """Returns the last line of output that is a JSON object, or None."""
         for line in reversed(self.output.splitlines()):
             if line.startswith("{"):
                 try:
@@ -54,7 +54,7 @@ def signal_name(number):
 
 
 def kill_group(process):
-    """The program and what it started; it began a process group of its own."""
+    """Ends a program and the processes that it started, which form a process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -70,7 +70,7 @@ def kill_group(process):
 
 
 class Runner:
-    """Runs commands within the budget. Used with `with`: ends what still runs."""
+    """Runner of commands within a time budget. Its `with` block ends programs that still run."""
 
     def __init__(self, flags):
         self.flags = flags
@@ -93,7 +93,7 @@ class Runner:
         return self.keep
 
     def restart_budget(self):
-        """A build is not counted."""
+        """Begins the budget again, because a build does not count."""
         self.deadline = time.monotonic() + self.flags.budget_seconds
 
     def begin_build(self, name, seconds):
@@ -107,7 +107,7 @@ class Runner:
         self.step_deadline = min(self.deadline, time.monotonic() + limit)
 
     def left(self, limit=None):
-        """Seconds that a command of this step may take."""
+        """Returns the seconds that the next command of this step may take."""
         left = self.step_deadline - time.monotonic()
         return max(0.5, left if limit is None else min(left, limit))
 
@@ -150,7 +150,7 @@ class Runner:
 
 
 class Talk:
-    """A program that stays: prints objects, one a line, and reads lines."""
+    """Program that keeps running: it reads lines, and prints JSON objects, one per line."""
 
     def __init__(self, argv, env, log):
         self.argv, self.log, self.lines = argv, log, queue.Queue()
@@ -174,7 +174,7 @@ class Talk:
         self.lines.put(None)
 
     def event(self, kind, seconds):
-        """The next object of that kind; None (see problem) when none comes in time."""
+        """Returns the next object of this kind. If there is none in time, returns None, and `problem` has the reason."""
         end = time.monotonic() + seconds
         while not self.problem:
             try:

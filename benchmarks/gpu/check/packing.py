@@ -12,7 +12,8 @@ import tarfile
 import programs
 
 LIMIT = 60 * 2**20  # of the archive
-# Part of every Linux, or of the machine with the GPU.
+# Libraries that belong to every Linux system or to the machine with the GPU, so they are not
+# packed.
 NOT_TAKEN = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|util)\.so)")
 SCRIPTS = ("benchmarks/gpu/gpu_check", "benchmarks/gpu/check/*.py", "benchmarks/gpu/resnet_torch.py")
 
@@ -25,7 +26,7 @@ def output_of(*command):
 
 
 def shared_libraries(path):
-    """What ldd finds for a program, without the system's and CUDA's own."""
+    """Returns the libraries that ldd lists for a program, without those of the system and of CUDA."""
     found = []
     for line in output_of("ldd", path).splitlines():
         match = re.match(r"\s*(\S+) => (/\S+)", line)
@@ -43,7 +44,7 @@ def copy_stripped(source, target):
 
 
 def pack(build, target):
-    """0, or 1 after a line that says what is wrong."""
+    """Packs the programs. Returns 0, or 1 after printing an error."""
     source = pathlib.Path(__file__).resolve().parents[3]
     binaries = [build / "bin" / name for name in programs.NAMES]
     missing = [path for path in binaries if not path.exists()]

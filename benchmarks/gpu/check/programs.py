@@ -1,4 +1,4 @@
-# Finds the programs, their requirements, and the environment in which they run.
+# Finds or builds the programs, finds the libraries that they need, and sets their environment.
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
 import glob
@@ -15,13 +15,13 @@ import rows
 MANIFEST = "gpu_check_pack.json"
 NAMES = ("tutti", "device_check", "train_resnet", "gpu_bench")
 TARGETS = ("tutti_cli", "tutti_cuda", "device_check", "train_resnet", "gpu_bench")
-# Opened by name, in addition to the libraries that the module is linked with.
+# Libraries that are opened by name, in addition to those with which the module is linked.
 OPENED_LATER = ("libnccl.so.2",)
 CUDA_LIBRARIES = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|nvrtc|nvJitLink)\.so")
 
 
 class Place:
-    """A build or a pack: paths, devices and environment."""
+    """Build or pack that is checked: its paths, devices and environment."""
 
     def __init__(self, flags, root, packed):
         self.flags, self.root, self.packed = flags, root, packed
@@ -50,7 +50,7 @@ class Place:
         return self.root / "lib" / "libtutti_cuda.so"
 
     def logical(self, count):
-        """The devices that take part when `count` replicas share one GPU."""
+        """Returns the names of the devices if `count` replicas share one GPU."""
         if self.flags.on_cpu:
             return f"cpu:0-{count - 1}"
         return f"gpu:0-{count - 1}"
@@ -81,7 +81,7 @@ class Place:
 
 
 def find(flags, here, runner, table):
-    """The place, after rows about it; None when there is nothing that could be run."""
+    """Adds rows about the programs to the table. Returns the place, or None if nothing can be run."""
     own = here.parents[1]
     if flags.prebuilt or (not flags.build and (own / MANIFEST).exists()):
         place = Place(flags, pathlib.Path(flags.prebuilt or own).resolve(), packed=True)
@@ -157,7 +157,7 @@ def toolkit_row(place, runner):
 
 
 def wheel_folders(python):
-    """lib folders of the nvidia wheels beside a Python's packages."""
+    """Returns the lib folders of the nvidia wheels that a Python has."""
     code = ("import importlib.util as u, glob, os\n"
             "s = u.find_spec('nvidia')\n"
             "for p in (list(s.submodule_search_locations) if s else []):\n"
@@ -170,7 +170,7 @@ def wheel_folders(python):
 
 
 def library_places(place):
-    """Folders that may hold CUDA's libraries, in the order in which they are tried."""
+    """Returns the folders that may contain CUDA's libraries, in the order in which they are searched."""
     folders = []
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *sorted(glob.glob("/usr/local/cuda*"))):
         if root:
@@ -184,7 +184,7 @@ def library_places(place):
 
 
 def needed_libraries(place):
-    """CUDA's libraries that the module is linked with."""
+    """Returns the names of CUDA's libraries with which the module is linked."""
     if place.packed:
         manifest = json.loads((place.root / MANIFEST).read_text(encoding="utf-8"))
         return manifest["needed"]
@@ -229,7 +229,7 @@ def other_versions(name, folders):
 
 
 def unversioned_links(place):
-    """A folder with libX.so for each libX.so.N of the wheels, which bring no such names."""
+    """Makes a folder with a link libX.so to each libX.so.N of the wheels, which lack unversioned names. Returns its path."""
     folder = place.root / "wheel_libraries"
     folder.mkdir(parents=True, exist_ok=True)
     for source in wheel_folders(place.flags.python):
@@ -241,7 +241,7 @@ def unversioned_links(place):
 
 
 def build(place, runner, table):
-    """Configures and builds the few programs that are needed. A row; whether all went well."""
+    """Configures and builds the programs that are needed, and adds a row to the table. Returns true on success."""
     source = place.source
     if not (source / "CMakeLists.txt").exists():
         table.add(rows.failed(f"{place.root}: no programs, and no source to build them from"), "build")
@@ -273,7 +273,7 @@ def build(place, runner, table):
 
 
 def build_problem(outcome):
-    """The line that matters: CMake's own lines say what to install."""
+    """Returns the line of the output that explains the error, such as CMake's line about packages to install."""
     text = outcome.output + outcome.errors
     for pattern in (r"needs libraries that were not found: (.*)", r"^.*TUTTI_CUDA=ON, but not all of it was found.*$",
                     r"^.*\berror: .*$", r"^CMake Error.*$"):

@@ -1,4 +1,4 @@
-# Rows of gpu_check's table: the check, its result, and whether it suffices.
+# Rows of gpu_check's table: the name of a check, its result, and its verdict.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import platform
@@ -11,7 +11,7 @@ CORRECTNESS, SPEED = "correctness", "speed"
 
 
 class Row:
-    """One line. measured: for people; numbers: for the JSON; detail: lines that explain a failure."""
+    """Row of the table. `measured` is a text, `numbers` are written to the JSON file, `detail` explains a failure."""
 
     def __init__(self, name, kind, verdict, measured="", goal="", numbers=None, detail="", required=True):
         self.name, self.kind, self.verdict, self.measured, self.goal = name, kind, verdict, measured, goal
@@ -22,7 +22,7 @@ class Row:
         return {FAIL: "failed", SKIPPED: "not run"}.get(self.verdict, "ran")
 
     def breaks(self):
-        """Whether all is not well because of this row: a goal that was missed is no failure."""
+        """Returns true if this row makes gpu_check fail. A missed speed goal does not."""
         return self.verdict == FAIL or (self.kind == CORRECTNESS and self.verdict == SKIPPED and self.required)
 
 
@@ -39,13 +39,13 @@ def skipped(why, required=False):
 
 
 def goal(measured, goal_text, reached, **numbers):
-    """reached: None when a goal says nothing here (simulated)."""
+    """Returns a row about speed. `reached` is None if the goal does not apply, as on simulated GPUs."""
     verdict = SHOWN if reached is None else MET if reached else BELOW
     return Row("", SPEED, verdict, measured, goal_text, numbers)
 
 
 class Step:
-    """A function of (place, runner) that gives a Row, or a list of them; `limit` is in seconds."""
+    """Step of gpu_check: run(place, runner) returns a Row or a list of them. `limit` is in seconds."""
 
     def __init__(self, name, kind, run, limit, slow=False, required=True):
         self.name, self.kind, self.run, self.limit = name, kind, run, limit
@@ -109,7 +109,7 @@ def shortened(text, width=120):
 
 
 def run_steps(steps, only, place, runner, table):
-    """Every step gives at least one row, whatever happens in it."""
+    """Runs the steps. Each adds at least one row to the table, even if it fails."""
     for step in steps:
         if only and not any(step.name.startswith(name) for name in only):
             continue
@@ -119,7 +119,7 @@ def run_steps(steps, only, place, runner, table):
         elif runner.remaining() < min(5.0, step.limit):
             found = skipped(f"the budget of {place.flags.budget_seconds:g} s was used up", step.required)
         else:
-            # Simulated GPUs share the processors with other work, but the limits are those of real ones.
+            # Simulated GPUs are slower than real ones, for which the limits are meant.
             runner.begin_step(step.name, 4 * step.limit if place.tiny else step.limit)
             try:
                 found = step.run(place, runner)

@@ -5,12 +5,12 @@ import statistics
 from rows import SPEED, Step, failed, goal, skipped
 
 POLICIES = ("mixed_bfloat16", "tf32", "float32")
-# Required ratios of tutti's rate to the peer's.
+# Ratios of tutti's speed to that of PyTorch in each mode, as goals.
 PEERS = (("eager", 1.3), ("compile", 1.0))
 
 
 def bench(place, runner, *words, virtual_gpus=1):
-    """The report of gpu_bench, or None and a row that says why."""
+    """Runs gpu_bench. Returns (report, None), or (None, a row with the error)."""
     outcome = runner.run([place.program("gpu_bench"), *words], place.environment(virtual_gpus))
     report = outcome.last_json()
     if not outcome.ok() or report is None:
@@ -77,7 +77,7 @@ def empty_step(execution, count):
 
 
 def torch_version(place, runner):
-    """What `import torch` says, or the one line why there is no peer. (version, why)"""
+    """Returns (version of PyTorch, ""), or ("", the reason why there is none)."""
     if place.torch is None:
         code = "import torch; print(torch.__version__, torch.cuda.is_available())"
         outcome = runner.run([place.flags.python, "-c", code], limit=90)
@@ -92,7 +92,7 @@ def torch_version(place, runner):
 
 
 class Contender:
-    """A program that trains ResNet-50 in rounds, when asked."""
+    """Program that trains ResNet-50 and runs a round of steps on request."""
 
     def __init__(self, name, place, runner, argv, env=None):
         self.name, self.rates, self.problem = name, [], ""
@@ -114,16 +114,16 @@ class Contender:
 
 
 def sized(place, policy):
-    """Network, image size, first batch size, steps of a round, rounds."""
+    """Returns (network, image size, first batch size, steps per round, number of rounds)."""
     if place.tiny:
         return "resnet8", 8, 4, 1, 2
-    # All contenders hold their memory at the same time.
+    # The memory of all contenders is allocated at the same time.
     batch = 256 if place.gpu_bytes >= 60e9 else 128 if place.gpu_bytes >= 30e9 else 64
     return "resnet50", 224, batch if policy.startswith("mixed") else batch // 2, 10, 3 if place.flags.quick else 5
 
 
 def tutti_contender(place, runner, policy, network, image, batch):
-    """With what torch has by its flag cudnn.benchmark: plans are measured, the fastest is kept."""
+    """Starts tutti with measured convolution plans, as torch does with its flag cudnn.benchmark."""
     argv = [place.program("train_resnet"), "--on-demand", "--network", network, "--image-size", image, "--batch-size", batch,
             "--devices", place.gpu, "--warmup", 2 if place.tiny else 8, "--execution", "captured",
             "--policy", "float32" if policy == "tf32" else policy]
