@@ -117,8 +117,8 @@ int main(int argc, char** argv) {
         flags.remove(kUnused);
         task.add_to(flags);
         flags.add("--train_steps", trainer.train_steps, "ends at this global step");
-        flags.add("--sync", trainer.sync, "as --update-mode sync_replicas");
-        flags.add("--learning-rate", trainer.learning_rate, "of gradient descent");
+        flags.add("--sync", trainer.sync, "same as --update-mode sync_replicas");
+        flags.add("--learning-rate", trainer.learning_rate, "learning rate of gradient descent");
         flags.add("--min-accuracy", trainer.min_accuracy, "fails below this test accuracy");
       });
   if (code >= 0) return code;

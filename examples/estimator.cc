@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   const auto more = [](Flags& flags) {
     flags.remove({"--batch-size", "--epochs", "--steps", "--data-dir", "--log-dir", "--resume",
                   "--metrics-json"});
-    flags.add("--examples", num_examples, "rows of the data");
+    flags.add("--examples", num_examples, "number of examples");
   };
   const int code = parse_options(argc, argv, "A Dense(1) as an Estimator", options, more);
   return code >= 0 ? code : run_example([&] {

@@ -49,9 +49,9 @@ int train(const std::string& model_dir, std::int64_t steps) {
 int main(int argc, char** argv) {
   std::string model_dir = (std::filesystem::temp_directory_path() / "estimator_client").string();
   std::int64_t steps = 300;
-  Flags flags("Trains a Dense(1) as an Estimator by workers and parameter servers");
-  flags.add("--model-dir", model_dir, "folder for checkpoints, of the client");
-  flags.add("--steps", steps, "updates in all");
+  Flags flags("Trains a Dense(1) as an Estimator with workers and parameter servers");
+  flags.add("--model-dir", model_dir, "folder of the client for checkpoints");
+  flags.add("--steps", steps, "number of updates");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return train(model_dir, steps); });
 }

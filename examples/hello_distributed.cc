@@ -64,11 +64,11 @@ int main(int argc, char** argv) {
   std::string target;
   std::vector<std::string> hosts;
   Flags flags("Says hello by way of a server");
-  flags.add("--serve", port, "serves at this port of 127.0.0.1");
-  flags.add("--host", hosts, "host:port of a server; once for each");
-  flags.add("--task", task, "serves as this one of the hosts; without it, asks all of them");
-  flags.add("--target", target, "a server that runs already: grpc://host:port");
-  flags.add("--timeout", timeout, "seconds that the server is waited for");
+  flags.add("--serve", port, "serves on this port of 127.0.0.1");
+  flags.add("--host", hosts, "host:port of a server; repeat for each");
+  flags.add("--task", task, "index of the host to serve as; none: lists all hosts' devices");
+  flags.add("--target", target, "address of a running server: grpc://host:port");
+  flags.add("--timeout", timeout, "seconds to wait for the server");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;
   return run_example([&] {

@@ -69,9 +69,9 @@ int train(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   Flags flags("Trains on Fashion-MNIST in Horovod's style");
-  flags.add("--batch-size", options.batch_size, "examples of a process in a step");
-  flags.add("--steps", options.steps, "batches of all processes together");
-  flags.add("--seed", options.seed, "seed of weights, shuffles and dropout");
+  flags.add("--batch-size", options.batch_size, "batch size of each process");
+  flags.add("--steps", options.steps, "steps of all processes together");
+  flags.add("--seed", options.seed, "seed of weights, shuffling and dropout");
   flags.add("--data-dir", options.data_dir, "folder with the data set");
   flags.add("--checkpoint", options.checkpoint, "file for the weights");
   const int code = flags.parse(argc, argv);

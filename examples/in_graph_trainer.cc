@@ -104,9 +104,9 @@ int run(const TrainerOptions& options) {
 int main(int argc, char** argv) {
   TrainerOptions options;
   Flags flags("Trains on Fashion-MNIST with one client for all workers");
-  flags.add("--steps", options.steps, "global batches");
-  flags.add("--batch-size", options.batch_size, "rows of a global batch");
-  flags.add("--learning-rate", options.learning_rate, "of gradient descent");
+  flags.add("--steps", options.steps, "number of global batches");
+  flags.add("--batch-size", options.batch_size, "examples in a global batch");
+  flags.add("--learning-rate", options.learning_rate, "learning rate of gradient descent");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return run(options); });
 }

@@ -85,9 +85,9 @@ int compare(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  Flags flags("Trains with convolutions by data and dense layers by model");
-  flags.add("--steps", options.steps, "under each scheme");
-  flags.add("--workers", options.workers, "devices; the square divides 128");
+  Flags flags("Trains with data-parallel convolutions and model-parallel dense layers");
+  flags.add("--steps", options.steps, "steps of each scheme");
+  flags.add("--workers", options.workers, "number of devices, whose square divides 128");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return compare(options); });
 }

@@ -125,9 +125,9 @@ int train(const LoopOptions& options) {
 int main(int argc, char** argv) {
   LoopOptions options;
   Flags flags("Trains an embedding classifier with a coordinator and parameter servers");
-  flags.add("--epochs", options.epochs, "rounds that end in join()");
-  flags.add("--steps-per-epoch", options.steps_per_epoch, "steps scheduled per round");
-  flags.add("--embedding", options.embedding, "numbers per word");
+  flags.add("--epochs", options.epochs, "number of rounds, each of which ends with join()");
+  flags.add("--steps-per-epoch", options.steps_per_epoch, "number of steps scheduled per round");
+  flags.add("--embedding", options.embedding, "numbers in a word's vector");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return train(options); });
 }

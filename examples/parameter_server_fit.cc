@@ -73,11 +73,12 @@ int train(const FitProgram& program) {
 int main(int argc, char** argv) {
   FitProgram program;
   Flags flags("Trains with compile and fit on parameter servers");
-  flags.add("--epochs", program.epochs, "passes that end in a line");
-  flags.add("--steps-per-epoch", program.steps_per_epoch, "global batches of an epoch");
+  flags.add("--epochs", program.epochs, "number of epochs, each of which prints a line");
+  flags.add("--steps-per-epoch", program.steps_per_epoch, "global batches per epoch");
   flags.add_choice("--update-mode", program.update_mode, {"sync", "async"},
-                   "how workers keep pace");
-  flags.add("--backup-dir", program.backup_dir, "continues from here after it was killed");
+                   "sync: workers make each step together");
+  flags.add("--backup-dir", program.backup_dir,
+            "folder for backups, from which a killed program continues");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return train(program); });
 }

@@ -44,7 +44,7 @@ int train(const std::optional<Session>& session, std::int64_t steps) {
 int main(int argc, char** argv) {
   std::int64_t steps = 10'000;
   Flags flags("Trains on named tasks of a cluster");
-  flags.add("--steps", steps, "runs of the train_op");
+  flags.add("--steps", steps, "number of runs of the train_op");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   return examples::run_example([&] {
     const auto resolver = resolver_from_environment();

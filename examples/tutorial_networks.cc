@@ -95,14 +95,13 @@ int parse(int argc, char** argv, ExampleOptions& options, std::string& network,
           double& min_accuracy) {
   std::vector<std::string> names;
   for (const auto& [name, unused] : tutorials()) names.push_back(name);
-  return parse_options(argc, argv, "Trains a tutorial's network on Fashion-MNIST", options,
-                       [&](Flags& flags) {
-                         flags.remove({"--checkpoint-dir", "--resume"});
-                         flags.add_choice("--network", network, names,
-                                          "the tutorial; its batch "
-                                          "size and epochs unless they are given");
-                         flags.add("--min-accuracy", min_accuracy, "fails below it");
-                       });
+  return parse_options(
+      argc, argv, "Trains a tutorial's network on Fashion-MNIST", options, [&](Flags& flags) {
+        flags.remove({"--checkpoint-dir", "--resume"});
+        flags.add_choice("--network", network, names,
+                         "tutorial, which also sets batch size and epochs");
+        flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");
+      });
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ class BareExchange {
 
   static void check(ssize_t result) {
     const bool is_lost = result == -2 || (result == -1 && errno != EAGAIN && errno != EINTR);
-    if (is_lost) throw std::runtime_error("tcp-bare: the other process is gone");
+    if (is_lost) throw std::runtime_error("tcp-bare: the other process exited");
   }
 
   std::array<internal::FileDescriptor, 2> ends_;

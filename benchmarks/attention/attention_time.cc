@@ -65,12 +65,12 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   Flags flags("Times causal attention, forward and backward, on one thread");
-  flags.add("--batch", options.batch, "rows");
-  flags.add("--heads", options.heads, "heads");
-  flags.add("--steps", options.steps, "of queries and keys");
-  flags.add("--features", options.features, "of a head");
-  flags.add("--seconds", options.seconds, "timing ends after these, but not before 3 runs");
-  flags.add_choice("--way", options.way, {"fused", "parts"}, "one operation, or its parts");
+  flags.add("--batch", options.batch, "batch size");
+  flags.add("--heads", options.heads, "number of heads");
+  flags.add("--steps", options.steps, "number of queries and of keys");
+  flags.add("--features", options.features, "features of a head");
+  flags.add("--seconds", options.seconds, "time limit, after at least 3 runs");
+  flags.add_choice("--way", options.way, {"fused", "parts"}, "one operation, or simpler ones");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
     return run(options);

@@ -19,11 +19,11 @@ struct Arguments {
   bool json = false;
 
   void declare(Flags& flags) {
-    flags.add("--device", device, "the device that is checked");
-    flags.add_choice("--size", size, {"all", "small", "wide"}, "of the tensors (ops)");
-    flags.add("--every", every, "of the calls of each operation and type one in so many (ops)");
-    flags.add("--only", only, "one optimizer, or operations (add,matmul)");
-    flags.add("--spoil", spoil, "change one element of its results, to see that it is found");
+    flags.add("--device", device, "device to check");
+    flags.add_choice("--size", size, {"all", "small", "wide"}, "sizes of the tensors (ops)");
+    flags.add("--every", every, "check only every n-th call of each operation and type (ops)");
+    flags.add("--only", only, "only this optimizer, or these operations (add,matmul)");
+    flags.add("--spoil", spoil, "change one element of this operation's results");
     flags.add("--json", json, "print one line of JSON");
   }
 };
@@ -67,7 +67,7 @@ int run(const Arguments& arguments, Findings (*check)(const CheckOptions&)) {
 int main(int argc, char** argv) {
   using namespace tutti::device_check;
   Arguments arguments;
-  tutti::Flags flags("Compares a device with the CPU; exit code 1: they differ");
+  tutti::Flags flags("Compares a device with the CPU; exit code 1 if they differ");
   const auto declare = [&](tutti::Flags& command) { arguments.declare(command); };
   flags.add_command("ops", "every operation and element type", declare,
                     [&] { return run(arguments, check_ops); });

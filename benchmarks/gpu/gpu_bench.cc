@@ -13,13 +13,14 @@ namespace {
 void declare(BenchArguments& arguments, Flags& flags) {
   flags.add("--devices", arguments.devices, "gpu:0, gpu:0-3, cpu:0-1, ...");
   flags.add("--elements", arguments.elements, "float32 elements");
-  flags.add("--iterations", arguments.iterations, "calls of a round");
-  flags.add("--rounds", arguments.rounds, "rounds");
+  flags.add("--iterations", arguments.iterations, "calls per round");
+  flags.add("--rounds", arguments.rounds, "number of rounds");
   flags.add("--ops", arguments.ops, "cross-device operation (all_reduce)");
-  flags.add_choice("--optimizer", arguments.optimizer, {"sgd", "adam"}, "update: whose step");
+  flags.add_choice("--optimizer", arguments.optimizer, {"sgd", "adam"}, "optimizer (update)");
   flags.add_choice("--gradients", arguments.gradients, {"resnet50", "cifar10_cnn", "one"},
-                   "update: sizes of the variables");
-  flags.add_choice("--execution", arguments.execution, {"eager", "captured"}, "empty_step: how");
+                   "network whose variables are updated (update)");
+  flags.add_choice("--execution", arguments.execution, {"eager", "captured"},
+                   "execution of steps (empty_step)");
 }
 
 void check(const BenchArguments& arguments) {
@@ -53,7 +54,7 @@ int main(int argc, char** argv) {
   add("copy", "copies within a device", copy_bench);
   add("update", "steps of an optimizer", update_bench);
   add("all_reduce", "sums over devices", all_reduce_bench);
-  add("empty_step", "a replicated step with next to nothing to do", empty_step_bench);
+  add("empty_step", "a replicated step with almost no work", empty_step_bench);
   try {
     return flags.parse(argc, argv);
   } catch (const std::exception& error) {

@@ -67,16 +67,18 @@ void require_positive(const char* flag, std::int64_t value) {
 void ResnetOptions::declare(Flags& flags) {
   flags.add_choice("--network", network, {"resnet8", "resnet20", "resnet50"}, "the network");
   flags.add("--devices", devices, "gpu:0, cpu:0-3, ...");
-  flags.add("--replicas", replicas, "replicas that share the batch; 0: one per device");
-  flags.add("--cross-device-ops", cross_device_ops, "who sums gradients; default: the strategy's");
+  flags.add("--replicas", replicas, "number of replicas, which share the batch; 0: one per device");
+  flags.add("--cross-device-ops", cross_device_ops,
+            "operation that sums gradients; default: the strategy's");
   flags.add_choice("--policy", policy, {"float32", "mixed_bfloat16", "mixed_float16"},
                    "types of weights and arithmetic");
-  flags.add_choice("--execution", execution, {"eager", "captured"}, "of steps");
-  flags.add("--batch-size", batch_size, "images of a step, over all replicas");
-  flags.add("--image-size", image_size, "height and width; 0: the network's own");
-  flags.add("--batches", batches, "different batches, in turn");
-  flags.add("--learning-rate", learning_rate, "of SGD with momentum 0.9");
-  flags.add("--data-dir", data_dir, "folder of CIFAR-10's binary version; default: made images");
+  flags.add_choice("--execution", execution, {"eager", "captured"}, "execution of steps");
+  flags.add("--batch-size", batch_size, "global batch size");
+  flags.add("--image-size", image_size, "height and width of images; 0: the network's default");
+  flags.add("--batches", batches, "number of different batches, used in turn");
+  flags.add("--learning-rate", learning_rate, "learning rate of SGD with momentum 0.9");
+  flags.add("--data-dir", data_dir,
+            "folder with CIFAR-10's binary files; default: synthetic images");
 }
 
 void ResnetOptions::check() {

@@ -94,11 +94,11 @@ int main(int argc, char** argv) {
   tutti::benchmarks::Options options;
   tutti::Flags flags("Trains a residual network and prints times or losses as JSON");
   options.declare(flags);
-  flags.add("--steps", options.steps, "steps of a round, or of --losses");
-  flags.add("--warmup", options.warmup, "steps before the first round");
-  flags.add("--rounds", options.rounds, "rounds");
-  flags.add("--losses", options.losses, "print the loss of every step from the first on");
-  flags.add("--on-demand", options.on_demand, "a round for each number of steps read");
+  flags.add("--steps", options.steps, "number of steps per round, or of --losses");
+  flags.add("--warmup", options.warmup, "number of steps before the first round");
+  flags.add("--rounds", options.rounds, "number of rounds");
+  flags.add("--losses", options.losses, "print the losses of all steps instead of times");
+  flags.add("--on-demand", options.on_demand, "run a round for each number of steps that is read");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;
   try {

@@ -120,7 +120,8 @@ class Asking final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   template <class Condition>
   void wait(const Condition& condition) TUTTI_REQUIRES(mutex_) {
     if (!changed_.wait_for(mutex_, std::chrono::seconds(60), condition)) {
-      fail(ErrorCode::kDeadlineExceeded, "rpc_bench: the bare stream stands still");
+      fail(ErrorCode::kDeadlineExceeded,
+           "rpc_bench: expected progress of the bare stream within the deadline, got none");
     }
   }
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
@@ -144,7 +145,9 @@ class BareStream final : public Contender {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterCallbackGenericService(&service_);
     server_ = builder.BuildAndStart();
-    if (!server_) fail(ErrorCode::kUnavailable, "rpc_bench: no port for the bare stream");
+    if (!server_)
+      fail(ErrorCode::kUnavailable,
+           "rpc_bench: the server of the bare stream cannot listen on a port");
     grpc::ChannelArguments arguments;
     for (const auto& [name, value] : kArguments) arguments.SetInt(name, value);
     arguments.SetMaxReceiveMessageSize(-1);

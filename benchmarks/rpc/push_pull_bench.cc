@@ -125,7 +125,7 @@ class Servant {
     const auto answers = pending.wait(soon());
     const bool is_whole =
         answers.size() == ids_.size() && answers.back().value->num_elements() * 4 == job.bytes;
-    if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: not the variable's value");
+    if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: a pull returned a wrong value");
   }
 
   // shared text, as optimizers use it

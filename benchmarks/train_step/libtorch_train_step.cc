@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
   std::string layout = "default";
   tutti::Flags flags("Times training steps of libtorch");
   options.add_to(flags);
-  flags.add("--threads", threads, "threads of a step; set OMP_NUM_THREADS to the same");
+  flags.add("--threads", threads, "threads per step; set OMP_NUM_THREADS to the same number");
   flags.add_choice("--layout", layout, {"default", "channels_last"}, "memory order of images");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;

@@ -109,8 +109,8 @@ int main(int argc, char** argv) {
       {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "mesh"},
       "auto: none for one replica, else mirrored");
   flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
-                   "between the workers of multi_worker_mirrored");
-  flags.add("--mesh", options.mesh, "axes of --strategy mesh, as data=2,model=2");
+                   "connection of workers (multi_worker_mirrored)");
+  flags.add("--mesh", options.mesh, "axes of --strategy mesh, such as data=2,model=2");
   flags.add("--devices", options.devices, "devices of the replicas; default cpu:0, cpu:1 ...");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;

@@ -72,12 +72,12 @@ std::int64_t default_batch_size(const std::string& model) {
 
 void RunOptions::add_to(Flags& flags) {
   flags.add_choice("--model", model, model_names(), "the network");
-  flags.add("--batch-size", batch_size, "examples of a step, over all replicas; 0: the model's");
-  flags.add("--replicas", replicas, "replicas that share the batch");
-  flags.add("--steps", steps, "timed steps at most");
-  flags.add("--warmup", warmup, "steps before them, the first one included");
-  flags.add("--seconds", seconds, "timing ends after these, but not before 3 steps");
-  flags.add("--json", json, "one line of JSON");
+  flags.add("--batch-size", batch_size, "global batch size; 0: the default of the model");
+  flags.add("--replicas", replicas, "number of replicas, which share the batch");
+  flags.add("--steps", steps, "maximum number of timed steps");
+  flags.add("--warmup", warmup, "number of steps before, including the first one");
+  flags.add("--seconds", seconds, "time limit, after at least 3 steps");
+  flags.add("--json", json, "prints one line of JSON");
 }
 
 void RunOptions::check() {

@@ -85,29 +85,31 @@ std::vector<std::string> names_of(const BenchFlags& flags) {
 }  // namespace
 
 void BenchFlags::declare_all_reduce(Flags& flags) {
-  flags.add("-b,--minbytes", min_bytes, "smallest size: bytes, or 1K, 4M, 1G");
+  flags.add("-b,--minbytes", min_bytes, "smallest size in bytes, or 1K, 4M, 1G");
   flags.add("-e,--maxbytes", max_bytes, "largest size");
   flags.add("-f,--stepfactor", step_factor, "factor from one size to the next");
-  flags.add("-i,--stepbytes", step_bytes, "difference of sizes instead of a factor; 0: factor");
-  flags.add("-n,--iters", iterations, "calls per round; 0: by size");
-  flags.add("-w,--warmup_iters", warm_up, "calls before that are not timed");
-  flags.add("--rounds", rounds, "how often all are measured in turn; times are medians");
+  flags.add("-i,--stepbytes", step_bytes, "difference between sizes; 0: uses the factor");
+  flags.add("-n,--iters", iterations, "calls per round; 0: depends on the size");
+  flags.add("-w,--warmup_iters", warm_up, "untimed calls before each round");
+  flags.add("--rounds", rounds, "number of rounds; times are medians over them");
   flags.add_choice("--gradients", gradients, known_gradients(),
-                   "whose list of gradients is summed, scaled to the size");
+                   "network whose gradients are summed, scaled to the size");
   flags.add("--json", json, "file for the results");
-  flags.add("-c,--check", check, "1: results are checked; 0: not");
+  flags.add("-c,--check", check, "1: checks results; 0: does not");
   flags.add("-d,--datatype", dtype, "float, double, half, bfloat16, int32, ...");
   flags.add("-o,--op", op, "sum, prod, min, max or avg");
   flags.add(
       "--replicas", replicas,
-      "ranks (threads) or local replicas; in a job of several processes: these are the ranks");
-  flags.add("--op-names", op_names, "names between commas; empty: all that are registered");
+      "number of ranks (threads) or replicas; in a job of several processes, these are the ranks");
+  flags.add("--op-names", op_names, "names separated by commas; empty: all registered names");
   flags.add("--plugin", plugin, "shared library with a cross-device operation");
   flags.add("--plugin-options", plugin_options,
-            "options of that operation's own, or without --plugin of all: k=0.01,name=value");
-  flags.add_choice("--shape", shape, {"spread", "local"},
-                   "spread: each rank is a thread with its own memory; local: one call for all");
-  flags.add_choice("--transport", transport, {"auto", "shm", "tcp"}, "between processes of a job");
+            "options of the plugin's operation, or of all without --plugin: k=0.01,name=value");
+  flags.add_choice(
+      "--shape", shape, {"spread", "local"},
+      "spread: each rank is a thread with its own memory; local: one call for all ranks");
+  flags.add_choice("--transport", transport, {"auto", "shm", "tcp"},
+                   "connection between processes");
 }
 
 std::size_t parse_size(const std::string& flag, const std::string& text) {

@@ -37,13 +37,13 @@ int main(int argc, char** argv) {
   values.num_gpus = 2;
   std::int64_t steps = 40;
   Flags flags("Compares the speed of the CIFAR-10 tutorial's training with the published one");
-  flags.add("--batch_size,--batch-size", values.batch_size, "images in a tower's batch");
-  flags.add("--data_dir,--data-dir", values.data_dir, "folder for the made-up images");
+  flags.add("--batch_size,--batch-size", values.batch_size, "batch size of each tower");
+  flags.add("--data_dir,--data-dir", values.data_dir, "folder for the synthetic images");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
-  flags.add("--num_gpus,--num-gpus", values.num_gpus, "towers");
-  flags.add("--devices", values.devices, "the towers' devices instead: gpu:0,gpu:2 or cpu:0-3");
-  flags.add("--steps", steps, "steps that count");
-  flags.add_footer("Ends with 0: faster than the published lines, 1: not.");
+  flags.add("--num_gpus,--num-gpus", values.num_gpus, "number of towers");
+  flags.add("--devices", values.devices, "devices of the towers instead: gpu:0,gpu:2 or cpu:0-3");
+  flags.add("--steps", steps, "number of measured steps");
+  flags.add_footer("Exit code: 0 if faster than all published lines, else 1.");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   return run_example([&] {
     if (steps >= 1 && values.batch_size >= 1 && values.num_gpus >= 1) return check(values, steps);

@@ -35,17 +35,18 @@ int parse(int argc, char** argv, EvalFlags& values) {
   Flags flags("Evaluates checkpoints of the CIFAR-10 tutorial's network");
   flags.add("--eval_dir,--eval-dir", values.eval_dir, "folder for summaries");
   flags.add_choice("--eval_data,--eval-data", values.eval_data, {"test", "train_eval"},
-                   "the images");
-  flags.add("--checkpoint_dir,--checkpoint-dir", values.checkpoint_dir, "train_dir of a training");
+                   "images to evaluate");
+  flags.add("--checkpoint_dir,--checkpoint-dir", values.checkpoint_dir,
+            "the --train_dir of the training");
   flags.add("--eval_interval_secs,--eval-interval-secs", values.eval_interval_secs,
             "seconds between two evaluations");
-  flags.add("--num_examples,--num-examples", values.num_examples, "images to evaluate");
-  flags.add("--run_once,--run-once", values.run_once, "evaluates once and ends");
-  flags.add("--batch_size,--batch-size", values.batch_size, "images in a batch");
+  flags.add("--num_examples,--num-examples", values.num_examples, "number of images to evaluate");
+  flags.add("--run_once,--run-once", values.run_once, "evaluates once and exits");
+  flags.add("--batch_size,--batch-size", values.batch_size, "batch size");
   flags.add("--data_dir,--data-dir", values.data_dir,
             "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
-  flags.add("--use_fp16,--use-fp16", values.use_fp16, "arithmetic in float16");
-  flags.add("--synthetic", values.synthetic, "the made-up images of the training programs");
+  flags.add("--use_fp16,--use-fp16", values.use_fp16, "computes in float16");
+  flags.add("--synthetic", values.synthetic, "uses the synthetic images of the training programs");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   for (const auto& [flag, value] : {std::pair{"--eval_interval_secs", values.eval_interval_secs},
                                     std::pair{"--num_examples", values.num_examples},

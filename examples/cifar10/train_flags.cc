@@ -24,23 +24,23 @@ auto named(const char* flag, const Read& read) {
 }
 
 void declare(Flags& flags, TrainFlags& values) {
-  flags.add("--batch_size,--batch-size", values.batch_size, "images in a tower's batch");
+  flags.add("--batch_size,--batch-size", values.batch_size, "batch size of each tower");
   flags.add("--data_dir,--data-dir", values.data_dir,
             "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
-  flags.add("--use_fp16,--use-fp16", values.use_fp16, "arithmetic in float16");
+  flags.add("--use_fp16,--use-fp16", values.use_fp16, "computes in float16");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
-  flags.add("--max_steps,--max-steps", values.max_steps, "batches to run");
+  flags.add("--max_steps,--max-steps", values.max_steps, "number of steps");
   flags.add("--log_device_placement,--log-device-placement", values.log_device_placement,
-            "prints where variables and the first step's operations are");
-  flags.add("--log_frequency,--log-frequency", values.log_frequency, "steps between two lines");
+            "prints the devices of variables and operations");
+  flags.add("--log_frequency,--log-frequency", values.log_frequency, "steps between two log lines");
   flags.add("--synthetic", values.synthetic,
-            "made-up images, written once to <data_dir>/synthetic");
+            "uses synthetic images, written to <data_dir>/synthetic");
   flags.add("--resume", values.resume, "continues from the latest checkpoint of train_dir");
-  flags.add("--seed", values.seed, "seed of weights, shuffles and distortions");
+  flags.add("--seed", values.seed, "seed of weights, shuffling and distortions");
   flags.add("--variable_device,--variable-device", values.variable_device,
-            "where the variables are: a device, or 'first' for the first tower's");
+            "device of the variables; 'first': that of the first tower");
   flags.add("--memory_report,--memory-report", values.memory_report,
-            "prints the bytes of variables on each device, here and elsewhere placed");
+            "prints variable bytes per device, for this and other placements");
 }
 
 void check(const TrainFlags& flags) {
@@ -65,10 +65,10 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& value
                           : "Trains the CIFAR-10 tutorial's network on one device");
   declare(flags, values);
   if (with_towers) {
-    flags.add("--num_gpus,--num-gpus", values.num_gpus, "towers");
-    flags.add("--devices", values.devices, "the towers' devices instead: gpu:0,gpu:2 or cpu:0-3");
+    flags.add("--num_gpus,--num-gpus", values.num_gpus, "number of towers");
+    flags.add("--devices", values.devices, "devices of the towers instead: gpu:0,gpu:2 or cpu:0-3");
     flags.add("--tower_weights,--tower-weights", values.tower_weights,
-              "the towers' shares of the batch, as 3,1; empty: equal");
+              "shares of the batch per tower, such as 3,1; empty: equal");
   }
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
@@ -116,7 +116,7 @@ std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_tower
   }
   if (is_good && weights.size() == num_towers) return weights;
   fail(ErrorCode::kInvalidArgument, "--tower_weights: expected ", num_towers,
-       " positive numbers with commas between, one per tower, got '", flags.tower_weights, "'");
+       " positive numbers separated by commas, one per tower, got '", flags.tower_weights, "'");
 }
 
 Device variable_device(const TrainFlags& flags, const std::vector<Device>& towers) {

@@ -47,8 +47,8 @@ void check(const ExampleOptions& options) {
   require_positive("--parameter-servers", options.parameter_servers, 1);
   require_positive("--replicas-to-aggregate", options.replicas_to_aggregate, 0);
   if (options.strategy == "one_device" && options.replicas > 1) {
-    throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
-                            options.replicas, "; use --strategy mirrored"));
+    throw UsageError(concat("--strategy one_device: expected --replicas 1, got ", options.replicas,
+                            "; use --strategy mirrored"));
   }
   if (options.update_mode != "sync" && options.strategy != "parameter_server") {
     throw UsageError(concat("--update-mode ", options.update_mode, ": steps of --strategy ",
@@ -60,14 +60,14 @@ void check(const ExampleOptions& options) {
                             options.cross_device_ops));
   }
   if (options.resume && options.checkpoint_dir.empty()) {
-    throw UsageError("--resume: needs --checkpoint-dir to resume from");
+    throw UsageError("--resume: expected --checkpoint-dir, too, got none");
   }
 }
 
 void declare(Flags& flags, ExampleOptions& options) {
   add_strategy_flags(flags, options);
   flags.add("--virtual-gpus", options.virtual_gpus,
-            "parts of each GPU, each a device: 4, or 4:512 with MiB each");
+            "splits each GPU into devices: 4, or 4:512 with 512 MiB each");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
   flags.add_choice("--dtype-policy", options.dtype_policy,
                    {"float32", "mixed_bfloat16", "mixed_float16"},
@@ -75,13 +75,13 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add("--batch-size", options.batch_size, "global batch size");
   flags.add("--epochs", options.epochs, "passes over the data");
   flags.add("--steps", options.steps, "ends after this many steps; 0: no limit");
-  flags.add("--seed", options.seed, "seed of weights, shuffles and dropout");
+  flags.add("--seed", options.seed, "seed of weights, shuffling and dropout");
   flags.add("--data-dir", options.data_dir, "folder with the data set");
   flags.add("--log-dir", options.log_dir, "folder for log.jsonl and TensorBoard events");
   flags.add("--checkpoint-dir", options.checkpoint_dir, "folder for checkpoints");
   flags.add("--resume", options.resume, "continues from the latest checkpoint");
   flags.add("--metrics-json", options.metrics_json, "file for the results of the run");
-  flags.add("--trace", options.trace, "file for a Chrome trace: what ran when, on which thread");
+  flags.add("--trace", options.trace, "file for a Chrome trace of what each thread ran");
 }
 
 }  // namespace

@@ -21,10 +21,10 @@ std::vector<std::string> addresses_of(const std::string& hosts) {
 }  // namespace
 
 void TaskFlags::add_to(Flags& flags) {
-  flags.add("--ps_hosts", ps_hosts, "addresses of the servers, with commas between");
+  flags.add("--ps_hosts", ps_hosts, "addresses of the servers, separated by commas");
   flags.add("--worker_hosts", worker_hosts, "addresses of the workers");
-  flags.add("--job_name", job_name, "ps or worker; without it TF_CONFIG says");
-  flags.add("--task_index", task_index, "number of this task in its job");
+  flags.add("--job_name", job_name, "ps or worker; default: from TF_CONFIG");
+  flags.add("--task_index", task_index, "index of this task in its job");
 }
 
 std::unique_ptr<ClusterResolver> TaskFlags::resolver() const {

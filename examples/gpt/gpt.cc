@@ -31,20 +31,21 @@ struct GptOptions : ExampleOptions {
 
   void add_to(Flags& flags) {
     flags.remove({"--data-dir"});
-    flags.add("--text", text, "file to train on; none: only --load is asked");
-    flags.add("--vocabulary", config.vocabulary, "tokens learnt from the text; 256: its bytes");
+    flags.add("--text", text, "file to train on; none: only generates with --load");
+    flags.add("--vocabulary", config.vocabulary,
+              "number of tokens, learned from the text; 256: bytes");
     config.add_to(flags);
-    flags.add("--learning-rate", learning_rate, "of AdamW");
+    flags.add("--learning-rate", learning_rate, "learning rate of AdamW");
     flags.add("--load", load, "folder with config.json, model.safetensors and tokenizer.json");
-    flags.add("--save", save, "folder for them");
-    flags.add("--prompt", prompt, "the text that it continues");
-    flags.add("--tokens", tokens, "tokens that it writes");
-    flags.add("--temperature", temperature, "0: always the likeliest token");
-    flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");
-    flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
-    flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
-    flags.add("--explain", explain, "prints what a step on the mesh costs a device, and ends");
-    flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
+    flags.add("--save", save, "folder for the files that --load reads");
+    flags.add("--prompt", prompt, "text that the model continues");
+    flags.add("--tokens", tokens, "number of tokens to generate");
+    flags.add("--temperature", temperature, "randomness of tokens; 0: always the likeliest");
+    flags.add("--top-k", top_k, "draws from the K likeliest tokens; 0: from all");
+    flags.add("--top-p", top_p, "draws from the likeliest tokens with this total probability");
+    flags.add("--min-accuracy", min_accuracy, "fails below this accuracy of predicted tokens");
+    flags.add("--explain", explain, "prints what a step costs a device of the mesh, and exits");
+    flags.add("--max-memory", max_memory, "MiB of each of --devices; 0: no limit");
   }
 };
 

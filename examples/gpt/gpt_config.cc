@@ -12,13 +12,14 @@ std::int64_t GptConfig::hidden_features() const {
 }
 
 void GptConfig::add_to(Flags& flags) {
-  flags.add_choice("--layout", layout, {"gpt2", "llama"}, "which network");
-  flags.add("--context", context, "tokens of a row");
-  flags.add("--layers", layers, "blocks");
-  flags.add("--heads", heads, "heads of attention");
-  flags.add("--key-value-heads", key_value_heads, "llama: heads of keys and values; 0: --heads");
-  flags.add("--features", features, "numbers of a token within the network");
-  flags.add("--dropout", dropout, "share of what blocks add that is dropped in training");
+  flags.add_choice("--layout", layout, {"gpt2", "llama"}, "architecture of the network");
+  flags.add("--context", context, "number of tokens in a row");
+  flags.add("--layers", layers, "number of blocks");
+  flags.add("--heads", heads, "number of attention heads");
+  flags.add("--key-value-heads", key_value_heads,
+            "llama: key and value heads; 0: as many as --heads");
+  flags.add("--features", features, "size of a token's vector in the network");
+  flags.add("--dropout", dropout, "fraction of block outputs dropped in training");
 }
 
 void GptConfig::check() const {

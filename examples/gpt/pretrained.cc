@@ -158,7 +158,7 @@ void load_pretrained(Gpt& model, const std::string& folder) {
     if (value.num_elements() != place.num_parts * variable.shape().num_elements()) {
       fail(ErrorCode::kInvalidArgument, "gpt: tensor '", place.tensor, "' of shape ", value.shape(),
            " does not fit ", place.num_parts, " times ", variable.name(), " ", variable.shape(),
-           "; does config.json belong to it?");
+           "; check that config.json belongs to these weights");
     }
     if (place.num_parts > 1)
       value =

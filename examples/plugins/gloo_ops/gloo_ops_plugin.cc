@@ -168,7 +168,8 @@ std::int32_t all_reduce(void* object, std::int32_t op, const tutti_buffer_v1* re
   return guarded(&self, error, [&] {
     const tutti_buffer_v1& result = replicas[0];
     const Combine combine = combine_of(op, result.dtype);
-    if (!combine) throw Failure(TUTTI_UNIMPLEMENTED, "this reduction of this type");
+    if (!combine)
+      throw Failure(TUTTI_UNIMPLEMENTED, "Gloo does not support this reduction of this type");
     for (std::uint32_t r = 1; r < num_replicas; ++r) {
       combine(result.data, result.data, replicas[r].data, result.count);
     }
