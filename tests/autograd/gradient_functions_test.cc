@@ -40,7 +40,7 @@ const std::set<OpId> kConstantOps = {
     OpId::kLogicalAnd, OpId::kLogicalOr,   OpId::kReduceAny, OpId::kReduceAll,
     OpId::kArgMax,     OpId::kArgMin,      OpId::kOneHot,    OpId::kStopGradient};
 
-TEST(GradientFunctions, EveryOperationIsTestedConstantOrExempt) {
+TEST(GradientFunctions, EveryOperationIsTestedOrConstantOrExempt) {
   const std::set<OpId> checked = ops_with_cases();
   for (int i = 0; i < static_cast<int>(OpId::kCount); ++i) {
     const auto op = static_cast<OpId>(i);

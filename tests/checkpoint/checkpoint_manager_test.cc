@@ -159,7 +159,7 @@ TEST(CheckpointManager, RestoresLargestStepWhenLatestFileIsInvalid) {
   }
 }
 
-TEST(CheckpointManager, WritesNoFilesWithoutWritesOption) {
+TEST(CheckpointManager, WritesNoFilesIfWritesOptionIsFalse) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(1);
   int num_state_calls = 0;

@@ -422,7 +422,7 @@ std::string write_sharded_model() {
   return folder;
 }
 
-TEST(LoadWeights, ReadsFilesOfIndex) {
+TEST(LoadWeights, ReadsFilesListedInIndex) {
   const std::string folder = write_sharded_model();
   for (const std::string& path : {folder, folder + "/model.safetensors.index.json"}) {
     Variable a = zeros("x/a", {1}), b = zeros("b", {2}), c = zeros("c", {1});
@@ -433,7 +433,7 @@ TEST(LoadWeights, ReadsFilesOfIndex) {
   }
 }
 
-TEST(LoadWeights, ReadsSingleFileOfFolder) {
+TEST(LoadWeights, ReadsSingleFileInFolder) {
   const std::string folder = empty_folder();
   write(folder + "/model.safetensors", {{"a", numbers({7.0F})}});
   Variable a = zeros("a", {1});

@@ -59,7 +59,7 @@ VersionIndex commit(const Folder& folder, const std::vector<VersionIndex>& files
   return internal::commit_version(folder, joined(files), values);
 }
 
-TEST(Version, SeveralFilesAreReadCompletelyAndByRange) {
+TEST(Version, ReadsSeveralFilesCompletelyOrByRange) {
   std::vector<double> expected;
   for (int i = 0; i < kElements; ++i) expected.push_back(i);
   for (const int count : {1, 2, 3, 4, 11, 30, 31}) {

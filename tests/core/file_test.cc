@@ -81,7 +81,7 @@ TEST_F(FileTest, FailedWriteKeepsOldFile) {
   EXPECT_EQ(num_files(), 1);
 }
 
-TEST_F(FileTest, WriteBelowRegularFileFails) {
+TEST_F(FileTest, WritingToPathBelowRegularFileFails) {
   write_file_atomically(path("a"), "file");
   EXPECT_ERROR(write_file_atomically(path("a/b"), "x"), kUnavailable, "Not a directory");
 }

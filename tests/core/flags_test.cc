@@ -64,7 +64,7 @@ TEST(Flags, ParsesEveryFlagType) {
   EXPECT_EQ(parse_words({"--name", ""}).name, "");
 }
 
-TEST(Flags, LastDuplicateFlagWins) {
+TEST(Flags, LastOfDuplicateFlagsApplies) {
   const FlagsOfTest flags = parse_words({"--steps", "3", "--steps", "5"});
   EXPECT_EQ(flags.exit_code, -1) << flags.errors;
   EXPECT_EQ(flags.steps, 5);

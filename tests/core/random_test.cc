@@ -108,7 +108,7 @@ TEST(RandomStream, NormalHasTheRightMomentsAndTails) {
   EXPECT_NEAR(beyond_two / double{kCount}, 0.0455, error * std::sqrt(0.0455));
 }
 
-TEST(RandomStream, BelowIsUniformAndInRange) {
+TEST(RandomStream, BelowReturnsUniformNumbersInRange) {
   const RandomStream stream({.seed = 8, .purpose = kShufflePurpose});
   std::vector<int> counts(7);
   for (int i = 0; i < 70'000; ++i) {
@@ -136,7 +136,7 @@ TEST(RandomContextTest, ScopesNestPerThread) {
   set_random_seed(0);
 }
 
-TEST(RandomContextTest, CallOrdinalsCountPerScopeAndCallSite) {
+TEST(RandomContextTest, CountsCallsPerScopeAndCallSite) {
   set_random_seed(0);
   EXPECT_EQ(next_call_ordinal(7), 0u);
   EXPECT_EQ(next_call_ordinal(7), 1u);

@@ -33,7 +33,7 @@ void run_threads(int count, const std::function<void(int)>& body) {
   }
 }
 
-TEST(CondVarTest, WaitTimesOutAtDeadlineNotEarlier) {
+TEST(CondVarTest, WaitDoesNotTimeOutBeforeDeadline) {
   Mutex mutex;
   CondVar condition;
   MutexLock lock(mutex);

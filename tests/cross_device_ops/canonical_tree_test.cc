@@ -147,7 +147,7 @@ TEST(CanonicalNodes, AreLargestCompleteSubtrees) {
 
 // Each process reduces one of three consecutive ranges of replicas; the result has the bits that
 // one process computes.
-TEST(CanonicalNodes, CombineBitIdenticallyToWholeTree) {
+TEST(CanonicalNodes, CombiningGivesSameBitsAsFullTree) {
   constexpr std::size_t kCount = 9001;  // several blocks and a partial one
   for (int replicas = 1; replicas <= 9; ++replicas) {
     const auto values = random_inputs<float>(static_cast<std::size_t>(replicas), kCount);

@@ -423,7 +423,7 @@ TEST(MessageEngine, BusyRankAnswersQueriesAndIsReported) {
   }
 }
 
-TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
+TEST(MessageEngine, ReturnsStateOfEachRank) {
   const Transports transports = in_process_transports(4);
   Event asked;
   expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 never answers

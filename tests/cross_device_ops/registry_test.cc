@@ -82,7 +82,7 @@ TEST(CrossDeviceOpsRegistry, UserOperationIsCalled) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(CrossDeviceOpsRegistry, EachPackIsOneCall) {
+TEST(CrossDeviceOpsRegistry, EachPackIsReducedInOneCall) {
   int& calls = register_tree_sum("counting_sum");
   const auto ops = make_op("counting_sum", 2);
   std::vector<PerReplica<Gradient>> batch(6, scalars({1, 2}));

@@ -115,7 +115,7 @@ TEST(AutoShard, EveryInputOfZipAndConcatenateIsShardedByFiles) {
             twice);
 }
 
-TEST(AutoShard, InterleavedFilesAreDistributed) {
+TEST(AutoShard, InterleavedFilesAreShardedByFile) {
   const auto paths = std::make_shared<std::vector<std::string>>(list_files(record_files()));
   const Dataset interleaved = Dataset::range(kFiles).interleave(
       [paths](const Element& e) {

@@ -381,7 +381,7 @@ TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
   }
 }
 
-TEST(GpuVariables, ScatterChecksIndicesOnTheHost) {
+TEST(GpuVariables, ScatterChecksIndexTypesAndHostDivisors) {
   Variable n = variable_on(kGpu, Tensor::full({3}, 6.0, DType::kInt64));
   const auto divide = [&](Device device) {
     n.scatter_div({Tensor::from<std::int64_t>({2}, {0, 2}, device),

@@ -147,7 +147,7 @@ std::vector<double> losses_on(MeshOptions options, const std::string& devices) {
   return model.fit(x, y, {.epochs = 2, .batch_size = 8, .verbose = Verbosity::kSilent})["loss"];
 }
 
-TEST(MeshOnGpus, TrainingHasLossesOfCpus) {
+TEST(MeshOnGpus, TrainingLossesMatchCpus) {
   MeshOptions layers, sequences;
   sequences.mesh = {{"data", 1}, {"sequence", 2}};
   sequences.sequence_axis = "sequence";
@@ -164,7 +164,7 @@ TEST(MeshOnGpus, TrainingHasLossesOfCpus) {
   }
 }
 
-TEST(MeshOnGpus, LocalMapHasLossesOfCpus) {
+TEST(MeshOnGpus, LocalMapLossesMatchCpus) {
   const std::vector<double> expected = losses_on_mesh("cpu:0-1");
   const std::vector<double> actual = losses_on_mesh("gpu:0-1");
   EXPECT_THAT(actual, ::testing::Pointwise(::testing::DoubleNear(1e-3), expected));

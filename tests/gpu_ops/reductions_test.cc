@@ -66,7 +66,7 @@ TEST_P(GpuCrossDeviceOps, PendingReductionDoesNotBlockComputeStream) {
   for (const Tensor& mean : values) expect_tensor(mean, {3}, {1.5, 15, 150});
 }
 
-TEST(GpuReductions, SupportsSharedAndMixedDevices) {
+TEST(GpuReductions, SupportsSharedDevicesAndRejectsMixedDevices) {
   const std::vector<Device> devices = {gpu(0), gpu(0), gpu(1)};
   for (const char* name : {"canonical", "ring", "reduction_to_one_device"}) {
     const auto sums = make_on(name, devices)->all_reduce(ReduceOp::kSum, powers_of_ten(devices));

@@ -550,7 +550,7 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
 
 /// A metric chosen by name gives the same result for logits, with a loss on logits, as for
 /// probabilities, with a loss on probabilities.
-TEST(MetricNames, ThresholdsMatchLogitsOfLoss) {
+TEST(MetricNames, ThresholdsFollowLogitsOptionOfLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});
   const Tensor labels = Tensor::from<float>({6, 2}, {1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0});

@@ -202,7 +202,7 @@ TEST(ModelFile, ReplacesEstimatorExport) {
             estimator.predict(data).to_doubles());
 }
 
-TEST(ModelFile, ErrorForInvalidFileNamesCall) {
+TEST(ModelFile, ErrorForInvalidFileNamesCalledFunction) {
   EXPECT_ERROR((void)load_model("/nowhere.safetensors"), kNotFound,
                "load_model: ", "'/nowhere.safetensors'");
   write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");

@@ -396,7 +396,7 @@ TEST(FunctionalTest, ModelsWithSeveralOutputsTrainEquallyUnderEveryStrategy) {
   }
 }
 
-TEST(FunctionalTest, ValidationDataOfVectorsEqualsEvaluate) {
+TEST(FunctionalTest, ValidationWithVectorsMatchesEvaluate) {
   const Tensor a = random_uniform({50, 4}, {.seed = 7}), b = random_uniform({50, 2}, {.seed = 8});
   const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1), sizes = b.sum(1);
   const Tensor va = a[Range{0, 20}], vb = b[Range{0, 20}];
@@ -433,7 +433,7 @@ TEST(FunctionalTest, OutputClassWeightsMatchSampleWeights) {
                  "a map for each of the 2 outputs, got 1");
 }
 
-TEST(FunctionalTest, SampleWeightsApplyToAllOutputsOrEach) {
+TEST(FunctionalTest, SampleWeightsApplyToAllOutputsOrToEachOutput) {
   const Tensor a = random_uniform({10, 4}, {.seed = 7}), b = random_uniform({10, 2}, {.seed = 8});
   const Tensor kinds = Tensor::zeros({10}, DType::kInt64), sizes = Tensor::ones({10});
   const Tensor none = Tensor::zeros({10}), all = Tensor::ones({10});

@@ -40,7 +40,7 @@ TEST(SgdTest, ComputesInFloat32AndRejectsInvalidMomentum) {
   }
 }
 
-TEST(UpdateRules, OnlyMomentumFreeRulesSkipZeroGradients) {
+TEST(UpdateRules, OnlyRulesWithoutMomentumSkipZeroGradients) {
   EXPECT_TRUE(SgdRule().skips_zero_gradient());
   EXPECT_FALSE(SgdRule(0.9).skips_zero_gradient());
   EXPECT_FALSE(AdamRule().skips_zero_gradient());  // the momentum continues even without a gradient
@@ -107,7 +107,7 @@ TEST(AdaptiveRules, RmspropMomentumHandlesChangingRate) {
   }
 }
 
-TEST(AdaptiveRules, FtrlL1KeepsZerosAndLionKeepsNan) {
+TEST(AdaptiveRules, FtrlL1GivesExactZerosAndLionPropagatesNan) {
   Ftrl optimizer(std::vector{variable(doubles({1.0, 1.0}), "w")},
                  {.learning_rate = 0.1, .l1_regularization_strength = 5.0});
   const auto weights = weights_after(optimizer, Steps(10, {0.1, -3.0}));

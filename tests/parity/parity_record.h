@@ -65,7 +65,7 @@ std::set<std::string> names_of(const Table& table) {
 #define TUTTI_PARITY_CASES(Suite, table, record)                         \
   INSTANTIATE_TEST_SUITE_P(All, Suite, ValuesIn(names_of(table)),        \
                            [](const auto& info) { return info.param; }); \
-  TEST(Suite##Table, HasTheCasesOfTheRecord) {                           \
+  TEST(Suite##Table, HasAllCasesOfRecord) {                              \
     EXPECT_EQ(names_of(table), record_of(record).cases());               \
   }                                                                      \
   static_assert(true)  // consumes the semicolon
