@@ -223,9 +223,9 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
             "too");
   flags.add("--min-shard-bytes", spec.min_shard_bytes,
             "of fully_sharded: smaller variables are mirrored");
-  flags.add("--mesh", spec.mesh, "of mesh: sizes of its axes, data=2,model=2");
+  flags.add("--mesh", spec.mesh, "axis sizes of strategy mesh: data=2,model=2");
   flags.add("--blocks", spec.blocks,
-            "of mesh: blocks along its axes, which determine the bits; none: its sizes");
+            "blocks along the axes of the mesh, which determine bits; none: one per position");
   flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "sync_replicas"},
                    "how workers of parameter servers keep pace");
   flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,

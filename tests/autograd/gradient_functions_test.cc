@@ -331,6 +331,27 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
 }
 
 /// Function that calls another function directly or through recompute_grad.
+/// Returns dense() of x [..., in], its gradients, and the gradients of the kernel's gradient.
+std::vector<std::vector<double>> dense_and_gradients(const Shape& rows) {
+  const std::vector<Tensor> sources = {reshape(normal({12, 5}, 1), rows), normal({5, 7}, 2),
+                                       normal({7}, 3)};
+  GradientTape outer, inner;
+  for (const Tensor& each : sources) outer.watch(each), inner.watch(each);
+  const Tensor y = dense(sources[0], sources[1], sources[2], FusedActivation::kTanh);
+  const std::vector<Gradient> first = inner.gradient(reduce_sum(square(y)), sources);
+  const Tensor of_kernel = reduce_sum(square(first[1].to_dense()));
+  std::vector<std::vector<double>> all = {y.to_doubles()};
+  for (const auto& gradients : {first, outer.gradient(of_kernel, sources)}) {
+    for (const Gradient& each : gradients) all.push_back(each.to_dense().to_doubles());
+  }
+  return all;
+}
+
+TEST(DenseGradients, LeadingDimensionsMatchOneMatrixBitForBit) {
+  EXPECT_EQ(dense_and_gradients({3, 4, 5}), dense_and_gradients({12, 5}));
+  EXPECT_EQ(dense_and_gradients({3, 2, 2, 5}), dense_and_gradients({12, 5}));
+}
+
 using Block =
     std::function<Tensor(const RecomputedFunction&, const Tensor&, const std::vector<Variable>&)>;
 
