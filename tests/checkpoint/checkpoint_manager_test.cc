@@ -181,7 +181,7 @@ TEST(CheckpointManager, WritesNoFilesIfWritesOptionIsFalse) {
   EXPECT_EQ(info->about.at("strategy").as_string(), "mirrored");
 }
 
-// The snapshot is taken during the call, so later updates do not change what is saved.
+// save() copies the values before it returns, so later updates do not change the checkpoint.
 TEST(CheckpointManager, AsyncSaveHoldsValuesAtTimeOfCall) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});

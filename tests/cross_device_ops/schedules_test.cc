@@ -35,8 +35,8 @@ class Symbols {
     return number_of({-1 - rank, static_cast<int>(element)});
   }
   Symbol combined(Symbol left, Symbol right) { return number_of({left, right}); }
-  /// Combines values as the definition says: in each round, value 2i+1 is added to value 2i; an odd
-  /// last value enters the next round unchanged.
+  /// Combines values as the canonical tree does: each round adds value 2i+1 to value 2i, and an
+  /// unpaired last value enters the next round unchanged.
   Symbol by_rounds(std::vector<Symbol> values) {
     while (values.size() > 1) {
       std::vector<Symbol> next;

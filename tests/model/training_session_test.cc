@@ -240,7 +240,7 @@ struct Program {
   std::string folder = "";  // empty if fit runs without BackupAndRestore
 };
 
-/// What a finished run leaves: weights, history and logs.
+/// Results of a finished run: weights, history and logs.
 struct Left {
   std::string weights;
   std::string history;
