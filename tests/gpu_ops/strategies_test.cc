@@ -389,7 +389,7 @@ TEST(MultiWorkerGpus, HostReductionMatchesOneProcessBitwise) {
   }
 }
 
-/// Sums random gradients in three steps; returns the sums of the first step on one replica.
+/// Sums random gradients in three steps, and returns the sums of the first local replica.
 std::vector<double> sums_of(Strategy& strategy, DType dtype) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables{Variable(Tensor::zeros({20'000}, dtype), {.name = "a"}),
@@ -410,12 +410,9 @@ std::vector<double> sums_of(Strategy& strategy, DType dtype) {
       reducer.updates_done();
       return concat({reduced[0].dense(), reduced[1].dense()}, 0);
     });
-    for (const Tensor& sum : sums) {
-      EXPECT_EQ(sum.dtype(), dtype);
-      for (const double value : numbers(sum)) all.push_back(value);
-    }
+    EXPECT_EQ(sums[0].dtype(), dtype);
+    for (const double value : numbers(sums[0])) all.push_back(value);
   }
-  all.resize(20'007);  // keeps the first step of the first local replica
   return all;
 }
 
