@@ -118,10 +118,22 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
   switch (linearity) {
     case Linearity::kNone:
       break;
-    case Linearity::kTogether:
-      kept = of(0);
-      for (std::size_t i = 1; i < inputs.size(); ++i) kept = of(i) == kept ? kept : AxisSet{0};
-      break;
+    case Linearity::kTogether: {
+      // A term of a sum may stay whole: one position adds it. So the gradients of several uses of a
+      // value are added before they are exchanged, once. Terms that are broadcast are small, and
+      // are summed before they become large.
+      const Shape& shape = inputs[0].spec.shape;
+      bool may_mix = true;
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        kept |= of(i);
+        may_mix = may_mix && inputs[i].spec.shape == shape;
+      }
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (!may_mix && of(i) != kept) kept = 0;
+      }
+      if (kept != 0) is_partial.assign(inputs.size(), true);
+      return kept;
+    }
     case Linearity::kEach:
       for (std::size_t i = 0; count == 1 && i < inputs.size(); ++i) kept |= of(i);
       break;

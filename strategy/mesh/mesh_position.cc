@@ -322,6 +322,12 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   for (int d = 0; d < rank; ++d) {
     if (sharding[d] != now[d]) local = cut(local, d, sharding[d]);
   }
+  // A whole value as a term of a partial sum is that of the first position.
+  const auto added = static_cast<AxisSet>(sharding.partial & ~value.sharding.partial);
+  if (grid_.index(number_, added) != 0) {
+    const OpPartitionerScope none(nullptr);
+    local = Tensor::zeros(local.shape(), local.dtype(), device());
+  }
   return local;
 }
 

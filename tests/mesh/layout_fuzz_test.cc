@@ -134,7 +134,7 @@ TEST_P(ShardedOperations, MatchOneDevice) {
   for (const auto& [op, all] : calls) EXPECT_FALSE(all.empty()) << to_string(op);
   for (const DeviceMesh& mesh : {DeviceMesh{{"a", 1}, {"b", 2}}, DeviceMesh{{"a", 2}, {"b", 1}},
                                  DeviceMesh{{"a", 2}, {"b", 2}}, DeviceMesh{{"a", 4}}}) {
-    const MeshGrid grid(mesh);
+    const MeshGrid grid(mesh, mesh);
     const std::vector<Drawn> drawn = draw(calls, grid);
     std::vector<std::vector<Numbers>> of_positions(static_cast<std::size_t>(grid.num_positions()));
     MeshStrategy strategy(on_mesh(mesh));

@@ -362,7 +362,7 @@ TEST(LocalMap, RefusesCapturedValuesRecordedByTape) {
               HasSubstr("a sharded tensor in the function of local_map at local_map_test.cc"));
   EXPECT_THAT(
       message(doubled, [](const Tensor& local, const Tensor&) { return relayout(local, {"a"}); }),
-      HasSubstr("relayout: a sharded tensor"));
+      HasSubstr("relayout: got a sharded tensor"));
   EXPECT_THAT(
       message(doubled, [&](const Tensor& local, const Tensor&) { return local * w->value(); }),
       HasSubstr("reads the variable 'w'"));
