@@ -1,4 +1,4 @@
-// Lookups of rows of a variable, single or combined per example, that read only these rows.
+// Lookups of rows of a variable, single or combined per example, that read only the requested rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

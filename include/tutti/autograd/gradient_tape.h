@@ -26,8 +26,8 @@ struct TapeOptions {
 class GradientTape {
  public:
   /// Receives each gradient as soon as it is final, so that communication can overlap the backward
-  /// pass. Gradients of the layers that were used last are final first. The tape does not keep the
-  /// gradient.
+  /// pass. The layers that ran last in the forward pass get their gradients first. The tape does
+  /// not keep the gradient.
   using OnReady = std::function<void(std::size_t index, const Gradient& gradient)>;
 
   explicit GradientTape(TapeOptions options = {});
@@ -54,8 +54,8 @@ class GradientTape {
   /// of ones.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> sources);
-  /// Overload for variables and tensors in one pass. Gradients of `values` follow those of
-  /// `variables`.
+  /// Overload for variables and tensors in one pass. Returns the gradients of `variables`, then
+  /// those of `values`.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> variables,
                                       std::span<const Tensor> values);

@@ -29,7 +29,7 @@ struct ValueGenerator {
 /// variable's own key. Initializer::for_shape() (model/layers) returns it for these distributions.
 Variable::Initializer generated_initializer(ValueGenerator without_key);
 /// Returns the generator of an initializer from generated_initializer(), with the variable's key;
-/// nullopt for other functions, which callers must call instead.
+/// nullopt for any other initializer, which the caller must then call.
 std::optional<ValueGenerator> generator_of(const Variable::Initializer& initializer,
                                            const RandomKey& key);
 

@@ -50,7 +50,7 @@ class Variable;
 
 /// Operation of a write.
 enum class AssignOp { kAssign, kAdd, kSubtract };
-/// Origin of a written value: computed (may differ between replicas), or a number in the program.
+/// Origin of a written value: computed (may differ between replicas), or a constant of the program.
 enum class ValueOrigin { kComputed, kPlain };
 
 std::ostream& operator<<(std::ostream& out, AssignOp op);
@@ -97,8 +97,8 @@ class VariableStorage {
   /// (component 0, or the aggregate of an ON_READ variable). Shares the buffer: a returned tensor
   /// never changes.
   virtual Tensor read() const = 0;
-  /// Same as read(), but may return the value in `dtype` if fewer bytes of remote parts are then
-  /// transferred. Requires: both types are floating-point.
+  /// Same as read(), but may return the value in `dtype` if that transfers fewer bytes of remote
+  /// parts. Requires: both types are floating-point.
   virtual Tensor read_as(DType /*dtype*/) const { return read(); }
   /// Returns true if read_rows() transfers less than read(), because values are in another process.
   virtual bool reads_rows() const { return false; }
@@ -127,8 +127,8 @@ class VariableStorage {
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 
   /// Returns the tensors for a checkpoint: the value, under the variable's name. ON_READ variables
-  /// add each component under "<name>/replica_<v>" and, with aggregation MEAN, the numbers of
-  /// updates under "<name>/replica_updates". Outside of replicas only.
+  /// add each component under "<name>/replica_<v>" and, with aggregation MEAN, the replicas'
+  /// numbers of updates under "<name>/replica_updates". Outside of replicas only.
   virtual std::vector<NamedTensor> save() const = 0;
   /// Restores values: by component if the checkpoint has exactly these replicas, else from the
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound

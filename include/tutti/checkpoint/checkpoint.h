@@ -45,7 +45,7 @@ struct CheckpointInfo {
   bool operator==(const CheckpointInfo&) const = default;
 };
 
-/// Sends `own` to all workers, and returns the texts of all workers in worker order. Collective:
+/// Sends the text `own` to all workers, and returns all workers' texts in worker order. Collective:
 /// every worker must call it. Throws, naming the worker, if one does not take part.
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
 
@@ -169,13 +169,13 @@ class Checkpoint {
   std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
-  /// Returns the file to restore, or nullopt, reading it with the function that is passed in.
+  /// Reader: returns the file to restore, or nullopt; reads files with `read`, a ReadPath.
   using ReadPath = std::function<internal::CheckpointFile(const std::string& path)>;
   using Reader = std::function<std::optional<internal::CheckpointFile>(const ReadPath& read)>;
   /// Returns the result of `find` in this process or, with from_writer, in the writing process.
   std::optional<internal::CheckpointFile> file_of(const Reader& find) const;
   /// Restores the file that `find` returns. On a shared disk, each worker reads only its own parts
-  /// of a version. `own_path`: returns this worker's path of a name in the folder. For `sharded`
+  /// of a version. `own_path` returns this worker's path of the version of that name. For `sharded`
   /// see CheckpointManagerOptions.
   using OwnPath = std::function<std::string(const std::string& name)>;
   std::optional<CheckpointInfo> restore_found(const Reader& find, const OwnPath& own_path,
@@ -205,8 +205,8 @@ struct LoadWeightsOptions {
   /// in, out], a depthwise [channels * multiplier, 1, height, width] becomes [height, width,
   /// channels, multiplier].
   std::vector<std::string> transpose = {};
-  /// If false, variables that the file lacks keep their values, which is logged, and ignore_unknown
-  /// is implied.
+  /// If false, variables that the file lacks keep their values (logged), and ignore_unknown is
+  /// implied.
   bool strict = true;
 };
 

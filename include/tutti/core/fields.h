@@ -1,4 +1,4 @@
-// Access to the members of an options struct by name, without a list of the members. Names of
+// Access to the members of an options struct by name, without a list of the members; and names of
 // types.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

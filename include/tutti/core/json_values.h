@@ -190,7 +190,7 @@ auto json_members(T& options) {
 template <class T>
 requires std::is_aggregate_v<T>
 struct JsonForm<T> {
-  static Json to(const T& options) {  // options are not modified
+  static Json to(const T& options) {  // the const_cast is safe: members are only read
     return internal::write_members(internal::json_members(const_cast<T&>(options)));
   }
   static T from(const Json& json) {

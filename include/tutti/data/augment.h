@@ -65,8 +65,8 @@ struct AugmentImagesOptions {
 ///     augment_images(data, {image::random_crop(32, {.padding = 4}),
 ///                           image::random_flip_left_right()}, {.seed = 7}).batch(128)
 ///
-/// Throws kInvalidArgument for no steps and, from next() with the step's name, for elements that a
-/// step does not accept; kNotFound for an unknown component.
+/// Throws kInvalidArgument if `steps` is empty and, from next() with the step's name, for elements
+/// that a step does not accept; kNotFound for an unknown component.
 Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> steps,
                        AugmentImagesOptions options = {});
 

@@ -94,7 +94,7 @@ struct BatchOptions {
 /// Options of Dataset::padded_batch().
 struct PaddedBatchOptions {
   bool drop_remainder = false;
-  /// One shape per component; a size of kLargest: that of the largest element of the batch.
+  /// One shape per component, where kLargest stands for the size of the batch's largest element.
   /// Default: kLargest in every dimension.
   std::vector<std::vector<std::int64_t>> padded_shapes = {};
   /// One value per component; default: 0.

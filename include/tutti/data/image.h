@@ -85,7 +85,7 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
 /// folders.
 enum class LabelMode { kInt, kBinary, kCategorical, kNone };
 
-/// Part of the images to read.
+/// Images to read: all, or one side of ImageFolderOptions::validation_split.
 enum class Subset { kAll, kTraining, kValidation };
 
 /// Options of image_folder(), as in keras.utils.image_dataset_from_directory.

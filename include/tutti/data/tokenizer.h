@@ -32,7 +32,7 @@ class BytePairTokenizer {
   /// kOutOfRange naming a number that does not belong to a token.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
-  /// Returns the largest number of a token, plus 1: the rows of an Embedding.
+  /// Returns the largest token number plus 1, the number of rows of an Embedding.
   std::int64_t vocabulary_size() const;
   /// Returns the number of a token, given as its bytes ("<|endoftext|>", " the"). Throws kNotFound.
   std::int64_t number_of(std::string_view token) const;

@@ -121,7 +121,7 @@ struct ReduceLROnPlateauOptions {
   MonitorMode mode = MonitorMode::kAuto;
   /// Smallest change that counts as an improvement.
   double min_delta = 1e-4;
-  /// Number of epochs after a reduction that do not count as epochs without improvement.
+  /// Number of epochs, after a reduction, that never count as epochs without improvement.
   std::int64_t cooldown = 0;
   /// Lower bound of the rate.
   double min_lr = 0.0;

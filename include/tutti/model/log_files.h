@@ -52,7 +52,7 @@ struct CsvLoggerOptions {
 
 /// Writes a line per epoch: the epoch, then the values in the alphabetical order of their names.
 /// Writes "NA" for a value that an epoch lacks, e.g. without validation. The columns are the values
-/// of the first epoch and of validation, or the columns of an existing file with kAppend; other
+/// of the first epoch and of validation, or with kAppend the columns of an existing file; other
 /// values cause a warning. Numbers can be read back exactly. Throws kUnavailable, naming the path,
 /// if the file cannot be written. Keras's CSVLogger.
 class CsvLogger : public Callback {
@@ -98,7 +98,7 @@ class TensorBoard : public Callback {
   TensorBoardOptions options_;
   std::int64_t batches_ = 0;
   std::optional<EventFileWriter> train_;       // opened for the first value
-  std::optional<EventFileWriter> validation_;  // likewise
+  std::optional<EventFileWriter> validation_;  // opened for the first value
 };
 
 /// Appends a line per epoch to <log_dir>/log.jsonl: {"epoch": 0, "step": 938, "seconds": 12.3,

@@ -75,8 +75,8 @@ struct FitOptions {
   ValidationData validation_data = {};
   std::vector<AnyCallback> callbacks = {};
   /// Number of global batches per epoch. Default: one pass over the dataset, which must be finite
-  /// (kInvalidArgument). If set, each epoch continues in the data where the previous epoch stopped.
-  /// When a pass ends within an epoch, a warning is logged and a new pass begins.
+  /// (else kInvalidArgument). If set, each epoch continues in the data where the previous epoch
+  /// stopped. When a pass ends within an epoch, a warning is logged and a new pass begins.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
   /// Index of the first epoch. If it is not below `epochs`, fit() warns and trains nothing.
   std::int64_t initial_epoch = 0;
@@ -88,7 +88,7 @@ struct FitOptions {
   Tensor sample_weight = {};
   /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
   /// output and labels that are class numbers or one-hot. A warning is logged for a class that does
-  /// not occur: in the label tensors, or, with a dataset, if it exceeds the number of classes.
+  /// not occur in the label tensors or, with a dataset, exceeds the number of classes.
   std::map<std::int64_t, double> class_weight = {};
   /// Same as class_weight, but for models with several outputs, in output order. With an empty map,
   /// all classes of that output have weight 1.
@@ -96,7 +96,7 @@ struct FitOptions {
   /// Number of epochs between validations.
   std::int64_t validation_freq = 1;
   /// Number of global batches per validation, which always begins with the first batch. Default:
-  /// one pass over validation_data, which must be finite (kInvalidArgument).
+  /// one pass over validation_data, which must be finite (else kInvalidArgument).
   std::optional<std::int64_t> validation_steps = std::nullopt;
   /// If true, SIGINT (Ctrl-C) or SIGTERM to any worker makes fit() return on all workers after a
   /// batch on which they agree. fit() prints a line that reports this batch, the save, and how to
@@ -113,7 +113,7 @@ struct EvaluateOptions {
   Verbosity verbose = Verbosity::kSilent;
   /// As in FitOptions, only for tensors.
   Tensor sample_weight = {};
-  /// Number of global batches. Default: all data, which must be finite (kInvalidArgument).
+  /// Number of global batches. Default: all data, which must be finite (else kInvalidArgument).
   std::optional<std::int64_t> steps = std::nullopt;
 };
 
@@ -128,7 +128,7 @@ struct SaveOptions {
 struct PredictOptions {
   /// As in FitOptions, only for tensors. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
-  /// Number of global batches. Default: all data, which must be finite (kInvalidArgument).
+  /// Number of global batches. Default: all data, which must be finite (else kInvalidArgument).
   std::optional<std::int64_t> steps = std::nullopt;
 };
 

@@ -78,8 +78,8 @@ namespace internal {
 /// In a replica, waits until all replicas have finished reading, runs `write`, and returns when all
 /// replicas have run it. Outside replicas, only runs `write`.
 void with_exclusive_access(const std::function<void()>& write);
-/// Clips the results of `reducer`, which may be shards (nullptr: full gradients). Norms are those
-/// of full gradients, so the bits do not depend on the sharding.
+/// Clips `gradients`: results of `reducer`, which may be shards, or full gradients if it is
+/// nullptr. Norms are those of full gradients, so the bits do not depend on the sharding.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal

@@ -106,7 +106,7 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls whose gradients are averaged for one update, with one sum over replicas. May
+  /// Number of calls whose gradients are averaged for one update and summed over replicas once. May
   /// change between save and restore; gradients accumulated so far stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
@@ -242,7 +242,7 @@ class Optimizer {
   std::shared_ptr<const LearningRateSchedule> schedule_;
   double loss_scale_factor_ = 1.0;
   double weight_decay_ = 0.0;
-  std::unique_ptr<UpdateRule> decaying_rule_;  // of decaying variables; null: rule_
+  std::unique_ptr<UpdateRule> decaying_rule_;  // for decaying variables; null: uses rule_
   std::unique_ptr<UpdateRule> average_rule_;   // null: no moving averages
   std::vector<Variable> variables_;
   std::vector<bool> decays_;                  // by variable

@@ -26,7 +26,7 @@ struct UpdateScalars {
   double gradient_scale = 1.0;  // multiplies each gradient element first (clipping, loss scaling)
   double weight_decay = 0.0;    // of this variable
   double weight_norm = 0.0;     // of the full variable; set in apply() if uses_norms()
-  double direction_norm = 0.0;  // norm of the result of direct(), likewise
+  double direction_norm = 0.0;  // norm of direct()'s result; set in apply() if uses_norms()
   /// In a captured step: address of the scalars of the step being replayed, whose weight_decay must
   /// be ignored because it does not change. Otherwise nullptr.
   const UpdateScalars* live = nullptr;

@@ -38,8 +38,8 @@ struct SessionRunContext {
 class SessionRunHook {
  public:
   virtual ~SessionRunHook() = default;
-  /// Called before the first step (when variables have values), after each step, and after the last
-  /// step.
+  /// Called before the first step (variables already have values), after each step, and after the
+  /// last step.
   virtual void begin(SessionRunContext& /*context*/) {}
   virtual void after_run(SessionRunContext& /*context*/) {}
   virtual void end(SessionRunContext& /*context*/) {}
@@ -125,7 +125,7 @@ struct EstimatorSpec {
   Tensor loss = {};
   /// kTrain: name or options. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
-  /// kEval: named values, one per example or [], whose means over all batches are results.
+  /// kEval: named values, one per example or [], whose means over all batches evaluate() returns.
   std::vector<std::pair<std::string, Tensor>> eval_metrics = {};
 };
 

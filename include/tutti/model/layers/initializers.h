@@ -46,8 +46,8 @@ class Initializer {
  private:
   std::string name_;
   Json call_;                  // null: custom initializer
-  Function function_;          // null: distribution_
-  Distribution distribution_;  // null: function_
+  Function function_;          // null if distribution_ is set
+  Distribution distribution_;  // null if function_ is set
 };
 
 /// Keras's initializers with its defaults. For a kernel [..., in, out], fan_in and fan_out are `in`

@@ -77,9 +77,9 @@ SymbolicTensor only_result(const std::vector<SymbolicTensor>& results);
 // Base class of layers that can be called with symbolic tensors.
 
 /// Base class of layers that can also be called with a SymbolicTensor: `class Dense : public
-/// LayerOf<Dense>`. Its argument is the layer's own type, of which the graph stores a handle. A
-/// class that derives only from Layer works in Sequential and in other layers; in a graph, call it
-/// with `x | MyLayer()`.
+/// LayerOf<Dense>`. Its first template argument is the layer's own type, of which the graph stores
+/// a handle. A class that derives only from Layer works in Sequential and in other layers; in a
+/// graph, call it with `x | MyLayer()`.
 template <class Derived, class Base = Layer>
 class LayerOf : public Base {
  public:

@@ -152,7 +152,7 @@ class Loss {
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction,
        std::optional<PredictionKind> kind, Json call);
-  /// Uses the first name of the function.
+  /// Finds the loss's name by its function; the first match counts.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
@@ -239,9 +239,9 @@ class Huber : public Loss {
 };
 
 struct AverageLossOptions {
-  /// Divisor. Default: rows of per_example_loss times the number of replicas. The default is wrong
-  /// if replicas have different numbers of rows, e.g. in a smaller last batch, which is logged once
-  /// as a warning; pass batch.global_rows() instead.
+  /// Divisor. Default: rows of per_example_loss times the number of replicas. The default is wrong,
+  /// and a warning is logged once, if replicas have different numbers of rows, e.g. in a smaller
+  /// last batch; then pass batch.global_rows().
   std::optional<std::int64_t> global_batch_size = std::nullopt;
   /// Factor of the losses: [], [batch], or the shape of the losses.
   Tensor sample_weight = {};
@@ -265,8 +265,8 @@ template <std::floating_point Float>
 Tensor compute_average_loss(const Tensor& per_example_loss, Float global_batch_size) = delete;
 
 /// Returns sum(losses) / number of replicas, []. Regularisation losses depend only on the weights,
-/// so their sum over replicas counts them once. Throws kFailedPrecondition in the cross-replica
-/// context. tf.nn.scale_regularization_loss.
+/// so the sum of the results over replicas counts them once. Throws kFailedPrecondition in the
+/// cross-replica context. tf.nn.scale_regularization_loss.
 Tensor scale_regularization_loss(std::span<const Tensor> losses);
 Tensor scale_regularization_loss(const Tensor& losses);
 

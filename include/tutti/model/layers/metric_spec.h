@@ -52,8 +52,8 @@ class MetricSpec {
 
  private:
   std::string name_;
-  std::function<Json()> call_;  // empty: not known, or by name
-  Maker make_;                  // empty: by name
+  std::function<Json()> call_;  // empty if not known or made by name
+  Maker make_;                  // empty if made by name
 };
 
 namespace internal {

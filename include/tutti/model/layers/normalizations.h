@@ -16,7 +16,7 @@ namespace tutti {
 struct BatchNormalizationOptions {
   double momentum = 0.99;
   double epsilon = 1e-3;
-  /// If true, adds beta, and multiplies by gamma.
+  /// True to add beta (center), and to multiply by gamma (scale).
   bool center = true;
   bool scale = true;
   /// If true, uses statistics of the global batch instead of this replica's rows.
@@ -74,7 +74,7 @@ struct LayerNormalizationOptions {
   /// Axes that are normalised together; the batch is axis 0.
   std::vector<int> axes = {-1};
   double epsilon = 1e-3;
-  /// If true, adds beta, and multiplies by gamma.
+  /// True to add beta (center), and to multiply by gamma (scale).
   bool center = true;
   bool scale = true;
   Initializer beta_initializer = "zeros";
@@ -113,9 +113,9 @@ struct GroupNormalizationOptions {
 };
 
 /// Normalises groups of channels of [batch, ..., channels]: an example's channels are divided into
-/// `groups` equal groups (-1: each channel is a group), each of which is normalised over all its
-/// elements. gamma and beta are [channels]. Throws kInvalidArgument if `groups` does not divide the
-/// number of channels.
+/// `groups` groups of equal size (-1: each channel is a group), each of which is normalised over
+/// all its elements. gamma and beta are [channels]. Throws kInvalidArgument if `groups` does not
+/// divide the number of channels.
 class GroupNormalization : public LayerOf<GroupNormalization> {
  public:
   explicit GroupNormalization(std::int64_t groups = 32, GroupNormalizationOptions options = {});

@@ -53,7 +53,7 @@ class TrainingRecord {
   TimePoint start_;
   std::optional<TimePoint> first_step_;
   TimePoint last_step_;
-  std::int64_t timed_rows_ = 0;  // after the first step
+  std::int64_t timed_rows_ = 0;  // rows of the steps after the first
   std::int64_t steps_ = 0;
   std::vector<float> losses_;
 };

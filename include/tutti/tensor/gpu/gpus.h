@@ -14,7 +14,7 @@ namespace tutti {
 
 class DeviceBackend;
 
-/// Device gpu:<index>: one of `num_parts` equal parts of a GPU (tf's logical devices).
+/// Device gpu:<index>: one of `num_parts` equally large parts of a GPU (tf's logical devices).
 struct LogicalGpu {
   int index = 0;    // n of gpu:n
   int ordinal = 0;  // index among the GPUs that this process may use

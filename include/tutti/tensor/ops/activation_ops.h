@@ -9,8 +9,8 @@ namespace tutti {
 // Activations composed of other operations; relu, sigmoid, tanh ... are in elementwise.h.
 
 /// For all functions of this section, x has a floating type and any shape, and the result has the
-/// same type and shape. Names and constants are Keras's. At corners, derivatives equal
-/// TensorFlow's: the derivative of the flat side, or `slope` for leaky_relu().
+/// same type and shape. Names and constants are Keras's. At kinks, derivatives equal TensorFlow's:
+/// the derivative of the flat side, or `slope` for leaky_relu().
 
 /// x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);

@@ -11,8 +11,8 @@ namespace tutti {
 // Two-dimensional convolution, which is a cross-correlation, as in other frameworks.
 
 /// Options of conv2d(). Adjacent elements of the window are `dilation` pixels apart. The input and
-/// output channels are split into `groups` equal parts, and each part of the output depends on one
-/// part of the input.
+/// output channels are split into `groups` parts of equal size, and each part of the output depends
+/// on one part of the input.
 struct Conv2dOptions {
   std::int64_t stride_h = 1;
   std::int64_t stride_w = 1;

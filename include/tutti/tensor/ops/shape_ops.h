@@ -41,8 +41,8 @@ inline Tensor concat(std::initializer_list<Tensor> values, int axis,
                      SourceLocation where = SourceLocation::current()) {
   return concat(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
-/// Splits x into `num_parts` equal parts. Throws kInvalidArgument if num_parts does not divide the
-/// axis. tf.split(x, n).
+/// Splits x into `num_parts` parts of equal size. Throws kInvalidArgument if num_parts does not
+/// divide the axis. tf.split(x, n).
 std::vector<Tensor> split(const Operand& x, int num_parts, int axis = 0);
 /// Splits x into parts of the given sizes, whose sum must be the length of the axis.
 std::vector<Tensor> split(const Operand& x, const std::vector<std::int64_t>& sizes, int axis = 0);
