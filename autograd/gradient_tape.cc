@@ -335,7 +335,7 @@ class BackwardPass {
       if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
-    pass.num_reported_ = pass.report_order_.size();  // reports none: the caller needs sums
+    pass.num_reported_ = pass.report_order_.size();  // no reports: the caller needs the sums
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
@@ -391,7 +391,7 @@ class BackwardPass {
       if (results_[source].is_none()) {
         missing_.push_back(source);
       } else if (on_ready) {
-        sums_[index_of(slot)].clear();  // so that the receiver decides how long it lives
+        sums_[index_of(slot)].clear();  // so that only the receiver keeps the gradient
         on_ready(source, std::exchange(results_[source], Gradient()));
       }
     }

@@ -164,7 +164,7 @@ class TapeBoundary {
   void close(std::string_view who);
 };
 
-/// Attaches a recording to this thread, and detaches it (in any order).
+/// Attach a recording to this thread, and detach it. Recordings may be detached in any order.
 void attach(Recording& recording);
 void detach(Recording& recording);
 /// Calls `visit` for each attached recording.

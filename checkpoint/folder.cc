@@ -106,7 +106,7 @@ FileWriter::~FileWriter() {
   ::unlinkat(folder_, name_.c_str(), 0);
 }
 
-// Fails on a disk that is too full before time is spent on writing.
+// Fails before time is spent on writing if the disk is too full.
 void FileWriter::reserve() {
   if (num_bytes_ == 0) return;
   const FileSizeLimitScope error_instead_of_signal;

@@ -38,7 +38,7 @@ struct Flags::Impl {
     if (!default_text.empty()) option->default_str(default_text);
   }
 
-  /// Returns the deepest subcommand that the command line named; errors are about that one.
+  /// Returns the deepest subcommand that the command line named; errors refer to it.
   const Impl& active() const {
     for (const auto& command : commands) {
       if (command->app->parsed()) return command->active();

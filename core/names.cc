@@ -27,12 +27,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string choices(const std::vector<std::string>& names, std::string_view given) {
   std::string text = join(names);
-  // Two different letters turn a short name into another word.
+  // Names are near if they differ in fewer letters; two would turn a short name into another word.
   std::size_t least = given.size() > 4 ? 3 : 2;
   std::string_view nearest;
   for (const std::string& name : names) {
     std::size_t apart = edit_distance(given, name);
-    // Accepts even a truncated, misspelt name: "miror" for mirrored.
+    // Even a name that is both truncated and misspelt is near: "miror" for mirrored.
     if (given.size() > 4)
       apart =
           std::min(apart, 1 + edit_distance(given, std::string_view(name).substr(0, given.size())));

@@ -80,7 +80,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// Returns the duration in seconds with one decimal: "1.5".
 std::string seconds_text(Duration duration);
 
-/// Returns `text` as a number, or nullopt if it is not one from its first to its last character.
+/// Returns `text` as a number, or nullopt unless the whole text is one number.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

@@ -38,7 +38,7 @@ class RunTokenHolder {
 
 /// Scope in which this thread waits for other threads. Releases the thread's token, and acquires it
 /// again when destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join use it. Does
-/// nothing on a thread without a token. The destructor waits for the token: hold no mutex then.
+/// nothing on a thread without a token. The destructor waits for the token, so hold no mutex then.
 class BlockedScope {
  public:
   BlockedScope();

@@ -1,10 +1,10 @@
 // Waiting for a condition, and the order in which a waiting thread releases its token and mutex.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread that holds a run token releases the token, then releases the mutex while asleep. After
-// waking it releases the mutex, acquires the token, and then acquires the mutex. No thread waits
-// for a token while holding a mutex, so there is no deadlock. The condition may be false again by
-// then, hence the second check.
+// A thread releases its run token, then waits, which releases the mutex and acquires it on waking.
+// It then drops the mutex to acquire the token, and acquires the mutex again: no thread waits for a
+// token while holding a mutex, so there is no deadlock. Meanwhile the condition may have become
+// false again, hence the second check.
 #include "tutti/core/sync.h"
 
 #include <algorithm>

@@ -62,7 +62,7 @@ Json json_of(const TraceEvent& event, int process) {
 /// The only trace of the process. Its destructor writes a trace that is still being recorded.
 class Recorder {
  public:
-  // The log must outlive this object.
+  // Logs, so that the log is made before this object and destroyed after it.
   Recorder() { log_debug("trace: ready"); }
   ~Recorder() {
     try {

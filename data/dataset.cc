@@ -210,7 +210,7 @@ class UnbatchIterator : public ElementIterator {
   }
 
  private:
-  // Makes row_ a row of batch_, which may be a new one; returns false at the end.
+  // Reads batches until row_ is a row of batch_; returns false at the end.
   bool find_row() {
     while (!batch_ || row_ == batch_->rows()) {
       batch_ = below_->next();
@@ -432,9 +432,9 @@ Dataset Dataset::repeat(std::int64_t count) const {
 }
 
 // Dataset::shuffle(). The buffer holds up to `buffer_size` elements. Each draw first fills the
-// buffer from below, then takes a random element and moves the last element to its place. Draw d
-// uses random number d of the stream, so that the order is a pure function of seed, epoch and
-// buffer size.
+// buffer from the source below, then takes a random element and moves the last element to its
+// place. Draw d uses random number d of the stream, so that the order is a pure function of seed,
+// epoch and buffer size.
 
 namespace {
 
@@ -541,7 +541,7 @@ class FillingIterator : public ElementIterator {
   }
 
  private:
-  // Returns the next element below. An exception loses an element, which makes the pass incomplete.
+  // Returns the next element of below_. An exception loses an element: the pass is incomplete.
   std::optional<Element> next_below() {
     try {
       return below_->next();

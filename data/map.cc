@@ -49,9 +49,9 @@ void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>
 }
 
 // The window contains the elements that were read but not yet yielded, in order. next() fills the
-// window from below, then waits until its first element is done. Threads claim elements in order.
-// `claimed_` counts the elements claimed since the start, `handed_out_` the elements that left the
-// window.
+// window from the source below, then waits until its first element is done. Threads claim elements
+// in order. `claimed_` counts the elements claimed since the start, `handed_out_` the elements that
+// left the window.
 
 struct Work {
   std::optional<Element> element;  // the input, later the result
@@ -61,8 +61,8 @@ struct Work {
 };
 
 /// Iterator that reads `below` on the thread that calls next(), applies `fn` on `num_threads`
-/// threads (started by the first next()) and yields the results in order. The next() of an element
-/// rethrows the exceptions of `fn` and `below` for it.
+/// threads (started by the first next()) and yields the results in order. If `fn` or `below` throws
+/// for an element, the next() that would yield it rethrows the exception.
 class ParallelMapIterator : public ElementIterator {
  public:
   ParallelMapIterator(std::unique_ptr<ElementIterator> below, NumberedFunction fn, int num_threads)

@@ -330,8 +330,8 @@ void write_npy(const std::string& path, const Tensor& tensor) {
   write_file_atomically(path, format_npy(tensor));
 }
 
-// A zip file is members (local header, name, extra field, data), the central directory with an
-// entry per member, and an end record with the offset of the directory.
+// A zip file consists of members (local header, name, extra field, data), the central directory
+// with an entry per member, and an end record with the offset of the directory.
 
 namespace {
 

@@ -53,7 +53,7 @@ double sum_of_squares(const Gradient& gradient) {
 
 namespace {
 
-/// Returns true if reading the gradient would make the host wait, or positions of a mesh gather it.
+/// Returns true if reading the gradient would make the host wait or a mesh gather its parts.
 bool is_out_of_reach(const Gradient& gradient) {
   if (gradient.is_none()) return false;
   const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
@@ -85,7 +85,7 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
     const Tensor values = gradients[i].to_dense();
-    // With a mesh, a single group: all positions make the same calls, wherever their parts are.
+    // A mesh has a single group: all positions make the same calls, wherever their parts are.
     auto found = std::ranges::find_if(all, [&](const OnDevice& each) {
       return each.device == values.device() || OpPartitioner::current();
     });

@@ -67,8 +67,8 @@ class GradientAccumulator {
   /// Returns the number of held steps: 0 .. steps() - 1. Equal in all replicas.
   std::int64_t num_held() const { return num_held_.value().item_int(); }
 
-  /// Adds the gradients of one more step, the `num_held`-th from 0. Collective; no replica may read
-  /// num_held() concurrently.
+  /// Adds the gradients of one more step, whose number is `num_held`, from 0. Collective; no
+  /// replica may read num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
   /// Returns the sum of `gradient` and the held sum of variable `index`; none if both are missing.
   Gradient total(std::size_t index, const Gradient& gradient) const;

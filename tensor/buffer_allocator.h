@@ -35,7 +35,7 @@ struct BufferAllocatorOptions {
   /// Called for each freed buffer. Must not allocate.
   std::function<void(std::byte*)> on_recycle = {};
   /// Called on the thread that frees a buffer. If that thread captures work that may use the
-  /// buffer, takes the buffer and returns true, because it must not be reused.
+  /// buffer, takes the buffer, which must not be reused, and returns true.
   std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 

@@ -125,7 +125,7 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   virtual bool is_done() const = 0;
-  /// Waits until everything before it is done. Throws kInternal naming the device if that failed.
+  /// Waits for all work before the event. Throws kInternal naming the device if that work failed.
   virtual void synchronize() const = 0;
   /// Returns the time since `earlier`. Requires: both are done and were returned by record_timed()
   /// of the same device.

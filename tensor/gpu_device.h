@@ -68,7 +68,7 @@ class GpuDevice {
  public:
   static constexpr std::size_t kAlignment = 256;  // of device memory, in bytes
 
-  /// Returns the number of devices, from gpu:0 on. Throws as logical_gpus().
+  /// Returns the number of devices, from gpu:0 on. Throws as logical_gpus() does.
   static int count();
   /// Same as gpu_unavailable_reason().
   static const std::string& why_none();

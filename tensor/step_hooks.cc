@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-/// Lazy values by the first byte of their buffer; freeing a buffer removes its entry.
+/// Lazy values, keyed by their buffer's address; freeing a buffer removes its entry.
 struct LazyValues {
   std::atomic<int> count{0};
   Mutex mutex;

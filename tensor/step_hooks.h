@@ -40,7 +40,7 @@ class StepRecorder {
 
   /// Returns device memory of `bytes` (a multiple of 8). In each run of the step it holds the bytes
   /// that `write` produced for that step, with the random context of the step and the replica.
-  /// Calls of one identity (except the default one) share the memory.
+  /// Calls with the same identity, except the default one, share the memory.
   using Identity = std::array<std::uint64_t, 4>;
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,

@@ -196,9 +196,9 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// Returns the tasks that a restarted chief needs. A chief that left the job first has coordinated
-/// the other tasks. If it then died later in its program and was restarted, it needs them again:
-/// they continue from its checkpoint.
+/// Returns the tasks that a restarted chief needs. A chief that was the first to leave the job has
+/// coordinated the other tasks. If its program then died and was restarted, it needs these tasks
+/// again, to continue from its checkpoint.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};

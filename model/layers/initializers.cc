@@ -93,7 +93,7 @@ void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t
 Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerContext& context) {
   internal::require(shape.rank() >= 2,
                     "initializers::orthogonal: expected a weight of rank >= 2, got shape ", shape);
-  if (StepTracer::current()) {  // which has only shapes
+  if (StepTracer::current()) {  // a trace has only shapes
     return Tensor::zeros(shape, DType::kFloat32, context.device);
   }
   const auto columns = static_cast<std::size_t>(shape[-1]);

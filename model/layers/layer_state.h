@@ -33,7 +33,7 @@ struct Layer::State {
   std::string output_activation;
   std::uint64_t number = 0;  // part of keys of random numbers
   bool has_given_name = false;
-  bool made_built = false;                 // a model: its constructor names its weights
+  bool made_built = false;                 // true: a model, whose constructor names weights
   std::function<Json::Array()> arguments;  // constructor arguments; null: not declared
   bool built = false;
   bool frozen = false;

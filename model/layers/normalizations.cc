@@ -311,7 +311,7 @@ Shape UnitNormalization::build(const Shape& input) {
 Tensor UnitNormalization::call(const Tensor& input, CallContext) const {
   return internal::in_float32(input, [&](const Tensor& x) {
     const Tensor squares = reduce_sum(square(x), {.axes = options_.axes, .keep_dims = true});
-    return x * rsqrt(maximum(squares, 1e-24));  // below Keras's 1e-12, lengths stay < 1
+    return x * rsqrt(maximum(squares, 1e-24));  // vectors below Keras's 1e-12 stay shorter than 1
   });
 }
 

@@ -144,7 +144,7 @@ void PipelineStage::run(const std::vector<PipelineTask>& tasks) {
   try {
     run_all(tasks);
   } catch (...) {
-    kept_.clear();  // ends recording tapes on their own thread
+    kept_.clear();  // tapes must stop recording on their own thread
     throw;
   }
 }

@@ -38,7 +38,7 @@ template <class Function, class T, class Result>
 [[gnu::always_inline]] inline void binary_run(const T* __restrict a, std::int64_t a_stride,
                                               const T* __restrict b, std::int64_t b_stride,
                                               Result* __restrict y, std::int64_t count) {
-  if (a_stride == b_stride) {  // both 1; or both 0, then count is 1
+  if (a_stride == b_stride) {  // both 1, or both 0 because count is 1
     for (std::int64_t i = 0; i < count; ++i) y[i] = Function{}(a[i], b[i]);
   } else if (b_stride == 0) {
     const T value = *b;

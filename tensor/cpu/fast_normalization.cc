@@ -146,7 +146,7 @@ void batch_norm_grad(const KernelArgs& args) {
 // Pixels are processed in blocks. Their channels are stored in rows with `radius` zeros at either
 // end, so that window sums need no bounds checks: they add the same elements in the same order as
 // the reference kernel, and zeros. Each pass covers all pixels of the block before the next one
-// begins, because a sum that reads just written elements at other offsets would wait for them.
+// begins, because a sum that reads just-written elements at other offsets would wait for them.
 
 // The work space of a block fits into the first-level cache.
 constexpr std::size_t kBlockFloats = 1536;

@@ -194,7 +194,7 @@ void give_all(const KernelArgs& args, const Geometry& g) {
   Rows rows(g);
   vectorized([&]() __attribute__((always_inline)) {
     const float* gradient = dy;
-    std::int64_t cleared = 0;  // images, each cleared just before use, while it is cached
+    std::int64_t cleared = 0;  // images so far; clearing one just before its use caches it
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
           float* image = dx + n * g.image_size();

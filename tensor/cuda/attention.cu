@@ -4,10 +4,10 @@
 // A block processes a tile of 64 queries (or keys) of one head. It iterates over the tiles of keys
 // (or queries) that belong to them, and sums 128 columns of their results in registers; wider heads
 // take more blocks, which compute the same scores. A thread has 4 x 4 scores, so that two reads of
-// 16 bytes serve 16 products, and by count arithmetic is the bottleneck. Arithmetic is in float32
-// (float64) for every type, as on the CPU; tensor cores would round the weights of 16-bit numbers
-// before using them. One query takes the time of 64, because a single block processes all keys of
-// its head.
+// 16 bytes serve 16 products: counted this way, arithmetic is the bottleneck. Arithmetic is in
+// float32 (float64) for every type, as on the CPU; tensor cores would round the weights of 16-bit
+// numbers before using them. One query takes the time of 64, because a single block processes all
+// keys of its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).

@@ -99,7 +99,7 @@ class Event final : public DeviceEvent {
       const UncapturedScope not_captured;
       const cudaError_t status = cudaEventQuery(event_);
       if (status != cudaErrorNotReady) check(status, "cudaEventQuery");
-      if (status == cudaErrorNotReady) (void)cudaGetLastError();  // CUDA keeps it as an error
+      if (status == cudaErrorNotReady) (void)cudaGetLastError();  // clears CUDA's last error
       return status == cudaSuccess;
     });
   }

@@ -21,7 +21,7 @@ struct Batch {
 
   /// Returns the share of this block.
   __device__ __forceinline__ Share share(std::int64_t per_block) const {
-    int low = 0, high = count - 1;  // finds the last item whose first block is not after this one
+    int low = 0, high = count - 1;  // finds the last item whose first block is not after this block
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       if (first_block[middle] <= blockIdx.x) {

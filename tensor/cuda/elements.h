@@ -137,7 +137,7 @@ __device__ __forceinline__ std::int64_t num_threads() {
 /// Number of elements of type T in 16 bytes.
 template <class T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
-/// Smaller number of elements, for kernels that keep sums for each element.
+/// Number of elements of a smaller pack, for kernels that keep sums for each element.
 template <class T>
 inline constexpr int kFewOf = sizeof(T) == 8 ? 2 : 4;
 

@@ -227,7 +227,7 @@ void multiply(const MatrixProduct& product, FusedActivation activation, const Ke
     const bool bias_is_added = try_multiply(part, call);
     const void* const missing_bias = bias_is_added ? nullptr : std::exchange(part.bias, nullptr);
     if (!bias_is_added) (void)try_multiply(part, call);
-    // cuBLASLt does not define its RELU of NaN; here it must stay NaN.
+    // cuBLASLt does not define the RELU of NaN; here NaN must stay NaN.
     add_bias_and_activate({part.c, {part.batch * part.m, part.n}, part.dtype}, missing_bias,
                           activation, call.stream);
   }

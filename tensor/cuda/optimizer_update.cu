@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
 // Rules with norms.
 
 /// Returns the sums of weights and directions, block by block. add_norms() later overwrites the
-/// first with the sums of the whole variable.
+/// first pair with the sums of the whole variable.
 __device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
   return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
 }

@@ -32,7 +32,7 @@ struct StridedAxes {
   std::int64_t stride(int operand, int axis) const { return strides[operand][axis]; }
 
   /// Returns true if each operand can be read (or repeated) `width` innermost elements at a time,
-  /// always from multiples of `width` on.
+  /// always starting at multiples of `width`.
   bool allows_width(std::int64_t width) const {
     if (rank > 1 && innermost() % width != 0) return false;
     for (int k = 0; k < K; ++k) {

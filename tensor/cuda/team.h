@@ -47,7 +47,7 @@ struct LargerNumber {  // NaN wins
 /// All threads of a block must make the same calls.
 class Teams {
  public:
-  /// Returns a team size at which each thread has one of `count` items, or more.
+  /// Returns a team size at which each thread has at least one of `count` items.
   static int lanes_for(std::int64_t count) {
     if (count > 8 * kWarp) return static_cast<int>(kThreads);
     const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1)));

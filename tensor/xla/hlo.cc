@@ -142,7 +142,7 @@ Hlo HloText::line(const Shape& shape, HloType type, const Parts&... parts) {
   return result;
 }
 
-/// Returns a function of two scalars, whose values have numbers that no other value has.
+/// Returns a region with two scalar arguments; no other value has the numbers of its values.
 std::string HloText::region(std::string_view by, HloType type) {
   const Hlo a = next({}, type), b = next({}, type), result = next({}, type);
   const std::string scalar = type_of(a);

@@ -140,7 +140,7 @@ class HloText {
   int next_ = 0;
 };
 
-/// Append "stablehlo.NAME" of one value, or of two of which one may be a number.
+/// Append "stablehlo.NAME" of one value, or of two values, one of which may be a number.
 Hlo hlo_op(std::string_view name, const Hlo& x);
 Hlo hlo_op(std::string_view name, const Hlo& a, const Hlo& b);
 Hlo hlo_comparison(std::string_view direction, const Hlo& a, const Hlo& b);

@@ -109,7 +109,7 @@ ErrorCode code_of(std::int64_t code) {
   }
 }
 
-/// Returns the first line of an error, which may be followed by a stack of the plugin.
+/// Returns the first line of an error, which may be followed by a stack trace of the plugin.
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace

@@ -53,7 +53,7 @@ class PjrtPlugin {
     PjrtArguments<PjrtHandleFields<Handle>> arguments{.fields = {handle}};
     destroy(begin(function, arguments));
   }
-  /// Waits for the event and destroys it. Throws as call().
+  /// Waits for the event and destroys it. Throws as call() does.
   void await(PjrtEvent* event, const char* who) const;
 
  private:

@@ -75,7 +75,7 @@ std::uint64_t next_trace_number() {
   return ++last;
 }
 
-/// Values of fewer elements are combined over replicas together.
+/// Values with fewer elements are joined, and combined over replicas by one operation.
 constexpr std::int64_t kSmallValue = 64 * 1024;
 
 std::shared_ptr<StepValue> step_value(const Tensor& tensor) {

@@ -128,7 +128,7 @@ class Trace final : public StepTracer {
   const Device device_;
   HloText text_;
   std::vector<Argument> arguments_;
-  /// Host arguments by first byte, shape and type.
+  /// Host arguments, keyed by address, shape and type.
   std::map<std::tuple<const std::byte*, std::string, DType>, Hlo> host_arguments_;
   std::map<const StepValue*, Hlo> device_arguments_;
   std::map<const Buffer*, TensorSpec> variables_;  // on the host, whole

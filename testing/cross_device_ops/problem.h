@@ -29,7 +29,7 @@ struct Call {
   ReplicaBuffer input;
   ReplicaBuffer output;
   int root = 0;
-  std::vector<std::size_t> counts;          // empty: equal parts
+  std::vector<std::size_t> counts;          // empty: parts of equal size
   std::vector<std::size_t> receive_counts;  // for all_to_all
   std::string_view name = {};
   std::optional<Shape> shape = std::nullopt;
@@ -146,7 +146,7 @@ struct TimeLimit {
 std::vector<Outcome> run_threads(int size, const TimeLimit& limit,
                                  const std::function<void(int)>& body);
 
-/// Returns "" if calls that the last rank of a group did not make failed correctly, else the error.
+/// Returns "" if calls failed correctly because the group's last rank made none, else the error.
 /// Without `on_all` some calls may succeed. The deadline of the first call ends all calls: on a
 /// busy machine a rank may begin its call just before this deadline, and then counts as missing.
 std::string wrong_deadline(std::span<const Outcome> callers, Duration timeout, bool on_all = true);

@@ -241,7 +241,7 @@ bool is_tried(const Case& c) {
       return combines(c.collective) && is_floating(c.dtype);
     case Check::kRepeated:
       return !is_barrier;
-    case Check::kConcurrent:  // groups share only state of all reductions
+    case Check::kConcurrent:  // concurrent groups share no state per op and type
       return !is_barrier && (is_sum || is_float);
     case Check::kSlices:
       return is_local && c.collective == Collective::kAllReduce;
@@ -380,7 +380,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical") return;  // others use messages between threads, as kSpread
+  if (name != "canonical") return;  // others use messages between threads, as in kSpread
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

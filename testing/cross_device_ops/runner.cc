@@ -74,7 +74,7 @@ double seconds_of(Duration duration) { return seconds_between(TimePoint(), TimeP
 struct ExpectedError {
   std::vector<ErrorCode> codes;           // any of these
   std::vector<std::string> parts = {""};  // one of these is in the message
-  bool on_all = true;                     // false: on at least one caller
+  bool on_all = true;                     // true: every caller must get it; false: at least one
   Duration soonest = Duration::zero();    // earliest time, after the first caller began
   Duration latest = kInTime;              // latest time, after the caller itself began
 };
@@ -210,7 +210,7 @@ std::vector<Outcome> play(const Run& run, const std::function<void(int)>& body) 
 
 constexpr int kSlices = 4;
 
-/// Calls the operation on one of several slices, which begin at odd elements.
+/// Calls the operation on one of several slices, which begin at odd indices (the first at 0).
 void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Problem& problem) {
   const auto start_of = [&](int s) {
     const std::size_t even = run.c.count / kSlices * static_cast<std::size_t>(s);

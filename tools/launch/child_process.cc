@@ -210,7 +210,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
     ::fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // best effort, as users have limits
+    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // may fail: users have limits
   }
   fds_[0] = std::move(output.read_end);
   fds_[1] = std::move(error.read_end);
@@ -382,7 +382,7 @@ void kill_marked(const std::string& mark) {
 }
 
 std::optional<long> counter_in(const std::string& file) {
-  std::istringstream lines(read_file_if_any(file));  // machines lack some of the files
+  std::istringstream lines(read_file_if_any(file));  // not every machine has all files
   for (std::string name; lines >> name;) {
     long value = 0;
     if (!(lines >> value)) break;

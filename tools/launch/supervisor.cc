@@ -295,8 +295,8 @@ struct Supervisor {
     });
     const long kills = ended.empty() ? 0 : oom.count_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
-    // Except own children: one may have ended after the check above, and the next iteration reaps
-    // it.
+    // Spares our own children: one may have ended after the check above, and the next iteration
+    // reaps it.
     std::vector<pid_t> own{guard.pid()};
     for (const Slot& slot : slots) {
       if (slot.running) own.push_back(slot.process->pid());

@@ -104,9 +104,9 @@ struct SupervisorOptions {
   /// cause first, because processes that fail because of another one may exit before it.
   std::function<std::vector<TaskProcess>()> find_failed = {};
   /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
-  /// If such a task exited with code 0, it is restarted if a restarted process waits for it, which
-  /// was too late for the last steps of the other tasks. Otherwise the task exited too early, which
-  /// is a failure.
+  /// Such a task that has exited with code 0 is restarted if a process that was itself restarted,
+  /// too late for the last steps of the other tasks, waits for it. Otherwise it exited too early: a
+  /// failure.
   std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
 
