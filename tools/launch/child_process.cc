@@ -294,8 +294,8 @@ void ChildProcess::finish_lines(const OnLine& on_line) {
 namespace {
 
 // Open files per process: two pipes, a connection to the control server and its replacement, and
-// initially a port.
-constexpr rlim_t kPerProcess = 4;
+// a reserved port.
+constexpr rlim_t kPerProcess = 5;
 constexpr rlim_t kForTheRest = 64;
 
 rlimit limit_before = {0, 0};
