@@ -144,11 +144,11 @@ std::ostream& operator<<(std::ostream& out, const ClusterSpec& cluster) {
 
 namespace {
 
-// Parsing of JSON; each error has the path of the value.
+// Parsing of JSON; each error contains the path of the value.
 
 using internal::JsonPlace;
 
-// tf has no limit. Larger indices are mistakes, and a list of that size is allocated for each job.
+// tf has no limit. A larger index is a mistake: job_tasks() would return a list of that size.
 constexpr int kLargestIndexOfJob = 999'999;
 
 bool is_job_name(std::string_view name) {

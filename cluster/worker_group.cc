@@ -147,7 +147,7 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    // Aborting takes 0.2 s if a peer is lost, too, and the next verdict may arrive in this time.
+    // Uses a thread: aborting takes 0.2 s if a peer does not read, and verdicts may arrive.
     MutexLock lock(ending_mutex_);
     ending_ = Executor::system().start("end-calls", [transport, error, action] {
       transport->abort(error);
@@ -366,7 +366,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
   }
   if (!ahead.empty()) {
     wait_for_exit(ahead, deadline);
-  } else if (has_unknown) {  // it joined a moment ago
+  } else if (has_unknown) {  // a worker joined a moment ago
     Clock::system().sleep_for(durations::kTryAgain);
     return Clock::system().now() >= deadline;  // connect() then names the missing workers
   }

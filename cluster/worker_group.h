@@ -68,8 +68,8 @@ class WorkerGroup {
   virtual bool restart();
 
   /// Reports the progress of the communicator's calls to the job while the returned object lives;
-  /// the communicator must outlive it. All workers then log a warning if the others wait for a
-  /// worker, which it names. `name` must be equal on all workers.
+  /// the communicator must outlive it. All workers then log a warning that names a worker for which
+  /// the others wait. `name` must be equal on all workers.
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
   /// Sets the action that a thread of the job calls when a worker or a connection between two
@@ -123,7 +123,7 @@ class WorkerGroup {
   bool was_connected_ = false;
   bool has_logged_wait_ = false;  // used by wait_for_exit()
   int strategy_ = 0;              // number of groups that this process connected before
-  std::uint64_t generation_ = 0;  // number of the connections' last fatal verdict
+  std::uint64_t generation_ = 0;  // number of the last fatal verdict before connecting
   ConnectOptions connect_;        // options of every connect()
   Duration join_timeout_{};
   std::shared_ptr<Transport> transport_;

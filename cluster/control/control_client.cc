@@ -111,8 +111,8 @@ class ControlSession final : public ControlClient {
   std::atomic<std::uint64_t> member_{0};  // number of this process at the server
   StopGate gate_;
   Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
-  TimePoint last_heard_;        // last message of the server; used by the thread
-  bool knows_history_ = false;  // true after the verdict on its own joining
+  TimePoint last_heard_;        // time of the server's last message; used by the thread
+  bool knows_history_ = false;  // true after the verdict that this process joined
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -131,7 +131,7 @@ constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Returns true if the connection, not the message, made the call fail, so that it may be repeated.
+/// Returns true if the call failed because of its connection, not its message, and may be repeated.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -401,8 +401,8 @@ ProcessState ControlSession::state_of_server() const {
   return inspect_process(host_.pid, welcome_.host_start_time());
 }
 
-/// Opens a second connection in addition to the silent one. Although both ends are alive, lost
-/// packets may end a connection without notice, and a damaged length makes it wait indefinitely.
+/// Opens a second connection in addition to the silent one. Even if both ends are alive, lost
+/// packets may break a connection unnoticed, and a damaged length makes a receiver wait forever.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;

@@ -21,8 +21,8 @@ namespace tutti {
 
 /// A member of a job. Its thread sends the progress of this process at the server's heartbeat
 /// interval (250 ms by default), and receives verdicts. It replaces a broken connection and repeats
-/// interrupted calls as long as the server considers this process alive. If the server itself is
-/// lost, this is a verdict on the task that hosts it, and later calls throw kUnavailable.
+/// interrupted calls as long as the server considers this process alive. The loss of the server
+/// itself is reported as a verdict on the task that hosts it, and later calls throw kUnavailable.
 /// Thread-safe.
 class ControlClient : public KeyValueStore {
  public:

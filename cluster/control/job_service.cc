@@ -169,7 +169,7 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
                       concat(record->joined.who.to_string(), " died: a new process has its task")});
   }
   if (!is_same_process) record = &add_record(request.build(), process, now);
-  if (Link* const old = find(*record)) {  // an end of the old stream is not detected yet
+  if (Link* const old = find(*record)) {  // the old stream's end has not been detected yet
     old->record = nullptr;
     old->link->close();
   }
@@ -182,8 +182,8 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
 
 MemberRecord& JobService::add_record(const v1::Build& build, const JoiningProcess& process,
                                      TimePoint now) {
-  // A restarted process counts its collectives from 0, so it is not late in those of its
-  // predecessor.
+  // Clears the predecessor's progress: the restarted process counts its collectives from 0 and must
+  // not appear to be late.
   const std::uint64_t restarts = process.who.incarnation;
   MemberRecord* const before = newest_of(process.who.task);
   if (before && before->joined.who.incarnation < restarts) before->progress.groups.clear();

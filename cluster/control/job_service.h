@@ -124,8 +124,8 @@ class JobService final : public v1::Job::CallbackService {
   /// that error.
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
-  /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply.
-  /// `is_for_all`: waits until all members have joined.
+  /// Finishes the call of a member, or of an observer if `member` is 0, as soon as `fill` has made
+  /// its reply. `is_for_all`: waits until all members have joined.
   Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);
@@ -151,7 +151,7 @@ class JobService final : public v1::Job::CallbackService {
   mutable Mutex mutex_;
   CondVar left_;  // notified when a member has left or was given up
   std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
-  std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // until OnDone()
+  std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // kept until OnDone()
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
   TimePoint send_verdicts_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::min();

@@ -123,12 +123,12 @@ namespace tutti::internal {
 /// Description that a process sends when it joins.
 struct JoiningProcess {
   Member who;
-  std::uint64_t start_time = 0;  // distinguishes processes with one pid
-  std::string machine;           // equal if pids are comparable
+  std::uint64_t start_time = 0;  // distinguishes processes with the same pid
+  std::string machine;           // equal for processes with comparable pids
   std::string process;           // unique; identifies a reconnecting process
 };
 
-/// The server's state of a process that has joined.
+/// The server's record of a process that has joined.
 struct MemberRecord {
   enum class Status { kHere, kLeft, kGivenUp };
   std::uint64_t number = 0;  // in the order of joining

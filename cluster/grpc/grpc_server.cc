@@ -155,7 +155,7 @@ void GrpcServer::adopt_socket(FileDescriptor socket) {
 
 namespace {
 
-constexpr int kFirstFreePort = 32768;  // start of Linux's own range
+constexpr int kFirstFreePort = 32768;  // start of Linux's range of ephemeral ports
 constexpr std::size_t kNumFreePorts = 28232, kTries = 1000;
 
 /// Returns the user's folder for sockets. It is in /tmp, so that processes with different TMPDIR
@@ -273,7 +273,7 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
     const std::string pid = std::to_string(::getpid());
     (void)!::ftruncate(lock.get(), 0);
     (void)!::pwrite(lock.get(), pid.data(), pid.size(), 0);
-    ::unlink(path_.c_str());  // of a killed process
+    ::unlink(path_.c_str());  // left by a killed process
     lock_ = std::move(lock);
     return "";
   }

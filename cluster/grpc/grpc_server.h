@@ -26,7 +26,7 @@ std::string local_socket_path(const Endpoint& endpoint);
 bool has_local_socket(const Endpoint& endpoint);
 
 /// Exclusive right to listen at a path; the destructor removes the socket. A lock on a file next to
-/// the socket represents it, because the socket's file remains if the process is killed.
+/// the socket represents this right, because the socket's file remains if the process is killed.
 class LocalSocketClaim {
  public:
   /// Port 0 selects a free port. Throws kUnavailable naming the process that already listens there,
@@ -58,7 +58,8 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
 /// Serves until shutdown(), with health checking and reflection. At a loopback address without TLS
 /// files it listens at local_socket_path() and on no port. At other addresses it requires a
 /// certificate of the job (derive_identity() or TLS files) before HTTP/2 begins, and limits the
-/// connections per address. At "0.0.0.0" and "::" it listens both ways. Thread-safe.
+/// connections per address. At "0.0.0.0" and "::" it listens at the path and on the port.
+/// Thread-safe.
 class GrpcServer {
  public:
   /// `services` must outlive the server. Throws kUnavailable for an unusable address, naming the

@@ -272,8 +272,8 @@ class GroupConnector {
     pause_ = durations::kStorePause;
   }
 
-  /// Logs why a rank refuses. It may be of another job, or may have exited; a later attempt reads
-  /// the store again.
+  /// Logs why a rank refuses. The rank may belong to another job or may have exited; a later
+  /// attempt reads the store again.
   void handle_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
     if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {
@@ -327,7 +327,7 @@ class GroupConnector {
         Handshake::Side::kServer, std::move(socket), hello_, options_.secret);
     pending_peer.is_local = is_local;
     pending_peer.address = address;
-    // A process of this machine and user closes its connections when it exits.
+    // No timeout for a local peer: its process closes its connections when it exits.
     pending_peer.end =
         is_local ? TimePoint::max() : deadline_after(now(), durations::kUnreachableAfter);
   }
@@ -418,7 +418,7 @@ class GroupConnector {
   }
 
   void wait() {
-    std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // which poll() skips
+    std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // poll() skips -1
                                      static_cast<short>(is_opening_ ? POLLOUT : POLLIN), 0}};
     std::vector<bool*> ready{&is_call_ready_};
     const auto watch = [&](const FileDescriptor& socket, bool& is_ready) {
@@ -545,7 +545,7 @@ class GroupConnector {
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // set by the last attempt, even if it is repeated
+  bool is_hopeless_ = false;  // result of the last attempt, even if it is repeated
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;
@@ -553,7 +553,7 @@ class GroupConnector {
   RefusalLog refusals_, strangers_;
   std::string last_refusal_;  // refusal of a peer that claims to be a rank
   TimePoint accept_again_ = TimePoint::min();
-  TimePoint read_all_at_ = TimePoint::min();  // next read of all confirmations
+  TimePoint read_all_at_ = TimePoint::min();  // time of the next read of all confirmations
 };
 
 }  // namespace

@@ -151,9 +151,9 @@ class Connection {
 
   /// Detects a silent machine or link, after which move() fails. Called about once a second while a
   /// thread waits, by one thread at a time. The limit is 7 s if bytes are unacknowledged; on an
-  /// idle connection, keep-alive detects a loss within 5 s. A peer that only does not read is not
-  /// silent. Within a host, detects that the process has exited even if its child keeps the socket
-  /// open.
+  /// idle connection, keep-alive detects a loss within 5 s. A peer that merely does not read is not
+  /// considered silent. Within a host, detects that the process has exited even if its child keeps
+  /// the socket open.
   void check_silence(TimePoint now);
   /// Returns true if the peer's system may not have received all written bytes, which closing would
   /// lose.

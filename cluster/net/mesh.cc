@@ -311,8 +311,8 @@ void Mesh::flush_aborts() noexcept {
   }
 }
 
-/// Waits until the systems of all peers have all bytes, which could otherwise be lost when this
-/// process exits.
+/// Waits until the operating systems of all peers have received all bytes; bytes in transit could
+/// be lost when this process exits.
 void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);

@@ -30,8 +30,8 @@ struct MeshOptions {
 /// Thread-safe.
 class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
  public:
-  /// `peers` are by rank; this rank's entry is unused. If this machine has more ranks than cores,
-  /// no thread spins.
+  /// `peers` is indexed by rank; this rank's entry is unused. If this machine has more ranks than
+  /// cores, no thread spins.
   Mesh(int rank, std::vector<ConnectedPeer> peers, MeshOptions options);
 
   int rank() const override { return rank_; }
@@ -47,7 +47,8 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   TransportStats stats() const override;
   std::shared_ptr<HostMemory> host_memory() override { return options_.memory; }
   /// Closes all connections; peers read end-of-file after the written bytes. Waits until every
-  /// peer's system has all bytes or the peer has exited, but at most 2 s, or 0.2 s after an abort.
+  /// peer's system has received all bytes or the peer has exited, but at most 2 s, or 0.2 s after
+  /// an abort.
   void close() noexcept;
 
  private:

@@ -16,8 +16,8 @@ namespace tutti::internal {
 inline constexpr int kMostTasks = 65536;
 
 /// Returns `cluster` if every address is host:port and unique, and there is at most one chief and
-/// one evaluator. Otherwise throws kInvalidArgument with one line that begins with `path` and the
-/// position below it ("SM_HOSTS.worker[1]").
+/// one evaluator. Otherwise throws kInvalidArgument with one line that begins with the path of the
+/// faulty value ("SM_HOSTS.worker[1]" if `path` is "SM_HOSTS").
 const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path);
 
 using JobCounts = std::vector<std::pair<std::string, int>>;

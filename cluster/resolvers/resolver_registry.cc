@@ -85,7 +85,8 @@ Choice choose(const Environment& environment) {
   return {"local", "because no variable names a cluster"};
 }
 
-/// Warns if several copies were started by a launcher whose variables contain no addresses.
+/// Warns if several copies of this program were started by a launcher whose variables contain no
+/// addresses.
 void warn_of_copies(const Environment& environment) {
   const auto copies =
       internal::launched_copies([&](const char* name) { return environment.find(name); });

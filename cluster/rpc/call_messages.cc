@@ -21,7 +21,7 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 using Wire = google::protobuf::internal::WireFormatLite;
 
-// Fields that all messages of calls have (calls.proto).
+// Numbers of the fields that all messages of calls have (calls.proto).
 constexpr int kCall = 1, kHead = 2, kTensorBytes = 3, kError = 4, kTensors = 15;
 
 /// Size below which copying a chunk is cheaper than referencing it.

@@ -31,14 +31,14 @@ inline constexpr int kLongestMessage = 8 << 20;
 
 /// A request or an answer. An answer contains a packet or an error.
 struct CallMessage {
-  std::uint64_t call = 0;  // 0, with nothing else: the client leaves
+  std::uint64_t call = 0;  // 0 in an otherwise empty message: the client leaves
   Packet packet = {};
   std::optional<Error> error = {};
 };
 
 /// Scope that delays the destruction of payload owners that gRPC releases on this thread until the
-/// scope ends. Owners run arbitrary code, which may call back, so it must be declared before a
-/// lock.
+/// scope ends. Owners run arbitrary code, which may call back, so this object must be declared
+/// before a lock.
 class DeferredRelease {
  public:
   DeferredRelease();
@@ -57,8 +57,8 @@ class CallWriter {
  public:
   void push(CallMessage message) { calls_.push_back({std::move(message)}); }
   bool is_empty() const { return calls_.empty() && !prepared_; }
-  /// Returns the next message to send. A call that ends with it is moved to `sent`, because its
-  /// owners run arbitrary code.
+  /// Returns the next message to send. If this message is the last one of its call, moves the call
+  /// to `sent`, because the owners of its bytes run arbitrary code.
   grpc::ByteBuffer next(std::vector<CallMessage>& sent) {
     return prepared_ ? *std::exchange(prepared_, std::nullopt) : make(sent);
   }

@@ -103,7 +103,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered calls
   std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error of later calls
-  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason; nullopt while it works
+  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason; nullopt if not broken
 };
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {

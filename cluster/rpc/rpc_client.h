@@ -38,7 +38,7 @@ struct RpcClientOptions {
   /// fail_all() instead of ending with kUnavailable.
   bool keeps_calls = false;
   /// Number of this client; 0 selects a random number. A new connection ends earlier connections
-  /// with the same number, and the server handles its calls after theirs.
+  /// with the same number, and the server handles the new connection's calls after theirs.
   std::uint64_t client = 0;
 };
 
@@ -105,7 +105,7 @@ class RpcClient {
   /// server with `keeps_calls`. The existing replies receive the answers.
   void take_over(RpcClient& broken);
 
-  /// Returns the number of restarts of the server's task before this process.
+  /// Returns the number of restarts of the server's task before its current process was started.
   std::uint64_t server_incarnation() const;
   /// Returns true if both clients are connected to the same process.
   bool is_same_process(const RpcClient& other) const;

@@ -68,7 +68,8 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
  private:
   class Call;
-  /// Returns true if the next message may be read now; otherwise work() resumes reading.
+  /// Returns true if the next message may be read now; otherwise reading pauses until work()
+  /// resumes it.
   bool accept(CallMessage message);
   void dispatch(const std::shared_ptr<Call>& call);
   void work();
@@ -324,7 +325,7 @@ void ServerStream::OnCancel() {
     MutexLock lock(mutex_);
     is_cancelled_ = true;
     ends = is_half_closed_ ||
-           std::exchange(is_paused_, false);  // otherwise the reading thread detects it
+           std::exchange(is_paused_, false);  // if not paused, reading detects the end
   }
   if (ends) end(grpc::Status::CANCELLED);
 }

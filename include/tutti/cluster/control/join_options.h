@@ -88,8 +88,8 @@ struct WorkerGroupOptions {
   /// Secret, failure detection and address of the control server.
   JoinOptions join = {};
   /// Set only for a group that is part of a larger job. That job restarts as a whole, so that no
-  /// member is ever a replacement. A thread of the job passes every verdict; returns true if the
-  /// verdict ends the group's calls. Verdicts about the group's own workers always end them.
+  /// member is ever a replacement. Called with every verdict, on a thread of the job; returns true
+  /// if the verdict ends the group's calls. Verdicts about the group's own workers always end them.
   std::function<bool(const Verdict&)> ends_calls = {};
 };
 

@@ -12,8 +12,8 @@
 namespace tutti {
 
 /// Secret of 32 to 4,096 bytes that only the processes of one job know; may be unset. Copies share
-/// a page that is excluded from core dumps and overwritten when the last copy is destroyed. Without
-/// operator<<, secrets do not get into logs. Thread-safe.
+/// a page that is excluded from core dumps and overwritten when the last copy is destroyed. There
+/// is no operator<<, so that secrets do not get into logs. Thread-safe.
 class JobSecret {
  public:
   /// No secret, for jobs on the loopback interface.
