@@ -197,7 +197,7 @@ class BlockOf {
   std::vector<BufferRef> copies_;
 };
 
-/// Returns an upper bound of the tree's levels.
+/// Returns an upper bound on the number of the tree's levels.
 std::size_t most_levels(Inputs inputs, Nodes nodes) {
   const auto replicas = nodes.empty()
                             ? inputs.size()

@@ -317,7 +317,7 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
   return counts;
 }
 
-/// Returns the element counts that split each input into equal parts, one part per input.
+/// Returns the element counts that split each input into parts of equal size, one part per input.
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
   for (std::size_t r = 0; r < inputs.size(); ++r) {
@@ -571,8 +571,8 @@ void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Replica
                                             std::span<const std::size_t> counts) {
   require_local(name(), "reduce_scatter", counts.size() == inputs.size());
   const std::vector<std::size_t> cuts = internal::cuts_of(counts);
-  // The copies of one part together have the size of one input. In place, an output is a part that
-  // no later iteration reads.
+  // Iteration r copies part r of all inputs; these copies have the size of one input. If outputs
+  // are parts of inputs, outputs[r] is a part that no later iteration reads.
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype);

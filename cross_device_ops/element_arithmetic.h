@@ -1,4 +1,4 @@
-// Arithmetic in host memory: how two elements are combined, and in which order many are.
+// Arithmetic in host memory: how two elements are combined, and the order of combining many.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -83,8 +83,8 @@ class Exchange {
     return range;
   }
 
-  /// Sends segment `k` to each rank, first to the right neighbour (with the header). `all`: sends a
-  /// first segment even if it is empty.
+  /// Sends segment `k` to each rank, first to the right neighbour (with the header). `all`: sends
+  /// the first segment even if it is empty.
   void contribute(std::size_t k, bool all) {
     for (int d = 1; d < shape_.size; ++d) {
       const Range range = segment(slice(shape_.peer(d)), k);

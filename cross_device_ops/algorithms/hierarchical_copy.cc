@@ -45,7 +45,8 @@ class Gathering {
     verified_ = true;
     schedule.send(peer, range);
   }
-  /// Combines the values of `ranks` (increasing) into `result`; this rank's value is in `own`.
+  /// Combines the values of `ranks` (in increasing order) into `result`; this rank's value is in
+  /// `own`.
   void gather(const std::vector<int>& ranks, std::size_t k, Range own, Range result) {
     std::vector<Range> from;
     std::size_t place = 0;

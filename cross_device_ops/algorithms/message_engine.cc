@@ -37,7 +37,7 @@ struct CallPlan {
 
 namespace {
 
-constexpr std::size_t kAhead = 8;           // posted receives
+constexpr std::size_t kAhead = 8;           // limit of posted receives
 constexpr std::size_t kLookAhead = 64;      // steps searched for receives
 constexpr std::size_t kSendsToForget = 16;  // finished sends are removed above this number
 
@@ -73,7 +73,8 @@ class MessageRun {
     verify();
     for (const Sent& sent : sent_) wait(*sent.work);
   }
-  /// Returns the ranks whose messages have not arrived, increasing. Called after kDeadlineExceeded.
+  /// Returns, in increasing order, the ranks whose messages have not arrived. Called after
+  /// kDeadlineExceeded.
   std::vector<int> awaited() const {
     std::set<int> ranks;
     for (const Received& received : received_) {
@@ -380,7 +381,8 @@ class RankStates {
     return states;
   }
   /// Returns "rank 2 did not join" for the ranks that, by their answers, have not begun the call
-  /// with this number. `awaited`: the ranks whose messages this one waits for, increasing.
+  /// with this number. `awaited`: the ranks from which this rank awaits messages, in increasing
+  /// order.
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
     const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
     const bool anybody = std::ranges::any_of(states, &State::answered);

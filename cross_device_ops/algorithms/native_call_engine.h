@@ -60,7 +60,7 @@ class NativeCallEngine : public CollectiveEngine {
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // from a peer; calls' errors know more
+  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // from a peer; calls' errors are more exact
 };
 
 /// Throws kInvalidArgument unless the group has one local replica per rank and a transport of its

@@ -95,7 +95,7 @@ struct CallShape {
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
-/// Returns true if segment `k` of a range is sent. Of an empty range only the first is sent, which
+/// Returns true if segment `k` of a range is sent. For an empty range only segment 0 is sent, which
 /// shows its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 

@@ -57,7 +57,7 @@ class Lockstep {
  private:
   struct Message {
     Range range;              // in the sender's memory
-    DeviceWork::Event event;  // on GPUs: the range has its values
+    DeviceWork::Event event;  // on GPUs: after it the range has its values
   };
   struct Reader {
     ByteRange range;

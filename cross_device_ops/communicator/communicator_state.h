@@ -155,8 +155,8 @@ class CommunicatorState {
   const CommunicatorOptions& options() const { return options_; }
   const CallRecorder& recorder() const { return recorder_; }
 
-  /// Waits for started calls, then checks, runs and records this call. Empty counts mean equal
-  /// parts.
+  /// Waits for started calls, then checks, runs and records this call. Empty counts mean parts of
+  /// equal size.
   void run(const CollectiveCall& call, const CallOptions& options, const SourceLocation& where);
   CollectiveHandle start(const CollectiveCall& call, const CallOptions& options,
                          const SourceLocation& where);
@@ -165,7 +165,7 @@ class CommunicatorState {
   [[noreturn]] void refuse(const CallRequest& request, const Error& reason);
   /// Returns the number of the next group, equal on all ranks.
   std::uint32_t next_group() { return ++num_groups_; }
-  /// Returns the same memory as inputs, valid until the next call.
+  /// Returns the buffers of `list` as inputs; the result is valid until the next call.
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);
 
   // Steps of a checked call, for GpuCalls.

@@ -70,8 +70,9 @@ class Segment {
 }  // namespace internal
 
 /// Shared memory of the ranks of one host. Every rank has a *place*: a range of memory that all
-/// ranks of the transport map. Each maps it at a different address, so messages contain offsets
-/// from its start. The place of a thread is all memory of its process, at offset 0. Thread-safe.
+/// ranks of the transport map. Each rank maps it at a different address, so messages contain
+/// offsets from its start. The place of a thread is all memory of its process, at offset 0.
+/// Thread-safe.
 class HostMemory {
  public:
   /// Makes the memory of ranks that are processes. `segments` are the places, by rank.

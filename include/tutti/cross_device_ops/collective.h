@@ -114,12 +114,12 @@ struct GpuStream {
 
 /// Options of one call. Name and shape are compared between the ranks.
 struct CallOptions {
-  std::string_view name = {};  // first 47 characters count; valid until the call has ended
+  std::string_view name = {};  // truncated to 47 characters; valid until the call has ended
   const Shape* shape = nullptr;
   /// ReplicaBuffer::id of this rank's buffer; 0: all calls with one name are taken to use one
   /// buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // unset, or in plugins: the communicator's
+  std::optional<Duration> timeout = std::nullopt;  // if unset, and in plugins: the communicator's
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
   /// all ranks or on none (compared). See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;
@@ -133,7 +133,7 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   int root = 0;                                // reduce, broadcast
-  std::size_t count = 0;                       // elements of this rank's inputs, or received ones
+  std::size_t count = 0;                       // elements of inputs or, without any, of outputs
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// Family of algorithms. A family that the build lacks is refused when the operation is built.
+/// Family of algorithms. Constructing an operation of a family that this build lacks throws.
 enum class CommunicationImplementation { kAuto, kRing, kNccl, kMpi, kCanonical };
 /// Parses the name in any case ("nccl"). Throws kInvalidArgument listing the names.
 CommunicationImplementation parse_communication_implementation(std::string_view text);

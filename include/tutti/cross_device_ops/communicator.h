@@ -144,12 +144,13 @@ class Communicator {
   void all_gather(const ConstElements& input, const Elements& output,
                   std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Combines all inputs; rank r receives part r. counts[r] is that part's length; empty: equal
-  /// parts. Throws kInvalidArgument if equal parts are not possible.
+  /// Combines all inputs; rank r receives part r. counts[r] is that part's length; empty: parts of
+  /// equal size. Throws kInvalidArgument if these are not possible.
   void reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
                       std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                       const SourceLocation& where = SourceLocation::current());
-  /// Sends part s of rank r's input to part r of rank s's output. Empty counts: equal parts.
+  /// Sends part s of rank r's input to part r of rank s's output. Empty counts: parts of equal
+  /// size.
   void all_to_all(const ConstElements& input, const Elements& output,
                   std::span<const std::size_t> send_counts = {},
                   std::span<const std::size_t> receive_counts = {}, const CallOptions& options = {},

@@ -77,7 +77,7 @@ struct SegmentedSum {
   /// Range [begin, end) of elements that contains all segments, with gaps between them.
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::vector<Segment> segments = {};  // increasing
+  std::vector<Segment> segments = {};  // in increasing order
   /// Replicas of each sum. Operations other than "canonical" get one node, which has all replicas.
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
@@ -115,8 +115,8 @@ class CrossDeviceOps {
   /// error is the rounding of each addition; infinity: lossy without a bound. kCanonical implies 0.
   virtual double max_relative_error() const { return 0.0; }
   /// Returns true if the operation's group may have members in other processes. The `*_buffers`
-  /// functions then receive only this process's replicas, roots and counts are those of the whole
-  /// group, and every process makes the same calls in the same order.
+  /// functions then receive only the buffers of this process's replicas, but the root and counts of
+  /// the whole group. Every process makes the same calls in the same order.
   virtual bool spans_processes() const { return false; }
   /// Returns true if the operation overrides the `*_buffers` function of this collective. The
   /// defaults are composed of all_reduce_buffers and copies.
@@ -164,8 +164,8 @@ class CrossDeviceOps {
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
   /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the
-  /// result after join() of the returned object, and must not use the buffers before. On CPUs the
-  /// reduction is complete on return.
+  /// result after join() of the returned object, and must not use the buffers before that. On CPUs
+  /// the reduction is complete on return.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -184,7 +184,7 @@ class CrossDeviceOps {
                       std::span<const ReplicaBuffer> outputs,
                       const CommunicationOptions& options = {});
   /// Exchanges parts. counts[r * n + s], for n replicas, is the number of elements that replica r
-  /// sends to s, ordered by s in inputs[r] and by r in outputs[s]. Empty: equal parts.
+  /// sends to s, ordered by s in inputs[r] and by r in outputs[s]. Empty: parts of equal size.
   void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
                   std::span<const std::size_t> counts = {});
 
@@ -194,9 +194,10 @@ class CrossDeviceOps {
   virtual void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options = {});
 
  protected:
-  // Functions that an operation implements. Buffers are checked, aligned to their elements, and of
-  // one dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There are at least two members and
-  // one element. Buffers on GPUs have a `work` (device_work.h), which queues the work on them.
+  // Functions that an operation implements. Buffers have been checked, are aligned to their
+  // elements, and have one dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There are at least
+  // two members and one element. Buffers on GPUs have a `work` (device_work.h), which queues the
+  // work on them.
 
   /// Throws if the buffers show a mistake that a fallback would hide, such as a device outside the
   /// group. Called before the functions below.

@@ -20,7 +20,7 @@ struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // for epoch 0; epoch e uses seed + e
   /// If true, examples that do not divide evenly are dropped; else the first examples are repeated.
-  /// All ranks then have the same number.
+  /// In both cases all ranks have the same number.
   bool drop_last = false;
 };
 
