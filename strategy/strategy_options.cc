@@ -305,7 +305,7 @@ WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, in
   return gpus;
 }
 
-/// Refuses algorithms that send sums: replicas round gradients to 16 bits, which sums exceed.
+/// Refuses algorithms that send sums: only replicas' gradients, not their sums, fit in 16 bits.
 void check_compression(std::string_view who, const WorkerTeam& team,
                        const LocalStrategyOptions& options) {
   const WireCompression compression = options.cross_device_ops.options.compression;

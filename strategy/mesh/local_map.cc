@@ -66,7 +66,7 @@ Tensor left(MeshPosition& position, const Tensor& local, const Sharding& shardin
         summed.partial = 0;
         const Tensor own = entered(position, gradient, summed);
         const auto copies =
-            static_cast<AxisSet>(~(sharding.cut() | sharding.partial));  // axes of equal parts
+            static_cast<AxisSet>(~(sharding.cut() | sharding.partial));  // axes of replication
         const bool is_first = position.grid().index(position.number(), copies) == 0;
         return is_first ? own : Tensor::zeros(own.shape(), own.dtype(), own.device());
       });

@@ -289,7 +289,8 @@ std::vector<Tensor> MeshGroups::sum_here(const MeshSum& sum) const {
   return by_position;
 }
 
-/// A canonical sum needs consecutive values: a worker with others receives all of them instead.
+/// Adds gathered values, because a canonical sum needs consecutive values, which not every worker
+/// has.
 std::vector<Tensor> MeshGroups::sum_gathered(const MeshSum& sum, const std::string& name) {
   const std::vector<std::vector<Tensor>> values = gather(sum.axes, sum.own, name);
   const DType dtype = sum.own.front().dtype(), wide = PartialSums::sum_dtype(dtype);

@@ -27,7 +27,8 @@ enum class ExchangeKind {
 /// Returns "all_reduce", ...
 const char* to_string(ExchangeKind kind);
 
-/// Returns part `index` of `count` equal parts of the value along `dim`: a view if dim is 0.
+/// Returns part `index` of the value, divided along `dim` into `count` parts of equal size: a view
+/// if dim is 0.
 Tensor part_along(const Tensor& value, int dim, int count, int index);
 
 /// Values to be added over the positions that differ in `axes`.
@@ -42,7 +43,7 @@ struct MeshSum {
 class MeshSums {
  public:
   MeshSums();
-  /// Creates sums whose results are known.
+  /// Creates completed sums with these results.
   explicit MeshSums(std::vector<std::vector<Tensor>> results);
   ~MeshSums();
   /// Waits for the sums, and returns the results by sum and position of this process. Call it once.

@@ -123,7 +123,7 @@ class WorkerTeam {
   /// Same as gather(), but for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
-  /// Returns the sums over the replicas of all workers, in which each replica is a rank.
+  /// Returns the object that adds values over the replicas of all workers.
   PartialSums& sums();
 
   /// Returns the notes about values that must be equal on all workers, since the last connection.
@@ -171,10 +171,10 @@ class WorkerTeam {
   const int exceptions_at_begin_ = std::uncaught_exceptions();
 };
 
-/// Sends the state `own` of `giver` to the `takers` (increasing, without the giver), from memory to
-/// memory: small tensors in one message, larger ones one by one. Collective, but workers that
-/// neither send nor receive return at once. Returns the received state on takers, nullopt on other
-/// workers. Throws kDataLoss if the state is damaged, and as collectives.
+/// Sends the state `own` of `giver` to the `takers` (in increasing order, without the giver), from
+/// memory to memory: small tensors in one message, larger ones one by one. Collective, but workers
+/// that neither send nor receive return at once. Returns the received state on takers, nullopt on
+/// other workers. Throws kDataLoss if the state is damaged, and as collectives.
 std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
                                                  const std::vector<int>& takers,
                                                  const CheckpointSnapshot* own);

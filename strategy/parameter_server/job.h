@@ -87,9 +87,9 @@ class ParameterServerJob {
 
   /// On the chief: returns a link to a worker, which may start later. `registry` must outlive it.
   std::unique_ptr<WorkerLink> connect_worker(int worker, const StepRegistry& registry);
-  /// Serves on a server until the workers, or the chief that coordinates, are done; waits on
-  /// another chief until workers are. If there is a launcher, a lost run ends it, too. Returns the
-  /// exit code of this process, and logs the reason if it is not 0.
+  /// Serves on a server until the workers, or the chief that coordinates, are done; on a chief that
+  /// does not coordinate, waits until the workers are done. If there is a launcher, a lost run ends
+  /// it, too. Returns the exit code of this process, and logs the reason if it is not 0.
   int serve();
   /// Overload for workers and servers of a coordinator. Also waits for the end of a worker's
   /// current closure, whose requests to servers fail.

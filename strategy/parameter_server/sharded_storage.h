@@ -66,7 +66,7 @@ class ShardedStorage final : public MirroredStorage {
   void assign_replicated(AssignOp op, const Tensor& value) override;
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
-  /// If workers train independently, only the first one's call has an effect.
+  /// If workers train independently, only the first worker's call has an effect.
   void restore(const TensorLookup& lookup) override;
   /// Creates the slot with the same rows on the same servers.
   Variable create_slot(const std::string& name, double initial_value) override;

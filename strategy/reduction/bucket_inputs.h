@@ -142,7 +142,7 @@ inline void wait_for(CollectiveHandle& sum, WorkerTeam& team) {
   sum.wait();
 }
 
-/// Returns the replicas' shards of the variable's sum; nullptr if each needs the whole.
+/// Returns the replicas' shards of the variable's sum; nullptr if each replica needs the whole sum.
 const ReplicaShards* shards_of(const Variable& variable);
 
 }  // namespace tutti::internal

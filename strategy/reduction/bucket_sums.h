@@ -45,8 +45,8 @@ class CpuSums {
   void start_scattered(std::size_t bucket, std::optional<DType> wire);
   /// Sums a variable again. Returns its elements of each partial sum.
   std::vector<Elements> repeat(const BucketPlan::Item& item, std::size_t bucket);
-  /// Rounds and searches the sum over all workers, which is in the first partial sum, and keeps the
-  /// replicas' results.
+  /// Rounds the sum over all workers, which is in the first partial sum, searches it for non-finite
+  /// values, and keeps the replicas' results.
   void take(std::size_t bucket);
 
  private:

@@ -57,8 +57,8 @@ class GpuSums {
   void wait_for_host(std::size_t bucket);
   /// Sums the bucket again. Returns its elements of each partial sum, if they are on the host.
   std::vector<Elements> repeat(std::size_t bucket);
-  /// Rounds and searches the sum over all workers, which is in the first partial sum, and copies it
-  /// to the GPUs.
+  /// Rounds the sum over all workers, which is in the first partial sum, searches it for non-finite
+  /// values, and copies it to the GPUs.
   void take(std::size_t bucket);
 
  private:

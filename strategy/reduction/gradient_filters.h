@@ -63,8 +63,8 @@ DType wire_type(WireCompression compression);
 /// Throws kUnimplemented naming a float64 variable, because float64 cannot be compressed.
 void require_compressible(WireCompression compression, std::span<const Variable> variables);
 
-/// Compression of a plan's float32 gradients, and its residuals per replica. Not thread-safe for
-/// one element.
+/// Compression of a plan's float32 gradients, and its residuals per replica. Thread-safe for
+/// different elements.
 class Residuals {
  public:
   /// Begins with residuals of zero.

@@ -76,7 +76,7 @@ class BucketReducer {
   }
   /// Calls BucketSums::join(). Called by one replica after all buckets are done.
   void join() { sums_.join(); }
-  /// Returns the lowest non-finite value, if searched for. Requires: after join().
+  /// Returns the first non-finite value, if values are searched. Requires: after join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
   /// Returns the sums on the device of `replica`. Requires: after join().
   std::vector<Gradient> results(int replica) const {
@@ -112,8 +112,8 @@ class BucketReducer {
     }
     return gradients;
   }
-  /// Returns the list of variables in which those whose results() are not shards are undefined;
-  /// empty if no result is a shard.
+  /// Returns the variables whose results() are shards, with an undefined entry for each other
+  /// variable; empty if no result is a shard.
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {

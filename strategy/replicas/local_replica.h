@@ -114,7 +114,7 @@ class LocalReplicaContext final : public ReplicaContext {
   };
   /// Returns the seconds in collectives and gradient exchange so far, including waits.
   double communication_seconds() const { return communication_seconds_; }
-  /// Returns the row count that this replica assumed for all replicas, if it did.
+  /// Returns the row count that this replica assumed for all replicas, if it assumed one.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
   /// Returns the rows of the batch that the step was called with, if there was one.
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }

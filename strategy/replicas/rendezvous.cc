@@ -330,7 +330,7 @@ RunOutcome Rendezvous::outcome() {
     result.replica = r;
   }
   if (!result.error) result.error = std::make_exception_ptr(*abort_reason_);
-  // An exception that an action threw in all replicas does not belong to one of them.
+  // An exception that an action threw in all replicas does not belong to any one of them.
   const auto has_it = [&](const Slot& each) { return each.error == result.error; };
   if (num_replicas() > 1 && std::ranges::all_of(slots_, has_it)) result.replica = -1;
   for (Slot& each : slots_) each.error = nullptr;

@@ -138,7 +138,7 @@ enum class RunPlace { kReplicaThreads, kNested, kCaller };
 /// Result of a run.
 struct RunOutcome {
   std::exception_ptr error;  // exception that run() throws; nullptr: every replica succeeded
-  int replica = -1;          // replica that failed; -1: not a single one
+  int replica = -1;          // replica that failed; -1: no particular one
   std::vector<std::string> messages;
   bool failed_in_update = false;
 };

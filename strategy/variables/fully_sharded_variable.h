@@ -144,7 +144,7 @@ class Shards final : public Component {
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
   /// Called before a write of all shards: drops kept values on all devices.
   void note_write();
-  /// Called before a write of one shard: drops its device's kept values, no other device's.
+  /// Called before a write of one shard: drops the values kept on its device only.
   void note_write_of(int index);
   static void forget(Kept& kept);
 
@@ -159,8 +159,8 @@ class Shards final : public Component {
   std::atomic<std::uint64_t> version_{0};
 };
 
-/// Storage of a variable whose replicas own its shards. Except to update() and reads, it looks like
-/// one component shared by all replicas (central storage).
+/// Storage of a variable whose replicas own its shards. For all functions except update() and
+/// reads, it looks like one component shared by all replicas (central storage).
 class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
  public:
   FullyShardedStorage(const Tensor& initial_value, const VariableOptions& options,

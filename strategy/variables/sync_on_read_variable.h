@@ -28,8 +28,8 @@ class SyncOnReadStorage final : public DistributedStorage {
   /// replicas.
   Tensor read() const override;
   /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
-  /// divides by the number of replicas (for integers the first ones get the remainder, so the sum
-  /// is exact), and assign_add() and assign_sub() throw kInvalidArgument.
+  /// divides by the number of replicas (for integers the first components get the remainder, so the
+  /// sum is exact), and assign_add() and assign_sub() throw kInvalidArgument.
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
   /// Throws kUnimplemented in a replica if there are several.
@@ -59,7 +59,7 @@ class SyncOnReadStorage final : public DistributedStorage {
   AllComponents all_components() const;
   Tensor aggregated() const;
   /// Returns the aggregate. MEAN weights each component by its updates, so a replica that never had
-  /// rows does not count. Without any update, all components have equal weight.
+  /// rows has no weight. Without any update, all components have equal weight.
   Tensor aggregated(const AllComponents& all) const;
   Tensor aggregated_by_all(LocalReplicaContext& context) const;
   void note_update(int index);

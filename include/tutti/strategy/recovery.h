@@ -65,7 +65,7 @@ class Recovery {
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
   /// Rethrows exceptions of the loop, unless the loss of a worker or a connection caused them.
-  /// After 20 repeats of the work that follows one commit, rethrows these, too. Throws
+  /// After 20 repeats of the work that follows one commit, rethrows these exceptions, too. Throws
   /// kDeadlineExceeded, naming the workers that did not return.
   void run(const std::function<void()>& loop);
   /// Stores the state after `step`. Collective: every worker must call it after each step that must

@@ -35,7 +35,7 @@ class TpuClusterResolver {
 /// host throws kFailedPrecondition; it may read results of earlier steps. All replicas must do the
 /// same work on the same shapes, otherwise kInvalidArgument names the difference; use batch(n,
 /// drop_remainder). An operation without a StableHLO form throws kUnimplemented with its name and
-/// line. Results and variables are copied to the host when it reads them.
+/// line. Results and variables are copied to the host when the host reads them.
 /// tf.distribute.TPUStrategy.
 class TpuStrategy final : public Strategy {
  public:

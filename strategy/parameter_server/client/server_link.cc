@@ -83,7 +83,7 @@ class ChunkedAnswers final : public PendingAnswers {
   std::vector<std::shared_ptr<PendingAnswers>> parts_;
 };
 
-/// Returns, for each message, the index behind its last read. Also limits the number of reads in a
+/// Returns, for each message, the index after its last read. Also limits the number of reads in a
 /// message, because answers of unchanged values are short.
 std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
   constexpr std::size_t kMostParts = 32;

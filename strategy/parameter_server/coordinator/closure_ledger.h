@@ -31,7 +31,7 @@ struct AttemptReport {
 };
 
 struct LedgerRules {
-  /// A closure fails after this many attempts that infrastructure ended.
+  /// Number of attempts, each ended by an infrastructure error, after which a closure fails.
   int most_attempts = 4;
   /// If true, finished closures stay in the ledger until a checkpoint contains them (note_saved()).
   bool keeps_finished = false;
@@ -69,7 +69,7 @@ class ClosureLedger {
   /// earlier.
   void stop(std::uint64_t number, int attempt);
   /// Queues the closure again, unless it has failed by the rules. Attempts that were not started do
-  /// not count.
+  /// not count towards most_attempts.
   void put_back(std::uint64_t number, int attempt, AttemptReport report);
   void fail(ClosureFailure failure);
   /// Returns the pending failures, to be reported to the user, and clears them.

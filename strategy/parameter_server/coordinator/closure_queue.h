@@ -139,7 +139,7 @@ class ClosureQueue {
   std::size_t num_running() const { return of_ledger(&ClosureLedger::num_running); }
   /// Returns the number of closures that have ended so far, for a watchdog.
   std::uint64_t num_ended() const;
-  /// Returns a copy, for checks.
+  /// Returns a copy of the ledger, for checks.
   ClosureLedger ledger() const;
   /// Returns the watermark that follows finished_below(), as a closure's id.
   const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }

@@ -84,7 +84,7 @@ class CoordinatedStrategy {
   }
   /// Returns true if this task is a worker or a server whose chief is another process.
   virtual bool must_serve() const { return false; }
-  /// Serves on such a task until the chief is done or lost. Returns this process's exit code.
+  /// If must_serve(): serves until the chief is done or lost, and returns this process's exit code.
   virtual int serve(internal::StepRegistry&) { return 0; }
 
   /// On the chief: calls its argument, on any thread, if the job gives this coordinator up while

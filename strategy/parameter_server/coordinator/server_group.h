@@ -28,7 +28,8 @@ class ServerGroup {
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
-  /// Random number of this object: servers accept orders of one run, and refuse closures of others.
+  /// Random number of this object: servers accept orders of one run, and refuse closures of other
+  /// runs.
   std::uint64_t run() const { return run_; }
   ParameterServers& servers() { return *servers_; }
 

@@ -70,7 +70,8 @@ auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlac
 /// Convert types and shapes. spec_of() throws kDataLoss for an unknown type or an invalid shape.
 void put_head(const TensorSpec& spec, v1::TensorHead& out);
 TensorSpec spec_of(const v1::TensorHead& in);
-/// Writes a tensor, its elements into the payload. Throws kInvalidArgument if it is undefined.
+/// Writes a tensor: its type and shape to `out`, its elements to `payload`. Throws kInvalidArgument
+/// if it is undefined.
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
 /// Reads a tensor. Throws as PayloadReader::take().
 Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);

@@ -187,10 +187,10 @@ struct UpdateStream {
 
 /// Operations of which a server applies all or none: it checks all before it applies the first.
 /// Operations that change values are numbered within their stream, per server, from 0. Those below
-/// the next number that the server expects are not applied again, and answered like the others.
+/// the next number that the server expects are not applied again, but are answered like the others.
 struct OperationBatch {
   UpdateStream stream = {};
-  std::uint64_t run = 0;            // of a closure: run of its coordinator's orders (StoreOrder)
+  std::uint64_t run = 0;            // for a closure: run of its coordinator's orders (StoreOrder)
   std::uint64_t first_ordinal = 0;  // number of the first operation that changes values
   /// Closures with ids below it are finished: their changes are refused (kAborted).
   std::uint64_t finished_below = 0;

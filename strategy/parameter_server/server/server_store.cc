@@ -675,8 +675,8 @@ void VariableStore::open(Results& results) {
   }
 }
 
-/// Freezes all values, once per `number`: after a broken connection the order may be repeated, when
-/// values have changed.
+/// Freezes all values, once per `number`: after a broken connection the order may be repeated, and
+/// values may have changed meanwhile.
 void VariableStore::freeze(std::uint64_t number) {
   if (number <= frozen_number_) return;
   fail_if_broken();

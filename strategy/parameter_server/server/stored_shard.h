@@ -107,7 +107,7 @@ class HalvedRule final : public UpdateRule {
   bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
   bool decays_weights() const override { return rule_.decays_weights(); }
 
-  /// Bytes of weights in a run from which it is split.
+  /// Size of a run's weights, in bytes, from which the run is split.
   static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
 
  private:

@@ -36,7 +36,7 @@ class ProgramExecutor {
 
 /// Returns the numbers of an update that change between steps, as an argument of a program: [4].
 Tensor scalars_tensor(const UpdateScalars& scalars);
-/// Returns the key of a dropout, likewise: [5].
+/// Returns the key of a dropout, as an argument of a program: [5].
 Tensor key_tensor(const RandomKey& key);
 
 }  // namespace tutti::internal

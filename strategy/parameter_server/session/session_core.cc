@@ -251,7 +251,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
   return all;
 }
 
-/// Returns nullopt if the task is alive and knows the session, or does not answer in time.
+/// Returns why the task is lost; nullopt if it is alive and knows the session, or is silent.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is lost (", *away, ")");

@@ -87,9 +87,9 @@ class Replicated {
 
   /// Replaces gradients by their mean over all replicas of all workers, or by their sum (for losses
   /// divided by the global batch size, as in tf). All replicas get the same bits. All replicas call
-  /// it inside run(), after backward(). A parameter that this replica did not use counts as 0; one
-  /// that no replica used keeps its gradient. Throws kFailedPrecondition outside run(),
-  /// kInvalidArgument for another op, kUnimplemented for sparse gradients, and as
+  /// it inside run(), after backward(). A parameter that this replica did not use contributes a
+  /// gradient of 0; one that no replica used keeps its gradient. Throws kFailedPrecondition outside
+  /// run(), kInvalidArgument for another op, kUnimplemented for sparse gradients, and as
   /// ReplicaContext::all_reduce().
   void reduce_gradients(ReduceOp op = ReduceOp::kMean,
                         SourceLocation where = SourceLocation::current()) {

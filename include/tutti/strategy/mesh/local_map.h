@@ -37,8 +37,8 @@ class LocalMapContext {
   /// Returns all positions' values, concatenated along `dim` in the order of index().
   Tensor all_gather(const Tensor& x, std::string_view axis, int dim,
                     const SourceLocation& where = SourceLocation::current()) const;
-  /// Divides the sum of all values along `dim` into size() equal parts; returns part number
-  /// index().
+  /// Adds all positions' values, and divides the sum along `dim` into size() parts of equal size;
+  /// returns part number index().
   Tensor reduce_scatter(const Tensor& x, std::string_view axis, int dim,
                         const SourceLocation& where = SourceLocation::current()) const;
   /// Divides each value along `split_dim` and sends part i to index i. Returns the received parts,
@@ -79,12 +79,12 @@ using LocalFunction =
     std::function<std::vector<Tensor>(LocalMapContext& context, const std::vector<Tensor>& inputs)>;
 
 /// In a step of a MeshStrategy, changes the layouts of the inputs to `in_layouts` and calls `fn` on
-/// every position with its parts of them. Returns tensors with `out_layouts` whose parts are the
-/// results of `fn`. In `fn`, operations compute with local tensors, and only the context exchanges
-/// values. Each global dimension of a result is the local one times the size of its axis in the
-/// layout; results must be equal along all axes that the layout does not use. Differentiable.
-/// Values that depend on variables must be passed to `fn` as inputs. Random operations in `fn` draw
-/// the same numbers on every position.
+/// every position with that position's parts. Returns tensors with `out_layouts` whose parts are
+/// the results of `fn`. In `fn`, operations compute with local tensors, and only the context
+/// exchanges values. Each global dimension of a result is the local one times the size of its axis
+/// in the layout; results must be equal along all axes that the layout does not use.
+/// Differentiable. Values that depend on variables must be passed to `fn` as inputs. Random
+/// operations in `fn` draw the same numbers on every position.
 ///
 /// Outside such a step, calls `fn` once with the full inputs; every axis has one position.
 ///

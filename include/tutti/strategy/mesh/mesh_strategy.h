@@ -91,7 +91,7 @@ struct MeshReport {
     std::uint64_t variables = 0;
     std::uint64_t slots = 0;        // of the optimizer
     std::uint64_t gradients = 0;    // applied by the optimizer
-    std::uint64_t activations = 0;  // and the step's other tensors, at peak memory
+    std::uint64_t activations = 0;  // with other tensors of the step, at the peak
     /// Returns the sum of the members.
     std::uint64_t total() const { return variables + slots + gradients + activations; }
   };

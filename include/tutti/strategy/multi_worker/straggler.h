@@ -7,8 +7,8 @@
 namespace tutti {
 
 struct StragglerOptions {
-  /// Minimum fraction of the time that the other workers wait for a worker before the chief logs a
-  /// warning. Above 1: no warnings.
+  /// The chief logs a warning if the other workers spend at least this fraction of the time waiting
+  /// for one worker. Above 1: no warnings.
   double share = 0.4;
   /// Minimum number of steps between two warnings.
   std::int64_t repeat_after_steps = 500;

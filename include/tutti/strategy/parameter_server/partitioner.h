@@ -30,7 +30,7 @@ class FixedShardsPartitioner {
 
 /// Partitioner into shards of about `min_shard_bytes`, but at most `max_shards` and at most one per
 /// row. The number of shards is rounded up as in tf: 10 bytes in shards of 4 bytes are 3 shards.
-/// The default never divides.
+/// The default of one shard divides no variable.
 class MinSizePartitioner {
  public:
   explicit MinSizePartitioner(std::int64_t min_shard_bytes = 256 << 10,
