@@ -276,7 +276,7 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
   const Member self = plane_.client->self();
   strategy_ = ConnectedGroups::of_process().count(self);
-  // All workers enter a later strategy together.
+  // No worker is a replacement in a later strategy: all workers enter it together.
   is_replacement_ = !options.ends_calls && strategy_ == 0 && self.incarnation > 0 &&
                     plane_.client->get(kReadyKey).has_value();
   if (self.incarnation > 0) publish_state(kJoined);
@@ -480,7 +480,7 @@ void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
-  // Replacements start with the first strategy.
+  // Only the first strategy needs the key: replacements start with it.
   if (!plane_.client || worker_ != 0 || strategy_ > 0) return;
   plane_.client->set(key, value);
   plane_.client->set(kReadyKey, "yes");

@@ -193,7 +193,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     MutexLock lock(mutex_);
     unsent_.pop_front();
     is_writing_ = false;
-    if (!ok) {  // the server's last messages are still to be read
+    if (!ok) {  // the server's last messages have not been read yet
       can_write_ = false;
       unsent_.clear();
     }

@@ -143,7 +143,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
 
 // Reaching a server of the job for the first time, with retries until success is impossible.
 
-/// Texts about a server, for messages about reaching it.
+/// Names of a server and of its settings, for messages about connecting to it.
 struct ServerTarget {
   std::string who;         // "control: worker 0"
   std::string wants;       // "join at 127.0.0.1:4711", "call ps 1 (127.0.0.1:4711)"

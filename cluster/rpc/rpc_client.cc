@@ -145,7 +145,7 @@ void ClientStream::OnWriteDone(bool ok) {
   const DeferredRelease later;
   MutexLock lock(mutex_);
   is_writing_ = false;
-  if (!ok) can_write_ = false;  // the server's last messages are still to be read
+  if (!ok) can_write_ = false;  // the server's last messages have not been read yet
   write_next(sent);
 }
 

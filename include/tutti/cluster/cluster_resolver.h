@@ -75,7 +75,8 @@ class ClusterResolver {
     std::optional<int> task_id = {};
     std::string rpc_layer = {};
   };
-  /// Implements master(). Default: the task's address; this process's task supplies missing parts.
+  /// Implements master(). Default: returns the task's address; parts that the query lacks are those
+  /// of this process's task.
   virtual std::string find_master(const MasterQuery& query) const;
   /// Implements num_accelerators() for this process (nullopt) or another task. Default: returns
   /// this process's GPUs; throws kUnimplemented for other tasks.

@@ -19,8 +19,8 @@ namespace tutti {
 /// second chief or evaluator, and a job with gaps. The path begins with `source` ("TF_CONFIG").
 void validate_cluster(const ClusterSpec& cluster, const Task& task,
                       std::string_view source = "ClusterSpec");
-/// Overload for a resolver's cluster and task; a cluster of several tasks requires a task. An empty
-/// cluster is one local worker, and valid.
+/// Overload for a resolver's cluster and task; a cluster of several tasks requires the resolver to
+/// have a task. An empty cluster is one local worker, and valid.
 void validate_cluster(const ClusterResolver& resolver);
 /// Returns this process's task in a non-empty cluster. Throws as validate_cluster(resolver) does,
 /// and also if the resolver has no task, even in a cluster of one task.

@@ -45,8 +45,8 @@ struct HealthOptions {
   /// stopped (only possible on the server's machine). Eight heartbeats, so that a single late
   /// heartbeat has no effect.
   Duration silent_after = durations::kSilentAfter;
-  /// Silence after which a member counts as lost, if all threads of its process sleep, or if its
-  /// machine or link is silent, too. A switch that restarts, a full queue or repeated packet loss
+  /// Silence after which a member counts as lost if all threads of its process sleep, or if its
+  /// machine or link is also silent. A switch that restarts, a full queue or repeated packet loss
   /// causes a shorter silence. A process on the server's machine with a thread that runs or waits
   /// for a processor counts as alive indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;

@@ -57,7 +57,7 @@ class SlurmResolver : public ClusterResolver {
   ClusterSpec cluster_;
   std::string job_id_;
   int gpus_per_task_ = 0;
-  std::map<std::string, int> gpus_at_;  // of each task, keyed by address
+  std::map<std::string, int> gpus_at_;  // GPUs of each task, keyed by its address
   std::optional<std::string> visible_devices_;
 };
 
