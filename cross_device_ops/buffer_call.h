@@ -53,9 +53,9 @@ inline ReplicaBuffer buffer_of(const ConstElements& elements) {
 /// Returns the offsets at which parts of these lengths begin, followed by the end of the last part.
 std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 
-/// Calls the operation's `*_buffers` function for all or some members, those of this process. Makes
-/// no checks, computes no MEAN and uses no fallback. reduce has no output if the root is in another
-/// process.
+/// Calls the operation's `*_buffers` function for the members in this process, which may be all of
+/// them. Makes no checks, computes no MEAN and uses no fallback. reduce has no output if the root
+/// is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
 /// Carries out a checked call on buffers of any alignment and type, with MEAN. Uses copies if the

@@ -13,9 +13,9 @@ namespace tutti::internal {
 /// and type.
 void require_equal(std::string_view who, std::span<const Tensor> values);
 
-/// Checks all that one of the `size` members of a group can check in its own call, which may have
-/// MEAN: types, memory, root, reduction, counts, and that an output overlaps its input only if both
-/// are the same memory. Throws kInvalidArgument.
+/// Makes all checks that one of the `size` members of a group can make on its own call, which may
+/// use MEAN: types, memory, root, reduction, counts, and that an output overlaps its input only if
+/// both are the same memory. Throws kInvalidArgument.
 void check_call(const CollectiveCall& call, std::size_t member, std::size_t size);
 
 /// Calls check_call() for each member and checks the buffers together: equal counts, types and

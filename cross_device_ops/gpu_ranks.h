@@ -21,7 +21,7 @@ namespace tutti::internal {
 
 /// Two replicas that share one GPU.
 struct SharedGpu {
-  std::size_t first = 0, second = 0;  // replicas
+  std::size_t first = 0, second = 0;  // numbers of the replicas
   int ordinal = 0;
 };
 /// Returns the first two replicas whose devices are (parts of) the same GPU. All `devices` are
@@ -32,7 +32,7 @@ std::optional<SharedGpu> find_shared_gpu(std::span<const Device> devices);
 bool are_connected(std::span<const Device> devices);
 
 struct GpuChoice {
-  std::string name;  // of the operation
+  std::string name;  // name of the operation
   std::string why;
 };
 /// Chooses the operation for replicas on these GPUs if the user names none: nccl if each replica

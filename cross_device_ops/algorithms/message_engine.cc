@@ -95,7 +95,7 @@ class MessageRun {
  private:
   struct Received {
     std::size_t step = 0;
-    BufferRef staging;  // for received values to be combined
+    BufferRef staging;  // for received values that are to be combined
     bool brings_header = false;
     std::unique_ptr<Work> work;
   };

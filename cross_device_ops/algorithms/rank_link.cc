@@ -56,7 +56,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   const auto value_of = [&](int r) {
     return values.subspan(static_cast<std::size_t>(r) * bytes, bytes);
   };
-  // One byte per rank, 1 if it did not join; then the values.
+  // The message has one byte per rank (1: the rank did not join), then the values.
   std::vector<std::byte> message(ranks.size() + values.size());
   std::vector<std::string> late;
   const TimePoint end = deadline_after(deadline, durations::kLinger);

@@ -304,7 +304,7 @@ void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& be
       if (!in_place) num_bytes += staged_bytes(output.num_bytes());
     }
     if (num_bytes > (staging_ ? staging_->size() : 0)) {
-      if (staged_) wait(gpu, *staged_, deadline);  // its allocator may reuse the memory
+      if (staged_) wait(gpu, *staged_, deadline);  // the allocator may reuse the memory
       staging_ = allocate_pinned(num_bytes);
     }
     std::byte* place = staging_ ? staging_->data() : nullptr;

@@ -47,7 +47,7 @@ class GpuCalls {
   /// Carries out a checked call whose begin() returned the event `begin`. With NCCL, returns when
   /// the work is in the streams; through the host, waits for the stream's earlier work.
   void execute(const CallRequest& request, const DeviceEvent& begin);
-  /// Ends NCCL's work if a rank has aborted or exited, and this communicator if NCCL has failed.
+  /// Ends NCCL's work if a rank has aborted or exited; ends this communicator if NCCL has failed.
   /// Called about ten times a second.
   void poll();
 

@@ -128,7 +128,7 @@ void PartialSums::reduce_scatter_nodes(std::span<const Elements> partials, std::
     return wire && node.count == 1 ? size_of(*wire) : element;
   };
 
-  // For each rank w: slice w of each partial sum.
+  // Contains, for each rank w, slice w of each partial sum.
   const BufferRef sent = allocate(count * partials.size() * element);
   std::vector<std::size_t> send_bytes, receive_bytes;
   std::byte* place = sent->data();

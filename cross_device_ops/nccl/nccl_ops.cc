@@ -180,7 +180,7 @@ class NcclGroup final : public PeerWork {
   struct Launched {
     std::string what;
     Events began, ended;
-    std::optional<TimePoint> running_since = std::nullopt;  // first seen by check()
+    std::optional<TimePoint> running_since = std::nullopt;  // when check() first saw it run
   };
 
   bool spans_processes() const {

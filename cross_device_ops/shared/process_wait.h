@@ -14,7 +14,7 @@ namespace tutti::internal {
 /// Futex word in memory that all processes map; initially zero.
 struct WaitWord {
   std::atomic<std::uint32_t> word{0};
-  std::atomic<std::uint32_t> sleepers{0};  // may be too high after a kill
+  std::atomic<std::uint32_t> sleepers{0};  // may be too high after a process was killed
 };
 
 /// Behaviour of a waiting rank in the first microseconds: it polls in a loop (if every rank has its

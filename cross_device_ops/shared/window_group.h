@@ -282,7 +282,7 @@ class WindowGroup {
   std::vector<Window> windows_;
   WindowHeader* shared_header_ = nullptr;
   std::optional<ProcessWait> wait_;
-  std::vector<std::unique_ptr<Work>> probes_;  // end when the member exits
+  std::vector<std::unique_ptr<Work>> probes_;  // each ends when its member exits
 
   Mutex mutex_;
   std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has no reason

@@ -35,7 +35,8 @@ struct CommunicatorOptions {
   std::string plugin_options = "";  // see CrossDeviceOpsSpec
   /// Time that a call waits for the other ranks.
   Duration timeout = kDefaultTimeout;
-  /// Time after which a waiting call logs which ranks are missing, their state and since when.
+  /// Time after which a waiting call logs the missing ranks, with the state of each and its
+  /// duration.
   Duration stall_after = std::chrono::seconds(10);
   /// If any rank sets kHosts, all ranks use the hosts.
   GpuCallsBy gpu_calls = GpuCallsBy::kNccl;

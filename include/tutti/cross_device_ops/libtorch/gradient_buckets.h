@@ -120,7 +120,7 @@ class GradientBuckets {
     ~Pass() {
       if (has_ended) return;
       buckets.is_running_ = false;
-      for (Bucket& bucket : buckets.buckets_) bucket.reduction = {};  // waits
+      for (Bucket& bucket : buckets.buckets_) bucket.reduction = {};  // waits for the reduction
     }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;

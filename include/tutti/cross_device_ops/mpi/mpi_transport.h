@@ -33,8 +33,8 @@ struct MpiOptions {
 };
 
 /// Connects this rank with all others. Collective: all ranks call it; calls for groups with one
-/// name must have the same order on all ranks. The first use of MPI in a process initialises it
-/// unless the program has done so, and all processes of the job wait for each other in that
+/// name must be made in the same order on all ranks. The first use of MPI in a process initialises
+/// it unless the program has done so, and all processes of the job wait for each other in that
 /// initialisation (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did not join,
 /// kInvalidArgument for processes and ranks out of range, kUnimplemented in a build without MPI and
 /// in a process that no MPI launcher started, kFailedPrecondition after MPI_Finalize and if the
