@@ -62,7 +62,8 @@ class DefaultStrategy final : public Strategy {
     random_step_ = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : step_.load();
   }
   const Failure& last_failure() const override { return no_failure_; }
-  /// Warns if a step returns a non-finite result; only once, because later steps usually do, too.
+  /// Warns if a step returns a non-finite result; only once, because later results are usually
+  /// non-finite, too.
   void warn_of_result(double result) {
     if (std::isfinite(result) || warned_of_results_.exchange(true)) return;
     log_warning(internal::result_warning("0", step_.load(), name(), result));

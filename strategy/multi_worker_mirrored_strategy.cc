@@ -21,7 +21,7 @@ std::string digest_of(std::span<const std::byte> bytes) {
   return hasher.hex_digest().substr(0, 16);
 }
 
-/// Returns the digest of a variable; lists those of all components if they differ.
+/// Returns the digest of a variable; if its components differ, lists the digests of all of them.
 std::string digest_of(const DistributedStorage& variable) {
   std::vector<std::string> digests;
   for (const Tensor& component : variable.local_components()) {

@@ -286,7 +286,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
     internal::require_same_variable(kStrategy, *team_,
                                     internal::describe_variable(options.name, initial_value));
   }
-  static_cast<void>(extended().is_on_read(options));  // checks them; there is one replica
+  static_cast<void>(extended().is_on_read(options));  // checks the options; there is one replica
   const std::optional<Layout> layout = options_.layout.find(options.name);
   internal::MeshPlacement placement{*grid_, extended().services()};
   const Shape& shape = initial_value.shape();

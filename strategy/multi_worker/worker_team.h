@@ -126,7 +126,7 @@ class WorkerTeam {
   /// Returns the object that adds values over the replicas of all workers.
   PartialSums& sums();
 
-  /// Returns the notes about values that must be equal on all workers, since the last connection.
+  /// Returns the notes since the last connection, about values that must be equal on all workers.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
   /// Collective: exchanges and removes the notes of check(). Throws as require_alike().
   void compare_notes();

@@ -110,14 +110,14 @@ class ParameterServerJob {
   const WorkerGroupOptions group_;
   const ServerOptions options_;
   std::atomic<bool> is_serving_{false};
-  std::unique_ptr<Server> server_;  // of job ps, and destroyed with its variables
+  std::unique_ptr<Server> server_;  // in a task of job ps; destroyed with its variables
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // of watch_; call the members above
+  std::vector<std::shared_ptr<void>> subscriptions_;  // to watch_; they call the members above
   std::shared_ptr<WorkerGroup> workers_;              // calls watch_
   std::unique_ptr<WorkerService> service_;
-  std::unique_ptr<RpcServer> rpc_;  // of a worker; calls service_
+  std::unique_ptr<RpcServer> rpc_;  // on a worker; calls service_
 };
 
 }  // namespace tutti::internal

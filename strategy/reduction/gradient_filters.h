@@ -19,7 +19,7 @@ namespace tutti::internal {
 
 /// Position of a non-finite value in a step's gradients.
 struct NonFiniteValue {
-  static constexpr int kSum = -1;  // finite in every replica, but their sum is not
+  static constexpr int kSum = -1;  // all replicas' values are finite, their sum is not
   std::size_t variable = 0;        // index in the variable list
   std::int64_t index = 0;          // in the variable's elements, row-major
   int replica = kSum;

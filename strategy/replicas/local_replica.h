@@ -32,7 +32,8 @@ struct ReplicaServices {
   Mutex& ops_mutex;  // held while `ops` works, except by slices of a sliceable operation
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
-  /// The leader calls it once, after all replicas have applied their updates and before any reads.
+  /// The leader calls it once, after all replicas have applied their updates and before any of them
+  /// reads.
   std::function<void()> after_updates = {};
   /// For workers that train independently: the number of this worker's first replica among the
   /// replicas of all workers, and the number of all replicas. 0: only this process's replicas

@@ -102,7 +102,7 @@ struct RendezvousHeader {
   int axis = 0;                               // argument of an exchange
   int method = 0;                             // AssignOp or ScatterOp; kind of an exchange
   const VariableStorage* variable = nullptr;  // variable that is written or read
-  const std::type_info* type = nullptr;       // of a merge_call's argument
+  const std::type_info* type = nullptr;       // type of a merge_call's argument
   std::vector<ValueSpec> values = {};
   SourceLocation where = {};
 
@@ -184,8 +184,8 @@ class Rendezvous {
     bool saw_abort = false;
     RendezvousHeader header;
     void* argument = nullptr;
-    std::exception_ptr failure;  // thrown by the last rendezvous' action
-    std::exception_ptr error;    // that ended the body
+    std::exception_ptr failure;  // exception of the last rendezvous' action
+    std::exception_ptr error;    // exception that ended the body
   };
 
   Slot& slot(int replica) TUTTI_REQUIRES(monitor_.mutex()) {

@@ -227,7 +227,7 @@ class ReadAhead {
   };
   struct Begun {
     Read read;
-    std::uint64_t version;  // of the shards at the start
+    std::uint64_t version;  // of the shards when the read was started
     StartedGather gather;
   };
   Tensor take_begun(const Read& read) TUTTI_REQUIRES(mutex_);

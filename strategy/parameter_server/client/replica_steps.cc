@@ -20,7 +20,7 @@ void ReplicaSteps::Range::add(const Range& other) {
 }
 
 void ReplicaSteps::note_read(const Variable& variable, std::span<const std::uint64_t> num_steps) {
-  if (step_) return;  // read after this step's updates
+  if (step_) return;  // the read follows this step's updates
   Range range;
   for (const std::uint64_t each : num_steps) range.add({each, each});
   seen_[variable] = range;

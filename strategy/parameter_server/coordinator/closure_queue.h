@@ -149,7 +149,7 @@ class ClosureQueue {
  private:
   struct Entry {
     std::shared_ptr<const ScheduledWork> work = {};
-    std::shared_ptr<CancellationToken> token = {};  // while it runs
+    std::shared_ptr<CancellationToken> token = {};  // set while the closure runs
     bool is_settled = false;                        // its result is final
   };
   /// A thread in get().

@@ -25,9 +25,9 @@ struct StoreCounts {
   std::uint64_t num_batches = 0;          // accepted messages
   std::uint64_t num_changes = 0;          // applied, or held for a synchronous step
   std::uint64_t num_applied_before = 0;   // repeated changes, which were not applied again
-  std::uint64_t num_reads = 0;            // answered
+  std::uint64_t num_reads = 0;            // answered reads
   std::uint64_t num_reads_unchanged = 0;  // without a value: the reader had the current one
-  std::uint64_t num_sync_steps = 0;       // over all shards
+  std::uint64_t num_sync_steps = 0;       // completed steps, added over all shards
   std::uint64_t num_stale_dropped = 0;    // gradients for a step that was complete
   std::uint64_t num_rank_duplicates = 0;  // second gradients of a worker for a step
 };

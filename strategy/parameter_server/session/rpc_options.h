@@ -12,7 +12,7 @@ namespace tutti::internal {
 
 /// Throws kInvalidArgument if the resolver's layer is neither "grpc" nor empty.
 void check_rpc_layer(const ClusterResolver& resolver);
-/// Returns TUTTI_RESTART, or 0.
+/// Returns the value of TUTTI_RESTART; 0 if it is not set.
 std::uint64_t restarts_of_task();
 /// Returns the options of a server at the address of its task.
 RpcServerOptions rpc_server_options(const ClusterSpec& cluster, const Task& task,

@@ -66,7 +66,7 @@ class TaskSession {
   struct Program {
     TaskProgram message = {};
     std::vector<std::vector<ValueNumber>> last_uses = {};
-    std::map<ValueNumber, std::size_t> kept = {};  // with the number of receivers
+    std::map<ValueNumber, std::size_t> kept = {};  // values, with their numbers of receivers
   };
   struct Job {
     TaskRequest request = {};
@@ -98,7 +98,7 @@ class TaskSession {
   std::map<std::string, std::shared_ptr<const Program>> programs_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Run> runs_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_run_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by the task that sent it
+  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by sending task
   std::deque<Job> waiting_ TUTTI_GUARDED_BY(mutex_);
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
   std::size_t num_idle_ TUTTI_GUARDED_BY(mutex_) = 0;

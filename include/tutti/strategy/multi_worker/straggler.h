@@ -19,7 +19,7 @@ struct Straggler {
   int worker = 0;
   double share = 0.0;             // fraction of the time that the others waited for this worker
   double seconds_per_step = 0.0;  // seconds that the others waited per step
-  std::int64_t step = 0;          // number of gradient sums when measured
+  std::int64_t step = 0;          // number of gradient sums at the time of measurement
 };
 
 }  // namespace tutti
