@@ -108,7 +108,7 @@ class Linker {
   const int size_;
   ConnectOptions options_;
   std::shared_ptr<Segment> own_;                    // null: not enough memory
-  std::vector<std::shared_ptr<Segment>> segments_;  // by rank
+  std::vector<std::shared_ptr<Segment>> segments_;  // indexed by rank
   std::vector<std::string> words_;
 };
 

@@ -43,7 +43,7 @@ class StopAgreement {
   const Duration acknowledge_within_;
   std::optional<v1::StopProposal> proposal_;
   TimePoint deadline_;
-  std::map<std::uint64_t, bool> has_accepted_;  // by member
+  std::map<std::uint64_t, bool> has_accepted_;  // keyed by member
 };
 
 /// A member's side. Thread-safe.

@@ -533,11 +533,11 @@ class GroupConnector {
   const FileDescriptor& memory_;
   TimePoint deadline_;  // restarts with each connection
   const RankHello hello_;
-  std::vector<Peer> peers_;  // by rank
+  std::vector<Peer> peers_;  // indexed by rank
   Announcement own_;
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<PendingPeer> call_;         // to the highest unconnected lower rank
+  std::optional<PendingPeer> call_;         // call to the highest unconnected lower rank
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
   std::optional<std::string> called_text_;  // that rank's value in the store

@@ -83,7 +83,7 @@ struct Outgoing final : Operation {
   std::array<std::byte, kFrameHeaderBytes + kLongestHead> front{};
   std::size_t front_bytes = 0;
   std::span<const std::byte> body;
-  std::uint32_t crc = 0;  // of the head and the first `num_checked` bytes of the body
+  std::uint32_t crc = 0;  // checksum of head and first `num_checked` bytes of body
   std::size_t num_checked = 0;
   std::size_t written = 0;
   std::vector<std::byte> owned;

@@ -78,8 +78,8 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   const MeshOptions options_;
   const bool spins_;
   KeptBytes kept_;
-  std::vector<std::unique_ptr<Connection>> peers_;  // by rank; null for this rank
-  std::vector<std::uint8_t> is_looked_at_;          // by rank: polled since the last test()
+  std::vector<std::unique_ptr<Connection>> peers_;  // indexed by rank; null for this rank
+  std::vector<std::uint8_t> is_looked_at_;          // indexed by rank: polled since the last test()
   FileDescriptor wake_event_;
   // Time of the next poll of all peers by test(); used by the leader.
   TimePoint look_again_ = TimePoint::min();

@@ -83,7 +83,7 @@ std::string describe(const JobCounts& jobs) {
 }  // namespace
 
 const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path) {
-  std::map<std::string, std::string> paths;  // by address
+  std::map<std::string, std::string> paths;  // keyed by address
   for (const auto& [job, tasks] : cluster.as_dict()) {
     const std::string at = member_path(path, job);
     for (const auto& [index, address] : tasks.addresses()) {

@@ -56,7 +56,7 @@ struct SlurmResolver::Layout {
 
   std::vector<std::string> nodes;
   std::vector<int> tasks_per_node;
-  std::vector<Place> places;  // by rank
+  std::vector<Place> places;  // indexed by rank
   int rank = 0;
 
   Layout(const SlurmResolverOptions& options, const Environment& environment);

@@ -132,7 +132,7 @@ struct StaticResolverOptions {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
   std::string environment = {};
-  std::map<std::string, int> num_accelerators = {};  // of every task
+  std::map<std::string, int> num_accelerators = {};  // accelerators of every task
   std::string rpc_layer = {};
   std::string name = "StaticResolver";  // used in messages
 };
