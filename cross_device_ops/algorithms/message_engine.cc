@@ -287,7 +287,7 @@ class MessageRun {
   bool header_is_due_;  // this rank's header has not been sent
   bool left_is_due_;    // the receive of the left neighbour's first message has not been posted
   bool verified_ = false;
-  std::unique_ptr<Work> header_work_;  // for a header without data
+  std::unique_ptr<Work> header_work_;  // sends a header without data
   std::size_t current_ = 0;            // index of the current step
   std::size_t next_to_post_ = 0;
   std::deque<Received> received_;  // posted, in order

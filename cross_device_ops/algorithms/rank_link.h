@@ -33,8 +33,8 @@ enum class Purpose : std::uint16_t {
 /// that is one call behind therefore causes a mismatch instead of a timeout.
 struct RankLink {
   std::shared_ptr<Transport> transport;
-  std::vector<int> ranks;   // transport's ranks, by number in the group
-  int rank = 0;             // in the group
+  std::vector<int> ranks;   // ranks in the transport, indexed by rank in the group
+  int rank = 0;             // this rank's number in the group
   std::uint64_t group = 0;  // 48 bits, equal on all members
 
   int size() const { return static_cast<int>(ranks.size()); }

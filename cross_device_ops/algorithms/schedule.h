@@ -56,7 +56,7 @@ inline bool receives(const Step& step) {
 /// memory first waits for earlier sends from this memory.
 struct Schedule {
   std::vector<Step> steps;
-  std::vector<Range> operands;       // of kCombine steps
+  std::vector<Range> operands;       // operands of kCombine steps
   std::size_t scratch_elements = 0;  // size of Space::kScratch
 
   std::span<const Range> operands_of(const Step& step) const {

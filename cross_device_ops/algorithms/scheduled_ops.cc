@@ -164,8 +164,8 @@ class Lockstep {
   DeviceWork* const work_;  // null on CPUs
   std::vector<std::size_t> next_;
   std::vector<std::deque<Message>> lanes_;
-  std::vector<std::vector<Reader>> readers_;  // on GPUs, by the rank whose memory is read
-  std::vector<BufferRef> scratch_;            // on hosts
+  std::vector<std::vector<Reader>> readers_;  // on GPUs, indexed by the rank whose memory is read
+  std::vector<BufferRef> scratch_;            // used on hosts
 };
 
 }  // namespace

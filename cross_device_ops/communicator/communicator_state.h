@@ -199,7 +199,7 @@ class CommunicatorState {
   const std::unique_ptr<CollectiveEngine> engine_;
   const int size_;
   GpuCalls gpu_;
-  CollectiveHeader header_;            // of the current call; unchanged fields are kept
+  CollectiveHeader header_;            // header of the current call; unchanged fields are kept
   const char* header_file_ = nullptr;  // header_.file is the end of this path
   std::size_t name_size_ = 0;          // length of header_.name
   std::uint32_t num_groups_ = 0;

@@ -424,9 +424,9 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   struct Peer {
     bool is_here = false;
     std::optional<Error> gone;
-    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;  // by tag: messages and offers
-    std::map<std::uint64_t, std::deque<MpiWork*>> waiting;  // by tag: receives
-    std::map<std::uint64_t, MpiWork*> receiving;            // by id: accepted offers
+    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;  // keyed by tag: messages and offers
+    std::map<std::uint64_t, std::deque<MpiWork*>> waiting;  // keyed by tag: receives
+    std::map<std::uint64_t, MpiWork*> receiving;            // keyed by id: accepted offers
 
     void end_receives(const Error& reason) {
       for (const auto& [tag, list] : waiting) {
@@ -673,8 +673,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   const std::vector<int> processes_;
   const int rank_;
   MpiDispatcher::Address address_;
-  std::vector<Peer> peers_;                  // by rank
-  std::map<std::uint64_t, MpiWork*> sends_;  // by id: running sends
+  std::vector<Peer> peers_;                  // indexed by rank
+  std::map<std::uint64_t, MpiWork*> sends_;  // keyed by id: running sends
   std::uint64_t last_id_ = 0;
   int frames_in_flight_ = 0;
   std::optional<Error> closed_;

@@ -175,7 +175,7 @@ class NcclGroup final : public PeerWork {
   }
 
  private:
-  using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // by local rank
+  using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // indexed by local rank
   /// A launched collective, with the events before and after it in each device's stream.
   struct Launched {
     std::string what;
@@ -353,7 +353,7 @@ class NcclGroup final : public PeerWork {
   const Group group_;
   const Duration timeout_;
   Mutex mutex_;
-  std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // by local rank
+  std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // indexed by local rank
   std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it was closed
   std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
   std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective in a graph

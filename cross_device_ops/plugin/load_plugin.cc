@@ -418,7 +418,7 @@ namespace {
 // strategy is destroyed.
 struct LoadedPlugins {
   Mutex mutex;
-  std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // by handle of dlopen()
+  std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // keyed by handle of dlopen()
 };
 
 LoadedPlugins& loaded_plugins() {

@@ -128,7 +128,7 @@ class HostMemory {
   Mutex mutex_;
   std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin, length
   std::map<std::size_t, Range> taken_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::size_t, BufferRef> of_threads_ TUTTI_GUARDED_BY(mutex_);  // by address
+  std::map<std::size_t, BufferRef> of_threads_ TUTTI_GUARDED_BY(mutex_);  // keyed by address
   std::vector<std::pair<std::vector<std::size_t>, std::function<bool()>>> waiting_
       TUTTI_GUARDED_BY(mutex_);
 };

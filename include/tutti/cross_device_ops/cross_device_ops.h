@@ -68,8 +68,8 @@ struct SegmentedSum {
     std::size_t count() const { return end - begin; }
   };
 
-  std::uint64_t id = 0;        // of the bucket, as in ReplicaBuffer
-  std::string_view name = {};  // of the bucket
+  std::uint64_t id = 0;        // id of the bucket, as in ReplicaBuffer
+  std::string_view name = {};  // name of the bucket
   DType dtype = DType::kFloat32;
   /// Type of the sums: `dtype`, or float32 for 16-bit values that are not to be rounded yet.
   DType sum_dtype = DType::kFloat32;
