@@ -94,7 +94,7 @@ class Job {
   }
 
   int join() {
-    std::map<std::string, std::vector<Variable>> zeros;  // by description of the tensors
+    std::map<std::string, std::vector<Variable>> zeros;  // keyed by description of the tensors
     for (;;) {
       const std::vector<bool> before = std::exchange(joined_, {});
       const std::optional<int> active = exchange_calls(kJoin);
@@ -161,7 +161,7 @@ class Job {
   std::unique_ptr<Communicator> values_;
   int local_rank_ = 0;
   int local_size_ = 1;
-  std::vector<bool> joined_;  // by rank, at the last exchange
+  std::vector<bool> joined_;  // indexed by rank, at the last exchange
   std::string call_;          // call of the ranks that have not joined
 };
 

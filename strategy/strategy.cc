@@ -129,7 +129,7 @@ struct StrategyExtended::Impl {
     const TimePoint begin = Clock::system().now();
     if (services.team) services.team->set_step(step);
     internal::GradientExchange exchange(services, plans, threads.monitor(), step);
-    const SourceLocation where = CallSite::current();  // of the caller of run()
+    const SourceLocation where = CallSite::current();  // line of the caller of run()
     internal::RunOutcome outcome =
         threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
           const CallSite site(where);
@@ -210,7 +210,7 @@ struct StrategyExtended::Impl {
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
   const std::shared_ptr<void> life = std::make_shared<char>();  // expires with this object
-  const std::shared_ptr<const Placement> mirrored;              // on all devices
+  const std::shared_ptr<const Placement> mirrored;              // placement on all devices
   std::vector<std::size_t> work_bytes;        // per replica: bytes of the variables that it updates
   std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
   internal::StepWarnings warnings;

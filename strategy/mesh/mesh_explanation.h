@@ -83,13 +83,13 @@ class MeshExplanation final : public StepTracer {
   const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
   bool is_in_step_ = false;
   std::uint64_t bytes_gathered_ = 0;
-  std::map<std::uint64_t, Noted> variables_;  // by id
+  std::map<std::uint64_t, Noted> variables_;  // keyed by id
   MeshReport report_;                         // only its collectives are set
   struct Gathered {
     int count = 0;
     std::uint64_t bytes = 0;
   };
-  std::map<std::string, Gathered> gathered_;  // by operation and line
+  std::map<std::string, Gathered> gathered_;  // keyed by operation and line
 };
 
 /// Exchanges of the explained position, which are noted instead of carried out.

@@ -69,7 +69,7 @@ std::vector<int> MeshGroups::members_of(int position, AxisSet axes, int worker) 
 }
 
 std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
-  std::map<int, std::vector<int>> groups;  // by first member of the whole group
+  std::map<int, std::vector<int>> groups;  // keyed by first member of the whole group
   for (int p = first_own(); p < first_own() + num_own(); ++p) {
     groups.try_emplace(grid_.group(p, axes).front(), members_of(p, axes, worker_of(p)));
   }
@@ -81,7 +81,7 @@ std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
 std::vector<std::vector<Tensor>> MeshGroups::gather(AxisSet axes, const std::vector<Tensor>& own,
                                                     const std::string& name) {
   Workers& workers = workers_of(axes);
-  std::map<int, Tensor> values;  // by position
+  std::map<int, Tensor> values;  // keyed by position
   for (int p = 0; p < num_own(); ++p) values[first_own() + p] = own[static_cast<std::size_t>(p)];
   if (workers.communicator) {
     const auto rows = static_cast<std::int64_t>(own.size());
@@ -130,7 +130,7 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
       own.front().shape().with_dim(dim, own.front().shape().dim(dim) / std::int64_t{count});
   const DType dtype = own.front().dtype();
   const std::vector<std::vector<int>> groups = own_groups(axes);
-  std::map<std::pair<int, int>, Tensor> received;  // by sender and receiver
+  std::map<std::pair<int, int>, Tensor> received;  // keyed by sender and receiver
   if (workers.communicator) {
     // Parts are ordered by receiving worker, then by group, sender and receiver.
     const std::int64_t total = std::ssize(own) * own.front().num_elements();
@@ -194,7 +194,7 @@ std::vector<Tensor> MeshGroups::receive(AxisSet axes, const std::vector<int>& se
     }
     return values;
   };
-  std::map<int, Tensor> values;  // by position
+  std::map<int, Tensor> values;  // keyed by position
   for (int p = 0; p < num_own(); ++p) values[first_own() + p] = own[static_cast<std::size_t>(p)];
   if (workers.communicator) {
     const Shape& shape = own.front().shape();
@@ -246,7 +246,7 @@ struct MeshSums::OverWorkers {
   DType dtype = DType::kFloat32;
   std::vector<std::size_t> sums = {};          // indices into the sums of start_sums()
   std::unique_ptr<PartialSums> partials = {};  // destroyed after the buffers that it may own
-  std::vector<MutableTensor> buffers = {};     // of partial sums
+  std::vector<MutableTensor> buffers = {};     // buffers of partial sums
   MutableTensor own = {};                      // parts of the scattered sum
   std::vector<std::size_t> counts = {};        // number of elements by worker
   /// Stores the results. Called after the sum is complete.
@@ -270,7 +270,7 @@ std::vector<std::vector<Tensor>> MeshSums::wait() {
 
 std::vector<Tensor> MeshGroups::sum_here(const MeshSum& sum) const {
   const int count = grid_.size(sum.parts);
-  std::map<std::pair<int, int>, Tensor> results;  // by first member and part
+  std::map<std::pair<int, int>, Tensor> results;  // keyed by first member and part
   std::vector<Tensor> by_position;
   for (int p = first_own(); p < first_own() + num_own(); ++p) {
     const std::vector<int> group = grid_.group(p, sum.axes);
@@ -296,7 +296,7 @@ std::vector<Tensor> MeshGroups::sum_gathered(const MeshSum& sum, const std::stri
   const DType dtype = sum.own.front().dtype(), wide = PartialSums::sum_dtype(dtype);
   const int count = grid_.size(sum.parts);
   const NoDeviceScope where_they_are;
-  std::map<std::pair<int, int>, Tensor> results;  // by first member and part
+  std::map<std::pair<int, int>, Tensor> results;  // keyed by first member and part
   std::vector<Tensor> by_position;
   for (int p = first_own(); p < first_own() + num_own(); ++p) {
     const int part = grid_.index(p, sum.parts);
@@ -372,7 +372,7 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   } else {
     together.handle = together.partials->start_all_reduce(elements, {.name = name});
   }
-  std::vector<MeshSum> shapes;  // with one value only, for its shape
+  std::vector<MeshSum> shapes;  // each with one value only, for its shape
   for (const std::size_t s : together.sums) {
     shapes.push_back({sums[s].axes, sums[s].parts, sums[s].dim, {sums[s].own.front()}});
   }
@@ -436,7 +436,7 @@ std::shared_ptr<MeshSums> MeshGroups::start_sums(const std::vector<MeshSum>& sum
 std::vector<Tensor> MeshGroups::combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
                                         const std::string& name) {
   const std::vector<std::vector<Tensor>> values = gather(axes, own, name);
-  std::map<int, Tensor> results;  // by the first position of the group
+  std::map<int, Tensor> results;  // keyed by the first position of the group
   std::vector<Tensor> by_position;
   for (int p = 0; p < num_own(); ++p) {
     const Device device = device_of(first_own() + p);

@@ -36,7 +36,7 @@ struct MeshSum {
   AxisSet axes = 0;
   AxisSet parts = 0;  // axes of `axes` by which results are cut along dimension `dim`; 0: not cut
   int dim = 0;
-  std::vector<Tensor> own = {};  // by position of this process, of one shape and dtype
+  std::vector<Tensor> own = {};  // indexed by local position; all of one shape and dtype
 };
 
 /// Sums that have been started together. Used by one thread at a time.
@@ -123,7 +123,7 @@ class MeshGroups {
   const MeshGrid& grid_;
   const ReplicaServices& services_;
   std::map<AxisSet, Workers> workers_;
-  std::map<std::string, MeshTraffic> traffic_;  // of all positions, by kind
+  std::map<std::string, MeshTraffic> traffic_;  // of all positions, keyed by kind
 };
 
 }  // namespace tutti::internal

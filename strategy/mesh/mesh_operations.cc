@@ -92,7 +92,7 @@ std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
 /// Axes over which the factors of an operation are cut.
 struct MeshPosition::Assignment {
   std::vector<AxisSet> of_factor;
-  AxisSet partial = 0;  // of inputs that stay partial
+  AxisSet partial = 0;  // axes of inputs that stay partial
   std::vector<bool> is_partial;
 
   Sharding sharding(const FactorsOfTensor& factors, int rank) const {

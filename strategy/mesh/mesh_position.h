@@ -57,7 +57,7 @@ class ShardedValue final : public LazyValue {
 struct ShardedTensor {
   Sharding sharding;
   Tensor local;
-  TensorSpec spec;                                // of the global tensor
+  TensorSpec spec;                                // spec of the global tensor
   std::shared_ptr<ShardedValue> value = nullptr;  // receives the sum of a partial value
 };
 
@@ -188,7 +188,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   struct OwnIndices {
     Tensor indices;         // within this position's part; 0 if outside it
     Tensor are_own;         // bool: the index is within the part
-    std::int64_t size = 0;  // of the part
+    std::int64_t size = 0;  // size of the part
   };
   OwnIndices own_indices(const OpCall& call, const ShardedTensor& indices, const Sharding& sharding,
                          std::int64_t count, AxisSet axes);

@@ -21,7 +21,7 @@ struct MeshPlacement {
   const MeshGrid& grid;
   const ReplicaServices& services;
   AxisSet gathered = 0;    // axes over which reads gather
-  Sharding sharding = {};  // of the stored elements
+  Sharding sharding = {};  // sharding of the stored elements
 };
 
 /// Storage of a variable of a mesh strategy. Positions of one device that have the same elements
@@ -75,7 +75,7 @@ class MeshStorage final : public VariableStorage {
 
   const MeshPlacement placement_;
   std::vector<Part> parts_;
-  std::vector<std::size_t> part_of_position_;  // by local position
+  std::vector<std::size_t> part_of_position_;  // indexed by local position
 };
 
 }  // namespace tutti::internal

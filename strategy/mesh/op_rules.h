@@ -26,8 +26,8 @@ struct FactorsOfTensor {
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
   kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes
-  kEach,      // in each input if the others are not partial
-  kFirst,     // in the first input if the others are not partial
+  kEach,      // any input, if the others are not partial
+  kFirst,     // the first input, if the others are not partial
 };
 
 /// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the

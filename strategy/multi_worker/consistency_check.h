@@ -53,9 +53,9 @@ class ConsistencyCheck {
 
  private:
   struct Note {
-    std::uint64_t digest = 0;  // of all notes about the subject
+    std::uint64_t digest = 0;  // digest of all notes about the subject
     int count = 0;
-    std::optional<double> number;  // of the last note, like the next two
+    std::optional<double> number;  // from the last note, like the next two members
     std::string shown;             // follows the number
     SourceLocation where;          // the user's line of a write, if known
   };

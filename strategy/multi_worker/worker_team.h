@@ -31,7 +31,7 @@ enum class NcclUse { kNever, kIfAllCan, kAlways };
 
 /// Devices of one worker, and its options for NCCL.
 struct WorkerGpus {
-  std::vector<Device> devices;  // of its replicas; may be CPUs
+  std::vector<Device> devices;  // devices of its replicas; may be CPUs
   NcclUse use = NcclUse::kNever;
   std::chrono::milliseconds timeout = std::chrono::seconds(120);
 };
@@ -164,7 +164,7 @@ class WorkerTeam {
   std::unique_ptr<PartialSums> partial_sums_;  // uses sums_
   std::shared_ptr<CrossDeviceOps> gpu_sums_;
   std::vector<std::shared_ptr<void>> watches_;  // destroyed before the objects that they watch
-  std::vector<int> first_of_;                   // by worker, and V at the end
+  std::vector<int> first_of_;                   // indexed by worker; V at the end
   StragglerWatch stragglers_;
   std::uint64_t connection_ = 0;
   bool may_restart_ = false;

@@ -72,7 +72,7 @@ class RunVerdicts {
   Member self_;
   RunRules rules_;
   bool is_present_ = false;
-  std::map<std::pair<std::string, int>, Peer> peers_ = {};  // by job and index
+  std::map<std::pair<std::string, int>, Peer> peers_ = {};  // keyed by job and index
   std::uint64_t last_loss_ = 0;  // number of the verdict that ended the last lost run
   std::optional<RunEnd> end_;
 };

@@ -27,7 +27,7 @@ struct Piece {
   std::size_t bucket = 0;
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::size_t offset() const { return begin - item.first; }  // in the variable
+  std::size_t offset() const { return begin - item.first; }  // offset in the variable
   std::size_t count() const { return end - begin; }
 };
 
@@ -107,7 +107,7 @@ struct BucketInputs {
   const std::shared_ptr<const BucketPlan> plan;
   const std::shared_ptr<Residuals> residuals;  // null: no compression
   const std::vector<Variable> variables;
-  const std::size_t num_replicas;  // of this process
+  const std::size_t num_replicas;  // number of this process's replicas
   const NonFinitePolicy policy;
   std::vector<GradientKind> kinds;             // per variable
   std::vector<Gradient> sparse_sums;           // per variable

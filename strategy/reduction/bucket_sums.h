@@ -54,7 +54,7 @@ class CpuSums {
   struct Scattered {
     std::vector<std::size_t> counts;               // elements by worker; empty: not scattered
     std::vector<std::vector<std::size_t>> places;  // offsets by worker and item
-    std::vector<MutableTensor> partials;           // without counters
+    std::vector<MutableTensor> partials;           // partial sums without counters
     MutableTensor own;                             // the sum, counts[worker] elements
     std::string name;
     CollectiveHandle sum;  // destroyed first: it waits
@@ -132,7 +132,7 @@ class BucketSums {
  private:
   /// State of a bucket with several workers.
   struct Bucket {
-    bool summed = false;  // by this worker
+    bool summed = false;  // true once summed by this worker
     bool taken = false;   // read early, while later buckets are being passed on
     CollectiveHandle over_workers;
   };

@@ -69,7 +69,7 @@ class GpuSums {
     std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket as float32, or empty
     HostPartials partials;
     std::vector<float> counters;  // with NCCL: storage of `partials`
-    Events events;                // of copies to the host; NCCL: of packing
+    Events events;                // ends of copies to the host; NCCL: of packing
     DeviceWork* work = nullptr;   // part of `pending`, with several workers
     PendingReduction pending;     // destroyed first: it joins
   };

@@ -338,7 +338,7 @@ RunOutcome Rendezvous::outcome() {
 }
 
 Error Rendezvous::mismatch() const {
-  std::map<std::string, std::vector<int>> callers;  // by description of their call
+  std::map<std::string, std::vector<int>> callers;  // keyed by description of their call
   std::vector<int> returned;
   std::string call;
   bool same_kind = true;

@@ -136,8 +136,8 @@ Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, c
 
 /// Rows of a list that are in one part of a variable.
 struct ListedRows {
-  std::vector<std::int64_t> positions = {};  // in the list
-  std::vector<std::int64_t> rows = {};       // of the part
+  std::vector<std::int64_t> positions = {};  // positions in the list
+  std::vector<std::int64_t> rows = {};       // rows of the part
 };
 /// Returns the listed rows of the part that has rows [first, first + count).
 ListedRows rows_within(std::int64_t first, std::int64_t count,

@@ -227,7 +227,7 @@ class ReadAhead {
   };
   struct Begun {
     Read read;
-    std::uint64_t version;  // of the shards when the read was started
+    std::uint64_t version;  // version of the shards when the read was started
     StartedGather gather;
   };
   Tensor take_begun(const Read& read) TUTTI_REQUIRES(mutex_);
@@ -235,7 +235,7 @@ class ReadAhead {
   const std::shared_ptr<WorkerTeam> team_;
   Mutex mutex_;
   std::uint64_t connection_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);   // of this run so far
+  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);   // reads of this run so far
   std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);  // of the previous run; empty: it differs
   std::optional<Begun> begun_ TUTTI_GUARDED_BY(mutex_);
 };

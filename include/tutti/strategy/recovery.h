@@ -91,7 +91,7 @@ class Recovery {
   void restore(std::int64_t step, const std::vector<std::string>& commits);
   void restart();
 
-  internal::WorkerTeam* const team_;  // of the strategy
+  internal::WorkerTeam* const team_;  // team of the strategy
   const Checkpoint state_;
   const RecoveryOptions options_;
   std::deque<Kept> kept_;  // oldest first, two at most

@@ -28,15 +28,15 @@ struct RemoteShard {
       : server(on_server), spec(std::move(of_spec)), id(spec.id()) {}
   int server;
   ShardSpec spec;
-  ShardId id;  // of the spec, cached because every operation contains it
+  ShardId id;  // id of the spec, cached because every operation contains it
 };
 
 /// Cached values of a variable. `shards` are constant; ParameterServers guards the other members.
 struct ReadCache {
   std::vector<RemoteShard> shards;
-  std::vector<Tensor> values;           // per shard; undefined: never read
-  std::vector<std::uint64_t> versions;  // of these values
-  Tensor whole;                         // all shards, joined
+  std::vector<Tensor> values;           // value of each shard; undefined: never read
+  std::vector<std::uint64_t> versions;  // versions of these values
+  Tensor whole;                         // values of all shards, joined
   std::uint64_t epoch = 0;              // epoch in which the value was known to be current
 };
 
@@ -157,7 +157,7 @@ class ParameterServers {
   std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made, by name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, SharedText> rule_texts_
-      TUTTI_GUARDED_BY(mutex_);  // by number of the rule
+      TUTTI_GUARDED_BY(mutex_);  // keyed by number of the rule
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
   // Variables that the last step read, and variables that the current step has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);

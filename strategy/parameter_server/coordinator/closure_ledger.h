@@ -48,7 +48,7 @@ class ClosureLedger {
   struct Closure {
     State state = State::kQueued;
     int attempts = 0;             // number of attempts begun, including the running one
-    int worker = -1;              // of the last attempt
+    int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation and not ended
     bool has_finished = false;    // finished when last ended; roll_back() does not reset it
     std::vector<AttemptReport> reports = {};

@@ -79,7 +79,7 @@ class JobCheckpoint {
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
   std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
   // Used only by this object's thread.
-  std::int64_t last_sequence_ = 0;  // of the last version in the folder
+  std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;
   bool has_failed_ = false;  // true if the last attempt to save failed
   mutable Mutex mutex_;

@@ -77,7 +77,7 @@ class ServerGroup {
   const Duration patience_;
   const std::uint64_t run_;
   std::uint64_t num_freezes_ = 0;             // only used by the thread that gives orders
-  std::atomic<std::uint64_t> generation_{0};  // of the last close()
+  std::atomic<std::uint64_t> generation_{0};  // generation of the last close()
   mutable Mutex mutex_;
   CondVar changed_;
   OnLoss on_loss_ TUTTI_GUARDED_BY(mutex_);

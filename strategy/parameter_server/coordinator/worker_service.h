@@ -94,7 +94,7 @@ class WorkerService final : public RpcHandler {
   TaskRunner runner_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Asked> asked_ TUTTI_GUARDED_BY(mutex_);  // the first one runs
+  std::deque<Asked> asked_ TUTTI_GUARDED_BY(mutex_);  // the first task is running
   bool is_ending_ TUTTI_GUARDED_BY(mutex_) = false;
   Event ended_;
   std::unique_ptr<Thread> thread_;

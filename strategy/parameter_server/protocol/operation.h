@@ -205,10 +205,10 @@ std::uint64_t num_changes(const OperationBatch& batch);
 
 /// Answer to one operation; those of a batch are in order.
 struct OperationAnswer {
-  std::optional<Tensor> value = {};  // of reads; nullopt if the version is still current
-  std::uint64_t version = 0;         // of the shard, after the operation
-  std::uint64_t num_steps = 0;       // synchronous steps applied to it
-  bool was_applied_before = false;   // in an earlier attempt
+  std::optional<Tensor> value = {};  // value that was read; nullopt if the version is still current
+  std::uint64_t version = 0;         // version of the shard, after the operation
+  std::uint64_t num_steps = 0;       // synchronous steps applied to the shard
+  bool was_applied_before = false;   // true if applied in an earlier attempt
 };
 
 /// Encodes a request to a server. The head is an OperationBatch message

@@ -74,7 +74,7 @@ Shape checked_shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
     refuse_payload("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
   }
-  std::int64_t product = 1;  // of the dimensions that are not 0, so that no product overflows
+  std::int64_t product = 1;  // product of the dimensions that are not 0, which must not overflow
   for (const std::int64_t dim : dims) {
     if (dim < 0 || dim > kMostElements / product) {
       refuse_payload("no shape has a dimension ", dim, " after ", product, " elements");

@@ -52,7 +52,7 @@ class PayloadReader {
   void copy(std::byte* out, std::size_t count);
   std::span<const SharedBytes> pieces_;
   const InPlace in_place_;
-  std::size_t offset_ = 0;  // in the first chunk
+  std::size_t offset_ = 0;  // offset in the first chunk
   std::size_t left_ = 0;
 };
 

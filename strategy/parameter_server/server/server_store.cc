@@ -111,8 +111,8 @@ UpdateShard in_own_memory(const UpdateShard& update) {
 struct VariableStore::CheckedOperation {
   const Operation* operation = nullptr;
   StoredShard* shard = nullptr;                 // nullptr: the operation names none
-  std::vector<StoredShard*> slots = {};         // for updates
-  std::shared_ptr<const UpdateRule> rule = {};  // for updates, except kAddOnce
+  std::vector<StoredShard*> slots = {};         // slots of an update
+  std::shared_ptr<const UpdateRule> rule = {};  // rule of an update, except kAddOnce
   bool was_applied_before = false;
 };
 

@@ -110,7 +110,7 @@ class VariableStore final : public VariableService {
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::set<std::uint64_t>> clients_of_
-      TUTTI_GUARDED_BY(mutex_);                           // by owner
+      TUTTI_GUARDED_BY(mutex_);                           // keyed by owner
   std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // excludes workers that began again
   StoreCounts counts_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // set if a batch was applied in part

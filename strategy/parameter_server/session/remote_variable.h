@@ -46,7 +46,7 @@ class RemoteStorage final : public VariableStorage {
   const std::shared_ptr<SessionCore> core_;
   const std::shared_ptr<const TaskPlace> place_;
   std::uint64_t rule_ = 0;   // UpdateRule::number() of the last update
-  std::string description_;  // of that rule
+  std::string description_;  // description of that rule
 };
 
 /// Creator of variables in device scopes of other tasks. In other scopes, the previous creator

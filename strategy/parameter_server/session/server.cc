@@ -120,7 +120,7 @@ struct Server::Impl final : internal::VariableHandler {
   CondVar changed;
   internal::TaskSessions sessions;
   std::set<std::string> missing TUTTI_GUARDED_BY(mutex);  // tasks that have not connected yet
-  std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // by RpcPeer::client
+  std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // keyed by RpcPeer::client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
   std::unique_ptr<RpcServer> rpc;  // last, because it calls the others

@@ -27,7 +27,7 @@ struct TaskPlace {
 /// Program of one task in a run, and the arguments of this run.
 struct TaskPart {
   TaskProgram program = {};
-  TaskRequest request = {};  // with the arguments
+  TaskRequest request = {};  // request with the arguments
 };
 
 /// Implementation of Session. Thread-safe.

@@ -98,7 +98,7 @@ class SessionRecorder final : public RemoteRecorder {
   struct Argument {
     ValueNumber number = 0;
     Tensor tensor = {};                       // keeps the elements or the value alive
-    std::shared_ptr<RemoteValue> value = {};  // of an earlier step; nullptr: of the host
+    std::shared_ptr<RemoteValue> value = {};  // made by an earlier step; nullptr: by the host
   };
   struct Made {
     std::shared_ptr<const TaskPlace> place = {};

@@ -98,7 +98,7 @@ class TaskSession {
   std::map<std::string, std::shared_ptr<const Program>> programs_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Run> runs_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_run_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by sending task
+  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // keyed by sending task
   std::deque<Job> waiting_ TUTTI_GUARDED_BY(mutex_);
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
   std::size_t num_idle_ TUTTI_GUARDED_BY(mutex_) = 0;

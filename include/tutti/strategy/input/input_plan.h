@@ -57,13 +57,13 @@ inline constexpr std::int64_t kNoMoreRows = -1;
 
 /// A strategy's description of its replicas.
 struct InputPlan {
-  std::vector<Device> replica_devices = {};  // of this worker
-  std::vector<double> weights = {};          // of all workers' replicas; empty: equal
+  std::vector<Device> replica_devices = {};  // devices of this worker's replicas
+  std::vector<double> weights = {};          // weights of all workers' replicas; empty: equal
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 
-  int num_replicas_in_sync = 0;  // on all workers; 0: replica_devices.size()
-  int first_replica = 0;         // of this worker among all replicas
+  int num_replicas_in_sync = 0;  // number on all workers; 0: replica_devices.size()
+  int first_replica = 0;         // this worker's first replica among all replicas
   int num_workers = 1;
   int worker = 0;
   /// Sends the number of rows that this worker has for the next step (kNoMoreRows at its end) to

@@ -71,7 +71,7 @@ struct MeshReport {
   /// A variable, with the bytes of the parts that the device stores.
   struct VariableCost {
     std::string name;
-    Shape shape;         // of the full variable
+    Shape shape;         // shape of the full variable
     std::string layout;  // "[-, model]"
     std::uint64_t bytes = 0;
   };
@@ -89,9 +89,9 @@ struct MeshReport {
   /// allocators.
   struct Memory {
     std::uint64_t variables = 0;
-    std::uint64_t slots = 0;        // of the optimizer
-    std::uint64_t gradients = 0;    // applied by the optimizer
-    std::uint64_t activations = 0;  // with other tensors of the step, at the peak
+    std::uint64_t slots = 0;        // slots of the optimizer
+    std::uint64_t gradients = 0;    // gradients that the optimizer applies
+    std::uint64_t activations = 0;  // and other tensors of the step, at the peak
     /// Returns the sum of the members.
     std::uint64_t total() const { return variables + slots + gradients + activations; }
   };
@@ -190,7 +190,7 @@ class MeshStrategy final : public Strategy {
 
   const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process has all positions
   const MeshOptions options_;
-  const std::unique_ptr<const internal::MeshGrid> grid_;  // of blocks
+  const std::unique_ptr<const internal::MeshGrid> grid_;  // grid of blocks
   const std::unique_ptr<internal::MeshGroups> groups_;
   // Bit masks of axes: bit i is set for axis i.
   const std::uint8_t batch_axes_;

@@ -16,11 +16,11 @@ class ConsistencyCheck;
 /// Devices of the components of ON_WRITE variables, and the replicas that share the work of writing
 /// each component.
 struct Placement {
-  std::vector<Device> devices;  // of the components
+  std::vector<Device> devices;  // devices of the components
   std::vector<Device> replica_devices;
   std::vector<int> component_of_replica;
   std::vector<int> place_among_sharers;  // per replica: its index among its component's sharers
-  std::vector<int> num_sharers;          // per component
+  std::vector<int> num_sharers;          // number of sharers of each component
   /// Check that is notified of writes outside steps; nullptr if there are no other workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 

@@ -39,7 +39,7 @@ struct SessionTransfer {
   std::string from = {};  // "/job:ps/replica:0/task:0", or "client"
   std::string to = {};
   std::uint64_t values = 0;
-  std::uint64_t bytes = 0;  // of the values' elements, and of programs
+  std::uint64_t bytes = 0;  // bytes of the values' elements and of programs
   bool operator==(const SessionTransfer&) const = default;
 };
 
