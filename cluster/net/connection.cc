@@ -307,8 +307,8 @@ bool Connection::flush() {
   return flush_locked();
 }
 
-// A write error does not end operations here. The reader also detects it; it first reads the peer's
-// last messages (such as the reason of an abort), and then fails both directions.
+// A write error does not end operations here. The reader detects the error, too: it first reads the
+// peer's last messages (such as the reason of an abort), and then fails both directions.
 bool Connection::flush_locked() {
   bool wrote = false;
   while (!queue_.empty() && !is_broken_) {

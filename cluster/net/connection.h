@@ -155,8 +155,8 @@ class Connection {
   /// considered silent. Within a host, detects that the process has exited even if its child keeps
   /// the socket open.
   void check_silence(TimePoint now);
-  /// Returns true if the peer's system may not have received all written bytes, which closing would
-  /// lose.
+  /// Returns true if the peer's system may not have received all written bytes; closing would lose
+  /// the rest.
   bool has_unsent() const;
 
   /// Ends all operations with `reason`, and also later receives for which no message has arrived.

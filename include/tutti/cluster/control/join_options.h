@@ -42,8 +42,8 @@ struct ControlOptions {
 struct HealthOptions {
   Duration heartbeat_every = durations::kHeartbeatEvery;
   /// Silence after which a member counts as stopped if the operating system reports its process as
-  /// stopped (only possible on the server's machine). Eight heartbeats, so that a single late
-  /// heartbeat has no effect.
+  /// stopped (only possible on the server's machine). It spans eight heartbeats, so that a single
+  /// late one has no effect.
   Duration silent_after = durations::kSilentAfter;
   /// Silence after which a member counts as lost if all threads of its process sleep, or if its
   /// machine or link is also silent. A switch that restarts, a full queue or repeated packet loss

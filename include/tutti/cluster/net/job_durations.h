@@ -13,8 +13,9 @@ namespace tutti::durations {
 
 // Reaching a process that may not have started yet.
 
-/// Interval between log lines about a wait, of which users must see one within 5 s. Also between
-/// lines about refused connections, so that unauthenticated peers cannot fill the disk.
+/// Interval between log lines about a wait, of which users must see one within 5 s. Also the
+/// interval between lines about refused connections, so that unauthenticated peers cannot fill the
+/// disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
 /// Grace period for unreachable addresses: interfaces or routes may be missing just after booting.
 inline constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
