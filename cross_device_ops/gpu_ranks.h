@@ -55,7 +55,8 @@ std::vector<std::string> gather_texts(Communicator& communicator, std::string_vi
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 
-/// Report of a rank on its GPUs. All ranks decide from the reports of all ranks, so they agree.
+/// Report of a rank on its GPUs. Every rank decides from the reports of all ranks, so all decide
+/// alike.
 struct GpusOfRank {
   std::string reason;  // why they cannot be NCCL ranks, "has ..."; "" if they can
   std::string names;   // machine and GPU of each, to detect shared GPUs

@@ -65,7 +65,7 @@ class PartialSums {
   const std::size_t size_;
   const std::size_t rank_;
   const std::shared_ptr<BufferAllocator> allocator_;  // nullptr: any memory is equally fast
-  std::vector<int> first_of_;                         // first replica by rank; then the total
+  std::vector<int> first_of_;                         // first replica of each rank; then the total
   std::vector<CanonicalNode> nodes_;
   bool by_nodes_ = false;    // counts differ or are not a power of two
   bool any_single_ = false;  // some rank has a partial sum of one replica

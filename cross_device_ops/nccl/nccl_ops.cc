@@ -279,7 +279,7 @@ class NcclGroup final : public PeerWork {
     launched_.push_back({std::string(what), std::move(began), std::move(ended)});
   }
   void drop_done() TUTTI_REQUIRES(mutex_) {
-    constexpr int kMost = 2;  // more than one per launch, so that few remain
+    constexpr int kMost = 2;  // more than the one that a launch adds, so that few remain
     for (int i = 0; i < kMost && !launched_.empty(); ++i) {
       if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
       launched_.pop_front();

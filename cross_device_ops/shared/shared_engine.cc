@@ -239,8 +239,8 @@ class SharedEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Computes this rank's result from all inline data. That data is a copy, so no rank waits for
-  /// this one.
+  /// Computes this rank's result from all inline data. That data is a copy, so no other rank waits
+  /// for this rank.
   void finish_inline(const CollectiveCall& call) {
     if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
       return calls_.combine_inline(call);
