@@ -140,7 +140,7 @@ struct StrategyExtended::Impl {
       if (services.team) end_team(outcome);
       report(std::move(outcome));
     }
-    if (nested) return;  // part of the outer run
+    if (nested) return;  // a nested run is part of the outer one
     run_seconds += seconds_between(begin, Clock::system().now());
     warnings.check_step(notes, {name, step, services.first_number(), services.num_replicas()});
     ++step;

@@ -373,7 +373,7 @@ void WorkerTeam::compare_digests() { (void)gather_with_digest("", "digest of a w
 
 void WorkerTeam::note_waits(std::span<const double> waits) {
   const std::optional<Straggler> found = stragglers_.note(waits);
-  if (!found || worker() != 0) return;  // all workers find the same one, so worker 0 logs it
+  if (!found || worker() != 0) return;  // all workers find the same straggler; worker 0 logs it
   const std::string name =
       group_ ? group_->name_of(found->worker) : concat("worker ", found->worker);
   log_warning(to_string(*found, name));

@@ -31,7 +31,7 @@ namespace {
 
 constexpr const char* kName = "parameter_server";
 
-/// Throws for replicas on GPUs, which would need transfers of values that overlap with the steps.
+/// Throws for replicas on GPUs: transfers that overlap with their steps are not implemented.
 void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;

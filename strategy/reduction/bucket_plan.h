@@ -84,7 +84,7 @@ class BucketPlans {
   /// `num_senders`: local replicas that send their gradients to others; 0: no compression.
   PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
                           std::size_t num_senders);
-  /// Called after a failed step or a restored state, because residuals are then obsolete.
+  /// Called after a failed step or after restoring state, because the residuals are then obsolete.
   void clear() { plans_.clear(); }
   /// Returns true in the first call only.
   bool first_warning() { return !warned_.exchange(true); }

@@ -315,7 +315,8 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
-  // A worker that knows only the sum sends nothing, so that a replica's position elsewhere wins.
+  // A worker that knows only the sum sends nothing, so that another worker's position with a
+  // replica wins.
   const std::string text = own->replica == NonFiniteValue::kSum
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);

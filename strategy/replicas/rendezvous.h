@@ -166,7 +166,8 @@ class Rendezvous {
   /// Waits until `ready()`. For actions and idle work. Throws kAborted if the run is aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
   /// Waits until `ready()`, or until another replica waits in a rendezvous or has ended, or all
-  /// hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is aborted.
+  /// replicas hold back. Therefore it cannot deadlock. Returns ready(); throws kAborted if the run
+  /// is aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted if the run is aborted.
   void check(int replica);

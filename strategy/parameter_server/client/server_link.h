@@ -53,7 +53,7 @@ class RemoteService final : public VariableService {
 
   const Options options_;
   const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
-  mutable Mutex mutex_;  // held while calls are sent, so that they keep their order
+  mutable Mutex mutex_;  // held while calls are sent, which keeps their order
   std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<Thread> thread_;  // reconnects
@@ -74,8 +74,8 @@ struct UpdateOrigin {
   }
 };
 
-/// Returns the identity of the closure that this thread runs; otherwise of the client `client`,
-/// with one stream for each replica of a running step.
+/// Returns the identity of the closure that this thread runs; if there is none, that of the client
+/// `client`, with one stream for each replica of a running step.
 UpdateOrigin current_update_origin(std::uint64_t client);
 
 /// One server as this process uses it. A server applies what one process sends in order, and a read
@@ -126,7 +126,7 @@ class ServerLink {
   void rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
-  Mutex mutex_;  // held while batches are sent, so that they keep the order of calls
+  Mutex mutex_;  // held while batches are sent, which keeps the order of calls
   std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
   /// Key: stream and attempt.
   std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);

@@ -82,8 +82,8 @@ class ClosureLedger {
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }
-  /// Returns how often servers were given a state, over all coordinators of a strategy. The number
-  /// is part of closure_id(), so that servers refuse requests of earlier generations.
+  /// Returns how often the coordinators of this strategy have set the servers' state. The number is
+  /// part of closure_id(), so that servers refuse requests of earlier generations.
   std::uint64_t generation() const { return generation_; }
   /// Returns the first queued closure; one that was put back precedes later ones.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;

@@ -528,7 +528,7 @@ PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
         const auto workers = static_cast<std::uint64_t>(num_workers);
         return make(context, instance * workers + static_cast<std::uint64_t>(worker));
       });
-  // A weak reference, so that a dataset that is kept does not keep the coordinator's threads.
+  // A weak reference, so that a dataset that is kept does not keep the coordinator's threads alive.
   return PerWorkerDatasetOf<Iterator>([core = std::weak_ptr(core_), id, type] {
     const auto alive = core.lock();
     if (alive == nullptr) {

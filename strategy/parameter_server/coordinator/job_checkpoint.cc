@@ -20,8 +20,8 @@ constexpr int kVersionsKept = 2;
 /// Maximum number of consecutive attempts to restore the servers.
 constexpr int kMostTries = 20;
 
-/// Returns true if the error may be due to a lost server, which is then restored before the order
-/// is repeated.
+/// Returns true if the error may be due to a lost server; the caller then restores the server and
+/// repeats its order.
 bool may_be_loss(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
 }
@@ -311,8 +311,8 @@ void JobCheckpoint::save(bool is_wanted) {
                   seconds_text(resumed - begin), " s"));
 }
 
-/// Writes the version. If that fails, returns the error if the version is nevertheless the last one
-/// in the folder; throws otherwise.
+/// Writes the version. If that fails, returns the error if the version is in the folder
+/// nevertheless, as the last one; otherwise throws the error.
 std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
   try {
     save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
@@ -388,8 +388,8 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   return std::nullopt;
 }
 
-/// Restores the servers from the version. They then know of no closure that the version does not
-/// contain.
+/// Restores the servers from the version. Afterwards they have changes of no closure that the
+/// version does not contain.
 void JobCheckpoint::restore(const CheckpointFile& version) {
   const std::vector<RemoteShard> shards = shards_in(version);
   servers_.close(queue_.generation());

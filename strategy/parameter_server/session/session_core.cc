@@ -141,8 +141,8 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   return reply;
 }
 
-/// Throws if the task is lost. Otherwise, a part on another task would try for some seconds to
-/// reach it.
+/// Throws if the task is lost: without this check, a part on another task would try to reach it for
+/// some seconds.
 void SessionCore::require_connected(const Task& task) {
   const auto why = link(task).client->why_broken();
   if (why)
