@@ -44,7 +44,7 @@ int train(const Options& options) {
   std::uint64_t step = 0;
   for (const Element& batch : dataset) {
     const auto rank = static_cast<std::uint32_t>(hvd::rank());
-    // other elements are dropped in each process
+    // each process drops different elements
     const RandomContextScope dropout({seed, step, rank});
     GradientTape tape;
     Tensor logits = model(batch[0], {.training = true});

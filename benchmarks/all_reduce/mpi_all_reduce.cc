@@ -1,8 +1,8 @@
 // Times MPI_Allreduce in place: float32 sums of one buffer per process.
 // SPDX-License-Identifier: Apache-2.0
 //
-// mpirun -np 2 mpi_all_reduce NAME FIRST LAST (bytes, by factors of 4). A barrier before each call;
-// a call's time is the slowest process's, the result the median.
+// mpirun -np 2 mpi_all_reduce NAME FIRST LAST (bytes, by factors of 4). A barrier precedes each
+// call. The time of a call is that of the slowest process; the result is the median of all calls.
 #include <mpi.h>
 
 #include "benchmarks/all_reduce/call_plan.h"

@@ -3,8 +3,8 @@
 //
 // process_all_reduce RANKS HOW FIRST LAST (bytes, by factors of 4). HOW: shm-shared (buffers in
 // memory that the ranks share), shm-private (separate buffers), tcp, tcp-bare (2 ranks: exchange
-// and sum over a plain connection, the lower bound of tcp). A barrier before each call; a call's
-// time is the slowest process's, the result the median.
+// and sum over a plain connection, the lower bound of tcp). A barrier precedes each call. The time
+// of a call is that of the slowest process; the result is the median of all calls.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -86,7 +86,7 @@ struct Table {
   Column call, stall, overhead, overhead_waiting;
 };
 
-/// Returns the seconds of `count` steps. They follow a save by `manager`, if it is not null.
+/// Returns the seconds of a save by `manager`, unless it is null, and of `count` steps after that.
 double window(Training& training, int count, CheckpointManager* manager, std::int64_t number) {
   return seconds_of([&] {
     if (manager) manager->save(number);
@@ -133,7 +133,7 @@ void measure_training(Training& training, const std::string& folder, std::int64_
                             {.max_to_keep = 2});
   training.step();
   const double step = seconds_of([&] { training.step(); });
-  // The pause consists of the call, and of what the next step takes longer because it copies.
+  // The pause is the time of the call plus the extra time of the next step, which copies.
   const double call = seconds_of([&] { background.save(2 * number); });
   const double next = seconds_of([&] { training.step(); });
   background.wait();

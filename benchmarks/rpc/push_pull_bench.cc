@@ -3,9 +3,9 @@
 //
 // Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
 // job has a secret, so both authenticate and every byte has a checksum. Each round measures
-// everything once; the table has medians, and ratios to the bare stream within a round. JOB is a
-// part of a job's name ("1,000"), TURN of a turn's ("calls update"); others are skipped, except the
-// bare stream.
+// everything once; the table has medians, and ratios to the bare stream within a round. JOB is part
+// of the name of a job ("1,000"), and TURN is part of the name of a turn ("calls update"). All
+// other jobs and turns are skipped, except the bare stream.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +41,7 @@ struct Job {
   const char* name;
   std::int64_t bytes;  // bytes of each variable
   int variables;
-  int in_a_row;  // number of pushes or pulls of all variables that do not wait for each other
+  int in_a_row;  // number of consecutive pushes or pulls of all variables, without waits in between
   int times;
 };
 constexpr Job kDense = {"64 MiB, four in a row", std::int64_t{64} << 20, 1, 4, 1};

@@ -85,7 +85,7 @@ class Contenders:
         self.libtorch = (self.bin / "libtorch_train_step").exists()
         if not self.libtorch:
             self.missing.append("libtorch: apt-get install libtorch-dev, then configure again")
-        # The cap gives equal bits on every machine; this measures what it costs.
+        # The default limit gives equal bits on every machine; this measures what the limit costs.
         self.wider = "avx512" in pathlib.Path("/proc/cpuinfo").read_text() and "TUTTI_MAX_ISA" not in os.environ
         blas = os.path.realpath("/etc/alternatives/libblas.so.3-x86_64-linux-gnu")
         if "/blas/" in blas:

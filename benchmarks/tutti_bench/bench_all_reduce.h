@@ -21,7 +21,7 @@ struct BenchTime {
 /// Result of one operation at one size, either in place or out of place.
 struct BenchCell {
   BenchTime time;
-  // wrong elements on all ranks; if a rank differs from rank 0, all of its elements count
+  // number of wrong elements on all ranks; every element of a rank that differs from rank 0 counts
   std::size_t num_wrong = 0;
 };
 

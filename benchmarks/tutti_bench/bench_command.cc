@@ -164,7 +164,7 @@ Json to_json(const BenchOptions& options, const BenchResults& results) {
 }
 
 void print_end(const BenchOptions& options, const BenchResults& results) {
-  // the list is complete only now
+  // operations are skipped during the measurement, so the list is complete only now
   if (options.shape == BenchShape::kProcesses) print_left_out(results);
   for (const std::string& name : options.op_names) {
     double sum = 0.0;

@@ -185,8 +185,8 @@ ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
   ListErrors errors;
   for_buffers(list, [&]<class T>(std::span<T> values, std::size_t first) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      // For bool, the value is "more than 5", whose minimum and maximum are combined in the same
-      // way.
+      // A bool is true for values above 5, so the minimum and maximum of bools follow from those
+      // of the values.
       const double expected = combined_value(first + i, num_ranks, op);
       const double wanted = std::is_same_v<T, bool> ? as_double(converted<T>(expected)) : expected;
       const double difference = std::abs(as_double(values[i]) - wanted);

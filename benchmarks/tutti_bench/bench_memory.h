@@ -29,7 +29,7 @@ class BenchMemory {
   std::size_t num_bytes_ = 0;
 };
 
-/// Returns the names of networks whose gradients are known, and "one": a single buffer.
+/// Returns the names of networks whose gradient sizes are built in, and "one": a single buffer.
 std::vector<std::string> known_gradients();
 /// Returns the element counts of a network's gradients, scaled to a total of `total` elements.
 /// Omits gradients without elements.

@@ -184,7 +184,7 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns the seconds per call: the median over the batches of the slowest process's time.
+  /// Returns the seconds per call of the slowest process in each batch: the median over batches.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;

@@ -79,11 +79,11 @@ struct CallPlan {
   int batches = 1;
   int calls = 1;
 };
-/// Plans `iterations` calls, or calls for about 20 ms at 1 us + 8 GB/s if it is 0. Batches take at
-/// least 0.1 ms, so that reading the clock costs little.
+/// Plans `iterations` calls. If it is 0, plans calls for about 20 ms at 1 us per call plus 8 GB/s.
+/// Batches take at least 0.1 ms, so that reading the clock costs little.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
-/// Returns the seconds per call in each batch, of the slowest thread, because all threads need the
+/// Returns the seconds per call of the slowest thread in each batch, because every thread needs the
 /// result.
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);

@@ -12,7 +12,7 @@ std::string local_time(double seconds);
 
 struct StepSpeed {
   double examples_per_second = 0.0;  // over all towers
-  // of one tower; times examples_per_second, this is the batch size
+  // of one tower; multiplied by examples_per_second, it gives that tower's batch size
   double seconds_per_batch = 0.0;
 };
 

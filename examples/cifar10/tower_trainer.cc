@@ -16,7 +16,7 @@ namespace {
 /// Factor of losses, which prevents float16 gradients from underflowing.
 constexpr double kLossScale = 1024.0;
 
-// Name of a loss of which TowerTrainer::step() yields one for each tower.
+// Name of the total loss, which TowerTrainer::step() returns for each tower.
 constexpr const char* kTotalLoss = "total_loss";
 
 CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {

@@ -32,7 +32,7 @@ struct TrainFlags {
 };
 
 /// Parses the command line. Accepts --num_gpus and --devices only if `with_towers`. Returns -1, or
-/// the exit code if the program should end, after printing an error.
+/// the exit code if the program should end: after --help, or after an error, which it prints.
 int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags);
 
 /// Returns the devices of the towers: the named ones, the first --num_gpus GPUs, or as many virtual

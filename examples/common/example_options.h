@@ -35,7 +35,7 @@ struct ExampleOptions : StrategySpec {
 
 /// Parses the command line into `options`, whose values are the defaults. `add_more` adds the flags
 /// of this example and removes shared flags that do not apply. Returns -1, or the exit code if the
-/// program should end, after printing an error.
+/// program should end: after --help, or after an error, which it prints.
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more = {});
 

@@ -42,7 +42,7 @@ void train(tutti::Strategy& strategy) {
   tutti::torch::ReplicatedOptimizer<torch::optim::Adam> optimizer(model,
                                                                   torch::optim::AdamOptions(1e-2));
 
-  const auto step = [&](const tutti::Batch& batch) {  // each replica, with its part of the batch
+  const auto step = [&](const tutti::Batch& batch) {  // called by each replica with its share
     const torch::Tensor x = tutti::torch::to_torch(batch.features());
     const torch::Tensor y = tutti::torch::to_torch(batch.labels());
     optimizer.zero_grad();
