@@ -330,8 +330,8 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{4, kUserPurpose, number, 0, 0});
 }
 
-/// Function that calls another function directly or through recompute_grad.
-/// Returns dense() of x [..., in], its gradients, and the gradients of the kernel's gradient.
+/// Returns dense() of x [..., in], the gradients of x, kernel and bias, and second-order gradients:
+/// those of a sum of squares of the kernel's gradient.
 std::vector<std::vector<double>> dense_and_gradients(const Shape& rows) {
   const std::vector<Tensor> sources = {reshape(normal({12, 5}, 1), rows), normal({5, 7}, 2),
                                        normal({7}, 3)};

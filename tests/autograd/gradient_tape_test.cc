@@ -69,7 +69,7 @@ TEST(GradientTape, NonScalarTargetIsSummed) {
   EXPECT_EQ(tape.gradient(y, x).dense().to_doubles(), (std::vector<double>{2, 4, 6, 8}));
 }
 
-TEST(GradientTape, OutputGradientArgumentReplacesOnes) {
+TEST(GradientTape, OutputGradientArgumentReplacesDefaultOfOnes) {
   const Variable v(Tensor::from<double>({2}, {1, 2}));
   GradientTape tape;
   const Tensor y = square(v);

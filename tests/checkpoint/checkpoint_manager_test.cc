@@ -159,7 +159,7 @@ TEST(CheckpointManager, RestoresLargestStepWhenLatestFileIsInvalid) {
   }
 }
 
-TEST(CheckpointManager, WritesNoFilesIfWritesOptionIsFalse) {
+TEST(CheckpointManager, WritesNoFilesIfOptionDisablesWriting) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(1);
   int num_state_calls = 0;

@@ -101,7 +101,7 @@ TEST(Checkpoint, RestoresIntoNewVariablesByName) {
 }
 
 TEST(Checkpoint, VariablesWithSimilarNamesGetTheirOwnValues) {
-  // Names as of optimizer slots, of which some are prefixes or suffixes of others.
+  // Names like those of optimizer slots; some are prefixes or suffixes of others.
   const std::vector<std::string> names = {"kernel",
                                           "kernel_1",
                                           "a/kernel",

@@ -197,8 +197,8 @@ TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
   EXPECT_EQ(Folder::open(newest_).names().size(), 3u);
 }
 
-// Names of an earlier format's files contain its sequence number, so later saves have larger
-// numbers.
+// In the earlier format, names of files contain the sequence number of their save, and later saves
+// must have larger numbers.
 TEST_F(DamagedCheckpoint, EarlierFormatIsRefusedUntilNextSave) {
   const std::string earlier = folder_ + "/step_5";
   std::filesystem::create_directory(earlier);

@@ -95,8 +95,8 @@ TEST(Version, ReadsSeveralFilesCompletelyOrByRange) {
   }
 }
 
-/// Checks that other programs find every tensor that is not split through the index, which has
-/// Hugging Face's format.
+/// Checks that other programs find every unsplit tensor through the index, which has Hugging Face's
+/// format.
 TEST(Version, HasHuggingFaceIndex) {
   const Folder folder = Folder::make(empty_folder());
   commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
@@ -530,7 +530,7 @@ ReadBack read_together(const std::vector<std::string>& folders, const std::strin
   return back;
 }
 
-TEST(ShardedVersion, RestoresIntoAnyNumberOfWorkers) {
+TEST(ShardedVersion, RestoresOnAnyNumberOfWorkers) {
   const std::string folder = empty_folder();
   for (const int saved_by : {1, 3, 4}) {
     EXPECT_THAT(save_together(saved_by, folder, saved_by, 1), Each(""));

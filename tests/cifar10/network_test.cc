@@ -265,7 +265,7 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
 // Contrast multiplies differences within a colour by its factor, but not the distance between the
 // means of two colours. So the ratio of both is the factor, which standardisation keeps.
 // (Standardisation removes brightness, which tests/data/augment_test.cc tests.)
-TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
+TEST(Cifar10Input, ContrastFactorsAreUniformInTutorialRange) {
   const ImageData data = pictures(
       8, [](auto, auto y, auto, auto c) { return (c == 0 ? 150 : 90) + (y % 2 == 0 ? 10 : -10); });
   constexpr int kCount = 2000;

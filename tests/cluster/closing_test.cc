@@ -26,8 +26,8 @@ double seconds_since(TimePoint begin) { return seconds_between(begin, Clock::sys
 // time.
 constexpr double kStay = 1.9;
 
-/// Returns true if at least one of ten attempts leaves within kStay seconds, because the machine
-/// may stall occasionally.
+/// Returns true if at least one of ten calls of `leave` takes less than kStay seconds; several
+/// calls are made because the machine may stall occasionally.
 bool leaves_at_once(const std::function<double()>& leave) {
   for (int i = 0; i < 10; ++i) {
     if (leave() < kStay) return true;
@@ -329,7 +329,7 @@ TEST(SendBuffer, ReceiveMayBeCancelledDuringLargeMessage) {
 }
 
 // Each rank sends memory that the peer's message then overwrites, as in an in-place all_reduce.
-TEST(SendBuffer, MayReceiveIntoSameBufferAfterSend) {
+TEST(SendBuffer, MayBeReusedForReceiveAfterSend) {
   constexpr std::size_t kInPlace = std::size_t{700} << 10;
   DirectRanks ranks;
   const Bytes originals[] = {pattern_of(kInPlace, 14), pattern_of(kInPlace, 99)};
@@ -466,7 +466,7 @@ TEST(TcpHalfOpen, LongComputationKeepsConnections) {
 
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
-/// Expects `rank` of two to stop connecting as soon as the reason is raised, long before its
+/// Expects rank `rank` of two to stop connecting as soon as the reason is raised, long before its
 /// timeout of 60 s. `before`, if given, runs before the reason is raised.
 void expect_interruption(int rank, ConnectOptions::Way way, KeyValueStore& store,
                          const std::function<void()>& before = nullptr) {

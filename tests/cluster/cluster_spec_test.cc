@@ -216,7 +216,7 @@ TEST(MultiWorkerUtil, EmptyClusterCountsAsOneWorker) {
   EXPECT_TRUE(training_tasks({}).empty());
 }
 
-TEST(MultiWorkerUtil, ChiefSavesAndTrainingTasksAreSortedById) {
+TEST(MultiWorkerUtil, OnlyChiefSavesAndTaskIdsAreConsecutive) {
   EXPECT_TRUE(has_worker(with_chief()));
   EXPECT_FALSE(has_worker(ClusterSpec({{"worker", {"a:1"}}, {"ps", {"b:1"}}})));
   for (const Task& task : training_tasks(with_chief())) {

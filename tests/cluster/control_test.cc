@@ -117,7 +117,7 @@ std::shared_ptr<ProgressTracker> board_of(std::uint64_t entered, std::uint64_t f
 // On a busy machine, the latest report of a member may be older than its peer's leave message.
 TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto options = server_options();
-  options.health.heartbeat_every = 10min;  // only the first heartbeat, and one before leaving
+  options.health.heartbeat_every = 10min;  // sends only the first one, and one before leaving
   options.health.silent_after = options.health.unreachable_after = 20min;
   server_ = ControlServer::start(options);
   const auto late = board_of(0, 0);
@@ -126,7 +126,7 @@ TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   leaving.progress = late;
   const auto waiter = join(*server_, 0, waiting);
   auto leaver = join(*server_, 1, leaving);
-  Clock::system().sleep_for(200ms);  // until both have reported once
+  Clock::system().sleep_for(200ms);  // until both members have reported once
   late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 1s}; });
   late->watch("all", {});  // the communicator is destroyed before the member
   leaver.reset();

@@ -371,7 +371,7 @@ TEST(Acceptor, AcceptedPeerKeepsUnreadBytesInSocket) {
   EXPECT_EQ(rank.log.text(), "");
 }
 
-TEST(Acceptor, RefusalNamesDifferingJobGroupOrNumerics) {
+TEST(Acceptor, RefusalNamesDifferentJobOrGroupOrNumerics) {
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;

@@ -54,7 +54,7 @@ TEST(MpiResolver, AssignsRanksToJobsInOrder) {
                  "MPI: expected jobs for at most 3 tasks", "worker=4");
 }
 
-TEST(KubernetesResolver, DerivesPodNamesOfHeadlessServiceAndStatefulSet) {
+TEST(KubernetesResolver, DerivesPodNamesForHeadlessServiceAndStatefulSet) {
   const KubernetesResolver resolver({.jobs = {{"chief", 1}, {"worker", 2}}},
                                     Environment({{"HOSTNAME", "name-worker-1"}}));
   EXPECT_EQ(resolver.cluster_spec(),
@@ -368,7 +368,7 @@ TEST(TfConfigResolver, ReadsClusterTaskAndMaster) {
   EXPECT_ERROR(resolver.master("worker", 3), kNotFound, "'worker' has no task 3", "0, 1, 2");
 }
 
-TEST(TfConfigResolver, MasterHasRpcLayerAndPrefersSessionMaster) {
+TEST(TfConfigResolver, MasterIncludesRpcLayerAndSessionMasterTakesPrecedence) {
   const TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 0}, "rpc_layer": "grpc")"));
   EXPECT_EQ(resolver.rpc_layer(), "grpc");
@@ -455,7 +455,7 @@ TEST(TfConfigResolver, IgnoresLaterEnvironmentChanges) {
   EXPECT_EQ(resolver.name(), name);
 }
 
-TEST(TfConfigResolver, ErrorOfFromTextNamesSource) {
+TEST(TfConfigResolver, ErrorInTextNamesItsSource) {
   const TfConfigResolver good = TfConfigResolver::from_text(R"({"cluster": {"worker": ["a:1"]}})");
   EXPECT_EQ(good.cluster_spec().num_tasks("worker"), 1);
   EXPECT_INVALID(

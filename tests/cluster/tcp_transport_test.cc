@@ -162,7 +162,7 @@ std::vector<std::optional<Error>> over_tcp(
   return on_ranks(size, [&](int rank) { body(connect_by_tcp(rank, size, store)); });
 }
 
-TEST(MessageEngineOverTcp, SendsExactlyScheduledMessages) {
+TEST(MessageEngineOverTcp, SendsScheduledMessagesAndNoOthers) {
   for (const int size : {2, 3, 5}) {
     expect_no_errors(over_tcp(size, [&](std::shared_ptr<Transport> transport) {
       std::uint64_t sequence = 0;
@@ -296,7 +296,7 @@ TEST(TcpChaos, ConnectionLossBetweenCallsIsReportedByNextCall) {
 }
 
 // Messages that arrived completely before the break can still be received.
-TEST(TcpChaos, MessagesArrivedBeforeConnectionLossAreStillReceived) {
+TEST(TcpChaos, MessagesThatArriveBeforeConnectionLossAreReceived) {
   ProxiedRanks group;
   const auto body = pattern_of(10'000, 1);
   std::array<std::byte, 1> byte{};

@@ -314,7 +314,7 @@ TEST_F(ShmLargePages, PeersReadZerosBeforeFirstWrite) {
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);
 }
 
-TEST_F(ShmLargePages, BackEveryMapping) {
+TEST_F(ShmLargePages, AreUsedForEveryMapping) {
   if (!makes_large_pages()) GTEST_SKIP() << "this system makes no large pages of shared memory";
   std::fill_n(own, kBytes, std::byte{3});
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);

@@ -46,7 +46,7 @@ TEST_P(RegisteredOperation, PassesSampledCases) {
   if (!report.passed()) GTEST_SKIP() << report.results.front().message;
 }
 
-// Ranks that are connected as processes are:
+// Ranks that are connected in the same way as ranks in separate processes:
 
 using Way = ConnectOptions::Way;
 

@@ -74,7 +74,7 @@ TEST(ConformanceDeadline, IsMeasuredFromFirstCall) {
   EXPECT_EQ(verdict_on_deadline(0ms, "rank 3 is missing"), "");
   // the second rank waited only 24 ms
   EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");
-  // the second rank was missing until then
+  // the second rank was missing for 126 ms
   EXPECT_EQ(verdict_on_deadline(126ms, "rank 1 is missing"), "");
   EXPECT_NE(verdict_on_deadline(0ms, "rank 1 is missing"), "");
   EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 10ms), "");
@@ -82,7 +82,7 @@ TEST(ConformanceDeadline, IsMeasuredFromFirstCall) {
   EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 4150ms), "");
 }
 
-TEST(ConformanceValues, FloatSumsAreBoundedAndCanonicalSumsExact) {
+TEST(ConformanceValues, FloatSumErrorsAreBoundedAndCanonicalSumsAreExact) {
   const std::vector<float> values = {1.0f, 0x1p-24f, 0x1p-24f};
   const auto is_right = [&](float got, Determinism grade) {
     return wrong_combination<float>(ReduceOp::kSum, grade, values, got).empty();
@@ -107,7 +107,7 @@ TEST(ConformanceValues, SumsMayDeviateByAtMostDeclaredError) {
   for (const double declared : {0.01, static_cast<double>(kInfinity)}) {
     EXPECT_NE(wrong(std::numeric_limits<float>::quiet_NaN(), {declared, 10}), "");
     EXPECT_NE(wrong(kInfinity, {declared, 10}), "");
-    // Next to a non-finite value: it may spoil other values, but must not itself disappear.
+    // A non-finite value may spoil its neighbours, but must not itself disappear.
     EXPECT_EQ(wrong(kInfinity, {declared, kInfinity}), "");
     EXPECT_NE(wrong(2.0f, {declared, kInfinity}, kInfinity), "");
     EXPECT_EQ(wrong(-kInfinity, {declared, kInfinity}, kInfinity), "");

@@ -156,7 +156,7 @@ TEST(FileKind, TFRecordIsDetectedFromLengthChecksum) {
   EXPECT_NE(describe_file(record), describe_file(other));
 }
 
-TEST(FileKind, NoteNamesKnownKindsAndQuotesText) {
+TEST(FileKind, DescriptionNamesKnownKindsAndQuotesText) {
   EXPECT_EQ(kind_note("<html>"), "; the file is an HTML page (a download that failed?)");
   EXPECT_EQ(kind_note("a,b\n1,2\n"), "");
   EXPECT_EQ(kind_note("[1, 2]"), "");

@@ -208,7 +208,7 @@ TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
 
 // Several threads share two tokens, one mutex and a bounded queue. All producers and consumers wait
 // while they hold a token and the mutex, in the order that could deadlock.
-TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
+TEST(RunTokenTest, ThreadsWithTwoTokensAndOneQueueDoNotDeadlock) {
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];
   Mutex mutex;

@@ -472,7 +472,7 @@ TEST(CommunicatorMismatch, CallRefusedByCallerFailsOnAllRanks) {
 struct Plain {
   const char* name;
   void (*call)(Communicator& own, Floats a, Floats b);
-  bool is_of_last = false;  // the last rank is the root; with two ranks equal to the case of rank 1
+  bool is_of_last = false;  // the last rank is the root; with two ranks, this is the same as root 1
 };
 const Plain kPlain[] = {
     {"all_reduce", [](Communicator& c, Floats a,
@@ -492,9 +492,9 @@ const Plain kPlain[] = {
     {"barrier", [](Communicator& c, Floats, Floats) { c.barrier(); }},
 };
 
-/// Expects an error on each rank when some call `one` and the remaining ones call `other`. Both
-/// calls have messages of the same lengths, so only the headers reveal the mismatch. `who` has a
-/// bit for each rank that calls `one`.
+/// Expects an error on each rank when some ranks call `one` and the remaining ones call `other`.
+/// Both calls have messages of the same lengths, so only the headers reveal the mismatch. `who` has
+/// a bit for each rank that calls `one`.
 void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
                       const Plain& other) {
   const auto errors =

@@ -108,7 +108,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.barrier();
 }
 
-TEST(OpsEngine, AllCollectivesWorkOverFullAndMinimalOperations) {
+TEST(OpsEngine, AllCollectivesWorkWithFullAndMinimalOperations) {
   for (const char* kind : {"store", "store_all_reduce"}) {
     const std::string name = plugin(kind);
     for (const int size : {1, 2, 3}) {

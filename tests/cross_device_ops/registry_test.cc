@@ -323,7 +323,7 @@ std::vector<float> sums_of(const std::string& name, int replicas, DType dtype = 
 TEST(Plugin, IsRegisteredAsOperation) {
   const std::string name = load_cross_device_ops_plugin(path_of("good"));
   EXPECT_EQ(name, "plugin_good");
-  EXPECT_EQ(load_cross_device_ops_plugin(path_of("good")), name);  // loading again
+  EXPECT_EQ(load_cross_device_ops_plugin(path_of("good")), name);  // loading again is allowed
   EXPECT_THAT(registered_cross_device_ops(), Contains(name));
   EXPECT_EQ(sums_of(name, 3), (std::vector<float>{6, 6, 6}));
   EXPECT_EQ(make_op(name, 2)->determinism(), Determinism::kRunToRun);
@@ -363,7 +363,7 @@ TEST(Plugin, DifferentReplicaCountIsRefused) {
   EXPECT_EQ(op->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[1].to_doubles()[3], 2.0);
 }
 
-TEST(Plugin, AcceptsOlderAndNewerTablesAsGivenByStructSize) {
+TEST(Plugin, AcceptsOlderAndNewerTablesAccordingToStructSize) {
   const std::string older = load_cross_device_ops_plugin(path_of("older"));
   // the value for a table without this member
   EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);

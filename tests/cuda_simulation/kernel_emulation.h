@@ -1,7 +1,7 @@
 // Lets g++ compile kernels (.cu) and the CPU run them, with the results of nvcc and a GPU.
 // SPDX-License-Identifier: Apache-2.0
 // ¶ Included before everything else in each source of the simulated backend. A launch is put into
-// the simulated stream (executor.cc); in its turn, the blocks run sequentially. The threads of a
+// the simulated stream (executor.cc); when it is due, its blocks run sequentially. The threads of a
 // block run to their end one by one, or, for launch_cooperative(), as fibers that switch at each
 // barrier.
 #pragma once

@@ -240,7 +240,7 @@ TEST(AutoShard, FilePolicyWithoutFilesIsAnError) {
   }
 }
 
-TEST(AutoShard, OffPolicyGivesAllElementsToEveryWorker) {
+TEST(AutoShard, PolicyOffGivesAllElementsToEveryWorker) {
   const Dataset records = records_of(record_files());
   for (int worker = 0; worker < 5; ++worker) {
     EXPECT_EQ(scalars_of(auto_shard(records, 5, worker, AutoShardPolicy::kOff)),
@@ -360,7 +360,7 @@ TEST(AutoShard, AutoPolicyShardsElementsOfOpaqueDataset) {
   EXPECT_EQ(scalars_of(auto_shard(opaque, 5, 0, AutoShardPolicy::kAuto)), expected);
 }
 
-TEST(AutoShard, AutoPolicyShardsElementsOfFewerFilesThanWorkers) {
+TEST(AutoShard, AutoPolicyShardsElementsIfThereAreFewerFilesThanWorkers) {
   const Dataset records = records_of(record_files(3));
   Numbers all;
   for (int worker = 0; worker < 4; ++worker) {

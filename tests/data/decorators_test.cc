@@ -219,7 +219,7 @@ TEST(BatchDataset, StacksEveryComponentAndDType) {
   EXPECT_THAT(batch.names(), ElementsAre("features", "labels", "sample_weight"));
 }
 
-TEST(BatchDataset, BatchingBatchesAddsLeadingDimension) {
+TEST(BatchDataset, RepeatedBatchingAddsLeadingDimension) {
   const Dataset nested = Dataset::range(16).batch(2).batch(4);
   EXPECT_EQ(nested.batch_size(), 4);
   EXPECT_EQ(nested.cardinality(), 2);

@@ -1,5 +1,5 @@
 // Fuzzes the reader of CSV files: any input gives records or an Error. Records that are written
-// with all fields quoted must be read as equal ones.
+// with all fields quoted must be equal when they are read back.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 

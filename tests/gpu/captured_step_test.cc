@@ -174,7 +174,7 @@ TEST(CapturedStep, ArgumentsOtherThanTensorsArePartOfSignature) {
 
 TEST(CapturedStep, LargeBatchesAreUploadedDuringReplays) {
   OneDeviceStrategy strategy(kGpu);
-  constexpr std::int64_t kCount = 100'000;  // more than the compute stream copies itself
+  constexpr std::int64_t kCount = 100'000;  // above the size that the compute stream copies itself
   const auto step = captured([](const Tensor& x) { return reduce_sum(x * 2.0f); });
   for (int i = 0; i < 8; ++i) {
     const Tensor batch = Tensor::full({kCount}, i, DType::kFloat32).to(kGpu);

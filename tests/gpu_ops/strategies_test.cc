@@ -658,7 +658,7 @@ TEST(MultiWorkerGpus, UnusableNcclIsRejectedOnEveryWorker) {
 }
 
 /// Worker 1 fails in its backward pass, possibly while worker 0 waits for its sums.
-TEST(MultiWorkerGpus, WorkerErrorStopsAllWorkersAndNamesIt) {
+TEST(MultiWorkerGpus, ErrorOfOneWorkerStopsAllWorkersAndNamesThatWorker) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =
         run_on(workers_on({"gpu:0-1", "gpu:2"}, implementation), [](auto& strategy) {

@@ -174,7 +174,7 @@ TEST(ReplicatedLayers, LayersThatCombineRowsMatchSeparateHalves) {
     MirroredStrategy two = two_mirrored();
     const std::vector<Tensor> expected = trained_by_halves(make, x, y);
     std::vector<Tensor> got = trained(two, make, x, y, kSteps);
-    // AveragesUpdateFromAllTowersOnlyInTraining covers moving averages.
+    // NormalizationUpdates.AllTowersUpdateAveragesOnlyInTraining covers moving averages.
     got.resize(expected.size());
     expect_near(got, expected, 2e-5);
     OneDeviceStrategy one("cpu:0");

@@ -150,7 +150,7 @@ TEST(LossFunctions, AcceptEmptyBatchesAndRejectShapeMismatches) {
   }
 }
 
-TEST(ClassLabels, RejectFractionsAndNanNamingRowAndValue) {
+TEST(ClassLabels, FractionOrNanErrorNamesRowAndValue) {
   const float nan = std::nanf("");
   const struct {
     Tensor labels;
@@ -193,7 +193,7 @@ TEST(ClassLabels, RejectFractionsAndNanNamingRowAndValue) {
           .to_doubles());
 }
 
-TEST(BinaryLabels, OutsideZeroToOneWarnOnce) {
+TEST(BinaryLabels, WarnOnceIfOutsideZeroToOne) {
   const Tensor z = Tensor::from<float>({2, 1}, {0.5f, -1});
   const auto warnings = warnings_of([&] {
     for (int call = 0; call < 2; ++call) {
@@ -548,8 +548,8 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
-/// A metric chosen by name gives the same result for logits, with a loss on logits, as for
-/// probabilities, with a loss on probabilities.
+/// A metric chosen by name gives the same result for logits under a loss on logits as for
+/// probabilities under a loss on probabilities.
 TEST(MetricNames, ThresholdsFollowLogitsOptionOfLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});

@@ -371,7 +371,7 @@ TEST(LayerNormalizationTest, WeightsHaveTheShapeOfItsAxes) {
   expect_values(first(x), transpose(last(transpose(x, {0, 2, 1})), {0, 2, 1}).to_doubles(), 1e-5);
 }
 
-TEST(GroupNormalizationTest, GroupsOfMinusOneGiveOneGroupPerChannel) {
+TEST(GroupNormalizationTest, GroupCountMinusOneMeansOneGroupPerChannel) {
   const Tensor x = spread({2, 3, 2, 6}, 2);
   GroupNormalization each(-1), six(6), misfit(4);
   each.build_for({3, 2, 6});

@@ -111,8 +111,8 @@ TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
 }
 
 TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
-  // A worker of a mesh with more blocks has no consecutive part of a sum over both axes, as of the
-  // norm that clips.
+  // On a mesh with more blocks, a worker's terms of a sum over both axes, such as the clipping
+  // norm, are not consecutive.
   const OptimizerSpec spec = AdamOptions{.clipping = {.global_clipnorm = 0.1}};
   for (const std::vector<MeshAxis>& blocks :
        {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {

@@ -549,7 +549,7 @@ TEST(GpuSteps, FitSynchronizesGpuOncePerEpoch) {
   EXPECT_EQ(count_of(many, "synchronize"), 0);
 }
 
-TEST(GpuSteps, OneLaunchUpdatesAllVariablesFromCachedMemory) {
+TEST(GpuSteps, OneLaunchUpdatesAllVariablesWithoutAllocation) {
   FakeGpus gpus;
   const auto notes = notes_of_epoch(gpus, 5, SgdOptions{.learning_rate = 0.01});
   EXPECT_EQ(count_of(notes, " update "), 5);

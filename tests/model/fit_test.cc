@@ -13,7 +13,7 @@ namespace tutti::testing::fit_test {
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
   for (const bool as_dataset : {false, true}) {
-    // Uses 10,000 rows like TensorFlow's test, or 1,280 rows to compare only another form of input.
+    // Uses 10,000 rows like TensorFlow's test, or 1,280 rows if only the form of the input differs.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
     const Outcome expected = correctness_run(nullptr, rows, as_dataset, !as_dataset);
     EXPECT_LT(expected.loss[1], expected.loss[0]);

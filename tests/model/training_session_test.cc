@@ -414,7 +414,7 @@ TEST(StopOnSignals, SignalAfterTheLastBatchReachesTheProgram) {
   std::signal(SIGINT, earlier);
 }
 
-TEST(BackupAndRestoreTest, RetainedCheckpointOfFinishedRunTrainsNothing) {
+TEST(BackupAndRestoreTest, FinishedRunWithRetainedCheckpointIsNotTrainedAgain) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);

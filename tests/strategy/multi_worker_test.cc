@@ -131,7 +131,7 @@ TEST(MultiWorker, ReduceAndGatherSpanAllWorkers) {
     const std::vector<Device> here = {Device{}};
     EXPECT_EQ(numbers(strategy.reduce_to(ReduceOp::kSum, values, here)[0]),
               (std::vector<double>{3, 3}));
-    // docs/deviations.md: tf counts a value that is not distributed once per worker.
+    // docs/deviations.md: tf counts an undistributed value once per worker.
     EXPECT_EQ(strategy.reduce(ReduceOp::kMean, num(1.0)).item(), 1.0f);
     EXPECT_INVALID(strategy.reduce(ReduceOp::kSum, num(1.0)), "not distributed");
   });

@@ -320,8 +320,8 @@ TEST(RunThreads, StrategyDestructorJoinsThreads) {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Returns the warnings of three steps in which the replicas minimize `loss` of their 4 rows.
 using LossOf = std::function<Tensor(const Tensor& per_example)>;
+/// Returns the warnings of three steps in which the replicas minimize `loss` of their 4 rows.
 std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss,
                                           bool own_mean = false) {
   auto scope = strategy.scope();
@@ -446,8 +446,8 @@ TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   const LossOf losses[] = {[](const Tensor& x) { return reduce_sum(x) / 8.0; },
                            [](const Tensor& x) { return reduce_mean(x) / 2.0; },
                            [=](const Tensor& x) { return reduce_sum(reduce_mean(twice(x)) / 2.0); },
-                           // Means that are not taken over the rows, or of rows stacked along a new
-                           // axis.
+                           // Means that are not over the rows, and means of rows that are stacked
+                           // along a new axis.
                            [=](const Tensor& x) { return reduce_mean(twice(x)); },
                            [](const Tensor& x) {
                              return reduce_mean(stack(std::vector{x, x}), {.axes = {0}});

@@ -425,7 +425,7 @@ TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
   EXPECT_EQ(components(mean), both(2));
 }
 
-TEST_F(SyncOnRead, DifferentReplicaCountRestoresAggregate) {
+TEST_F(SyncOnRead, RestoreWithDifferentReplicaCountUsesAggregate) {
   const auto three = mirrored(3);
   const auto saved = [&] {
     const auto scope = three->scope();
@@ -437,7 +437,7 @@ TEST_F(SyncOnRead, DifferentReplicaCountRestoresAggregate) {
   EXPECT_ERROR(v.storage().restore(lookup_in({})), kNotFound, "'v'");
 }
 
-TEST_F(SyncOnRead, MeanWeightsReplicasByUpdateCount) {
+TEST_F(SyncOnRead, MeanIsWeightedByReplicaUpdateCounts) {
   Variable v = make(0.0, VariableAggregation::kMean);
   EXPECT_EQ(v.value().item(), 0.0f) << "without updates all count alike";
   const auto update_in = [&](int replica, double value) {

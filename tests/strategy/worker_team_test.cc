@@ -84,7 +84,7 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
   return values;
 }
 
-TEST(PeerState, IsSentOnlyToReceivers) {
+TEST(PeerState, IsSentOnlyToWorkersThatLackIt) {
   for (const Between between : {Between::kMemory, Between::kMessages}) {
     EXPECT_EQ(values_after(2, 0, {1}, between), (std::vector<double>{0, 0}));
     EXPECT_EQ(values_after(2, 1, {0}, between), (std::vector<double>{1, 1}));
@@ -196,7 +196,7 @@ TEST_F(Stragglers, ReportRepeatsAfterConfiguredSteps) {
   watch_.emplace(StragglerOptions{.repeat_after_steps = 100}, clock_);
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report({8.0, 0.0}, 99).first, 0);
-  // 15 checked steps, or a multiple, after the last report.
+  // Reports are 15 checked steps, or a multiple of 15, apart.
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 6);
   watch_.emplace(StragglerOptions{.share = 2.0}, clock_);
   EXPECT_EQ(first_report({9.9, 0.0}, 50).first, 0);
@@ -215,7 +215,7 @@ TEST_F(Stragglers, ShortWaitsAreNotReported) {
   }
 }
 
-TEST_F(Stragglers, WaitTimeSumsWaitingObjectLifetimes) {
+TEST_F(Stragglers, WaitTimeIsSumOfWaitingObjectLifetimes) {
   {
     const StragglerWatch::Waiting waiting(*watch_);
     clock_.sleep_for(std::chrono::milliseconds(3));
@@ -229,7 +229,7 @@ TEST_F(Stragglers, WaitTimeSumsWaitingObjectLifetimes) {
   EXPECT_EQ(watch_->take_wait(), 0.0);
 }
 
-TEST_F(Stragglers, ReportNamesWorkerShareAndTime) {
+TEST_F(Stragglers, ReportStatesHowLongOthersWaitedForWorker) {
   EXPECT_THAT(
       internal::to_string(Straggler{2, 0.784, 0.041, 30}, "worker 2"),
       ::testing::StartsWith("worker 2 is slow: the other workers waited 78 % of the last 15 steps "

@@ -213,7 +213,7 @@ TEST(GpuDevice, ReleasesCachedMemoryToKeepTheLimit) {
   expect_tensor(small, {4}, {0, 0, 0, 0});
 }
 
-TEST(GpuDevice, ReclaimsMemoryOfFinishedBatchesWhenShort) {
+TEST(GpuDevice, ReclaimsFinishedBatchesWhenMemoryIsShort) {
   FakeGpus gpus(1, 400'000);
   { const Tensor batch = Tensor::ones({40'000}).to(kFakeGpu); }
   // the memory is kept for the next batch
@@ -348,7 +348,7 @@ class LateEvent final : public DeviceEvent {
   const int queries_;
 };
 
-/// Work whose check number `checks` fails, or no check if `checks` is 0.
+/// Work whose check number `checks` fails; if `checks` is 0, no check fails.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}

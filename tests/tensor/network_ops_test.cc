@@ -583,7 +583,7 @@ TEST(Pooling, MatchesKerasDocumentation) {
 TEST(MaxPool, NanIsMaximumAndReceivesGradient) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (DType dtype : kTypes) {
-    // The channels have NaN first, NaN last, two NaNs, infinity and NaN, and only minus infinity.
+    // The channels contain: NaN first; NaN last; two NaNs; infinity and NaN; minus infinity only.
     const double inf = std::numeric_limits<double>::infinity();
     const Tensor x = tensor_of({1, 2, 2, 5}, {nan, 1, 2,   inf, -inf, 1, 2,   nan, nan, -inf,  //
                                               2,   3, nan, 1,   -inf, 3, nan, 5,   2,   -inf},

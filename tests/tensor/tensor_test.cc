@@ -110,7 +110,7 @@ TEST(Tensor, ErrorsReportUndefinedTensor) {
   }
 }
 
-TEST(Tensor, MovesBetweenCpuDevicesShareStorage) {
+TEST(Tensor, MovingBetweenCpuDevicesSharesStorage) {
   const Tensor here = Tensor::from<float>({2}, {1, 2});
   const Tensor there = here.to(kSecondCpu);
   EXPECT_EQ(there.device(), kSecondCpu);

@@ -193,7 +193,7 @@ TEST(WorkerConsistency, WriteIsReportedUnderManualAllReduce) {
 TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   const int index = this_process().index;
   const auto strategy = make_workers(
-      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // 2 replicas, then 1
+      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // 2 replicas or 1
   const auto scope = strategy->scope();
   Variable weight(Tensor::zeros({}), {.name = "weight"});
   Variable own = count_of_replicas("own");

@@ -63,7 +63,7 @@ TEST_F(AsynchronousTraining, StepsReadWorkerDatasetsAndUpdateServerVariables) {
   EXPECT_EQ(sum.value().item(), 2.0F);
 }
 
-TEST_F(AsynchronousTraining, RunAndReduceWorkInsideClosure) {
+TEST_F(AsynchronousTraining, RunAndReduceAreAllowedInClosure) {
   constexpr int kReplicas = 3;
   ParameterServerStrategy strategy(with_workers(2, 2, kReplicas));
   const auto scope = strategy.scope();

@@ -52,7 +52,7 @@ TEST(ClosureLedger, AssignsNumbersFromZeroAndDispatchesInOrder) {
   EXPECT_EQ(book.ledger.start(0, 0), 1);
   book.start({1});
   book.put_back(0, Kind::kInterrupted);
-  EXPECT_EQ(book.ledger.next_queued(), 0u);  // before closure 2
+  EXPECT_EQ(book.ledger.next_queued(), 0u);  // is queued before closure 2
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 2u);
   EXPECT_EQ(book.ledger.next_queued_new_to(1), 0u);
   EXPECT_EQ(book.ledger.start(0, 0), 2);  // same number, next attempt
@@ -160,7 +160,7 @@ TEST(ClosureLedger, IsBetweenClosuresAfterAllStartedClosuresEnd) {
   EXPECT_EQ(book.ledger.next_queued(true), std::nullopt);
   book.start({0, 1, 2});
   book.put_back(1, Kind::kInterrupted, 7);
-  book.put_back(2, Kind::kNotStarted);  // may still have started, despite the report
+  book.put_back(2, Kind::kNotStarted);  // closure 2 may have started nevertheless
   book.finish({0});
   EXPECT_FALSE(book.ledger.is_between_closures());
   EXPECT_EQ(book.ledger.next_queued(true), 1u);

@@ -75,7 +75,7 @@ TEST_F(RunWithCoordinator, LostOrFailedChiefIsNamedInError) {
   }
 }
 
-TEST_F(RunWithCoordinator, LossesBeforeJoiningDoNotEndRun) {
+TEST_F(RunWithCoordinator, TaskLossesBeforeOwnJoinDoNotEndRun) {
   hear(VerdictKind::kJoined, chief_);
   hear(VerdictKind::kJoined, run_member("worker", 1, 1));
   hear(VerdictKind::kDead, run_member("worker", 1, 1));
