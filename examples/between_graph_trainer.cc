@@ -19,7 +19,7 @@ using namespace tutti::examples;
 
 namespace {
 
-// Flags of other strategies, of fit and of checkpoints, which this program removes.
+// Flags for other strategies, for fit and for checkpoints; this program removes them.
 const std::vector<std::string> kUnused = {"--strategy",   "--replicas",       "--cross-device-ops",
                                           "--transport",  "--bytes-per-pack", "--compression",
                                           "--non-finite", "--stage",          "--min-shard-bytes",

@@ -17,7 +17,7 @@
 namespace tutti::rpc_bench {
 namespace {
 
-/// Channel arguments, as those of cluster/grpc.
+/// Same channel arguments as in cluster/grpc.
 constexpr std::pair<const char*, int> kArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},

@@ -53,7 +53,7 @@ double product_rate(const dnnl::engine& engine, dnnl::stream& stream, std::int64
   return calls * 2.0 * static_cast<double>(size * size * size);
 }
 
-/// Returns the bytes per second, read and written, of copies of `num_bytes`.
+/// Returns the bytes read and written per second by copies of `num_bytes`.
 double copy_rate(std::size_t num_bytes) {
   const std::vector<char> from(num_bytes, 1);
   std::vector<char> to(num_bytes);

@@ -32,7 +32,7 @@ struct Case {
   OpCall call;
   double step = 1e-5;
   bool has_second_order = true;
-  std::size_t num_results = 1;  // results with gradients; these come first
+  std::size_t num_results = 1;  // number of results with gradients, which precede the others
 
   /// Returns the results of the call for other inputs, which may have any floating type.
   Tensors operator()(const Tensors& inputs) const {

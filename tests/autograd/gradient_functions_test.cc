@@ -28,7 +28,7 @@ std::set<OpId> ops_with_cases() {
   return ops;
 }
 
-/// Operations without a gradient: their second-order gradients are documented as missing. The
+/// Operations without a gradient, because second-order gradients are documented as missing. A
 /// gradient of attention's gradient is never needed.
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
                                             OpId::kLrnGrad, OpId::kGroupNormGrad,

@@ -30,8 +30,8 @@ std::unique_ptr<TowerTrainer> trainer_on(const std::string& devices, std::int64_
       .devices = parse_devices(devices), .variable_device = variables, .batch_size = batch_size});
 }
 
-/// Returns batches that are equal for all trainers of one global batch size. Batches of different
-/// steps have different rows.
+/// Returns batches that are equal for all trainers with the same global batch size. Batches of
+/// different steps have different rows.
 DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
   const std::int64_t rows = trainer.global_batch_size() * steps;
   const Tensor images = random_normal({rows, 24, 24, 3}, {.seed = 11, .purpose = kUserPurpose});

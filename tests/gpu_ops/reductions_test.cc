@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
                          Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
                                 "nccl"));
 
-/// Makes later work in the compute stream of `begins` wait for the work that `ends` has now.
+/// Makes later work in the compute stream of `begins` wait for all work queued by now on `ends`.
 void follow(Device begins, Device ends) {
   const auto event = GpuDevice::of(ends).with_context(
       [](DeviceContext& context) { return context.record(StreamId::kCompute); });

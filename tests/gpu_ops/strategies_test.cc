@@ -187,7 +187,7 @@ TEST(FullyShardedOnGpus, EveryOperationMatchesMirroredBitwise) {
 
 using Variables = std::vector<Variable>;
 
-/// Trains weights whose size no number of replicas divides (one has fewer elements than there are
+/// Trains weights that no number of replicas divides evenly (one has fewer elements than there are
 /// shards), rows of a table, and layers that compute in 16 bits. Returns a hash of all variables.
 std::string trained(Strategy& strategy, const OptimizerSpec& spec) {
   const auto scope = strategy.scope();

@@ -276,7 +276,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // updates as of an optimizer with moving averages
+  for (const MutableTensor* each : {&w, &v}) {  // updates by an optimizer with averages
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }

@@ -119,7 +119,7 @@ def run_steps(steps, only, place, runner, table):
         elif runner.remaining() < min(5.0, step.limit):
             found = skipped(f"the budget of {place.flags.budget_seconds:g} s was used up", step.required)
         else:
-            # Simulated GPUs are slower than real ones, for which the limits are meant.
+            # The limits are meant for real GPUs; simulated ones are slower.
             runner.begin_step(step.name, 4 * step.limit if place.tiny else step.limit)
             try:
                 found = step.run(place, runner)

@@ -1,4 +1,4 @@
-// Classifier in plain Eigen that threads or processes train. tutti only sums the gradients.
+// Classifier in plain Eigen, trained by threads or by processes. tutti only sums the gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     eigen_loop --threads 2                                threads of this process

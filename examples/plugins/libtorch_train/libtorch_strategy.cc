@@ -23,7 +23,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Points around the corners of a square, in two of the features; the others are noise.
+// Points around the corners of a square in two of the features; the other features are noise.
 tutti::Dataset points() {
   const torch::Tensor labels = torch::arange(kExamples) % kClasses;
   torch::Tensor inputs = torch::randn({kExamples, kFeatures}) * 0.5;

@@ -13,7 +13,7 @@
 
 constexpr int kExamples = 1024, kFeatures = 20, kClasses = 4, kGlobalBatch = 64, kEpochs = 8;
 
-// Points around the corners of a square, in two of the features; the others are noise.
+// Points around the corners of a square in two of the features; the other features are noise.
 struct Points : torch::data::datasets::Dataset<Points> {
   torch::Tensor labels = torch::arange(kExamples) % kClasses;
   torch::Tensor inputs = torch::randn({kExamples, kFeatures}) * 0.5;

@@ -1,4 +1,4 @@
-// Compares modules per replica of a strategy, within a process and over several, with one process.
+// Compares training of one module per replica, in one or several processes, with a single module.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_strategy_test cpu:0-1                        prints "rank R: ok NAME" for each case
