@@ -319,7 +319,7 @@ namespace {
 
 [[noreturn]] void fail_bool(const char* what) {
   fail(ErrorCode::kInvalidArgument, what,
-       ": arithmetic on a bool variable; expected a number type, "
+       ": arithmetic on a bool variable; expected a numeric type, "
        "got bool; call assign()");
 }
 

@@ -98,7 +98,7 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
 Tensor VariableStorage::checked_operand(AssignOp op, const Tensor& value) const {
   const std::string method = concat(op);
   internal::require(op == AssignOp::kAssign || dtype() != DType::kBool, "Variable '", name(), "'.",
-                    method, ": expected a number type, got bool; call assign()");
+                    method, ": expected a numeric type, got bool; call assign()");
   return checked_value(value, method.c_str());
 }
 

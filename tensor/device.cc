@@ -97,7 +97,7 @@ void require_available(const Device& device) {
     return;
   }
   if (device.type == DeviceType::kXla && device.index < kNumVirtualCpuDevices) {
-    fail(ErrorCode::kUnimplemented, device, ": XLA computes whole steps of MirroredStrategy, ",
+    fail(ErrorCode::kUnimplemented, device, ": XLA computes only whole steps of MirroredStrategy, ",
          "OneDeviceStrategy and TpuStrategy; expected a CPU or a GPU; use MirroredStrategy(\"",
          device, "\"), or cpu:0");
   }
@@ -219,7 +219,7 @@ class SpecParser {
 
   template <class T>
   void set(std::optional<T>& member, std::optional<T> value) const {
-    if (member) fail_part(text_, part_, "is listed twice");
+    if (member) fail_part(text_, part_, "it is listed twice");
     member = std::move(value);
   }
 

@@ -65,7 +65,8 @@ std::optional<Device> DeviceScope::device(std::string_view who) const {
   if (is_remote_ && RemoteRecorder::current()) return Device{};  // tensors are sent from the CPU
   if (is_remote_) {
     fail(ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
-         "' is in another process; expected a device of this one, '", process_spec().to_string(),
+         "' is in another process; expected a device of this process, '",
+         process_spec().to_string(),
          "', or a Session that reaches the task; use `const auto scope = session.scope();`, or a "
          "scope without job and task");
   }

@@ -140,7 +140,7 @@ Specs matmul_outputs(const CallCheck& c) {
   const auto batch = [](const Shape& s) { return s.dims().first(s.dims().size() - 2); };
   const bool batches_fit = x.rank() == 2 || y.rank() == 2 || std::ranges::equal(batch(x), batch(y));
   c.expect(batches_fit && x.dim(a.transpose_a ? -2 : -1) == y.dim(a.transpose_b ? -1 : -2),
-           "matrices that fit");
+           "matrices of matching sizes");
   const std::int64_t columns = y.dim(a.transpose_b ? -2 : -1);
   if (a.sum_over_batch) {
     c.inputs(2, 2);
@@ -160,7 +160,8 @@ DType channels(const CallCheck& c, std::size_t count, std::size_t rest) {
   c.attributes<BatchNormAttributes>();
   c.rank(c.shape(0), 2);
   const DType own = c.dtype(1);
-  c.expect(own == c.dtype(0) || (is_half(c.dtype(0)) && own == DType::kFloat32), "one type");
+  c.expect(own == c.dtype(0) || (is_half(c.dtype(0)) && own == DType::kFloat32),
+           "parameters of the input's type, or float32 for 16-bit inputs");
   for (std::size_t i = 1; i <= count; ++i) {
     c.same_shape(i, {c.shape(0).dim(-1)});
     c.expect(c.dtype(i) == own, "parameters of one type");
@@ -183,7 +184,7 @@ Specs group_norm_outputs(const CallCheck& c, bool is_gradient) {
   const std::int64_t positions_of_all = statistics.num_elements() / a.groups * a.positions;
   c.sizes(0, positions_of_all);
   c.expect(features % a.groups == 0 && positions_of_all * features == c.shape(0).num_elements(),
-           "groups that fit");
+           "channels in equal groups, and statistics of matching size");
   if (!is_gradient) {
     c.same_shape(2, c.shape(1));
     return {c.like(0), {statistics, c.dtype(0)}, {statistics, c.dtype(0)}};
@@ -199,7 +200,7 @@ Specs attention_outputs(const CallCheck& c, bool is_gradient) {
   c.rank(q, 4, 4), c.rank(k, 4, 4), c.rank(v, 4, 4);
   c.expect(q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[2] == v[2] && q[3] == k[3] &&
                k[1] > 0 && q[1] % k[1] == 0,
-           "query, key and value that fit");
+           "query, key and value of matching shapes");
   const Shape result = q.with_dim(3, v[3]), sums{q[0], q[1], q[2]};
   const DType type_of_sums = is_half(c.dtype(0)) ? DType::kFloat32 : c.dtype(0);
   for (std::size_t i = 1; i < c.num_inputs(); ++i) {
@@ -256,7 +257,7 @@ void check_part(const CallCheck& c, const Shape& whole, const Shape& part,
              "parts within the shape");
   }
   for (std::size_t axis = static_cast<std::size_t>(whole.rank()); axis < begin.size(); ++axis) {
-    c.expect(begin[axis] == 0, "a begin of 0 for missing axes");
+    c.expect(begin[axis] == 0, "a begin of 0 for axes that the shape lacks");
   }
 }
 
@@ -283,8 +284,8 @@ Specs one_hot_outputs(const CallCheck& c, DType dtype) {
 
 Specs gathered(const CallCheck& c) {
   c.inputs(2, 2), c.index(1), c.rank(c.shape(0), 1);
-  c.expect(c.shape(0).rank() + c.shape(1).rank() - 1 <= Shape::kMaxRank,
-           "a result of fewer dimensions");
+  c.expect(c.shape(0).rank() + c.shape(1).rank() - 1 <= Shape::kMaxRank, "a result of at most ",
+           Shape::kMaxRank, " dimensions");
   std::vector<std::int64_t> dims(c.shape(1).begin(), c.shape(1).end());
   dims.insert(dims.end(), c.shape(0).begin() + 1, c.shape(0).end());
   return {{shape_of(dims), c.dtype(0)}};
@@ -441,7 +442,7 @@ Specs outputs_of(const OpCall& call, const CallCheck& c) {
     case OpId::kTopK: {
       c.inputs(1, 1), c.rank(c.shape(0), 1), c.rank(c.output(), 1);
       const std::int64_t count = c.output().dim(-1);
-      c.expect(count <= c.shape(0).dim(-1), "no more than the last axis has");
+      c.expect(count <= c.shape(0).dim(-1), "k not above the length of the last axis");
       const Shape shape = c.shape(0).with_dim(-1, count);
       return {{shape, c.dtype(0)}, {shape, DType::kInt64}};
     }

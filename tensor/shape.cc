@@ -100,8 +100,8 @@ std::optional<Shape> try_broadcast(const Shape& a, const Shape& b) {
 Shape broadcast(const Shape& a, const Shape& b, std::string_view who) {
   if (std::optional<Shape> shape = try_broadcast(a, b)) return *shape;
   fail(ErrorCode::kInvalidArgument, who,
-       ": shapes do not broadcast; expected equal or 1 in each dimension, got ", a, " and ", b,
-       "; call reshape() or expand_dims()");
+       ": shapes do not broadcast; expected equal sizes or 1 in each dimension, got ", a, " and ",
+       b, "; call reshape() or expand_dims()");
 }
 
 }  // namespace tutti

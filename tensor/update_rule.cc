@@ -26,7 +26,7 @@ std::optional<DeviceRule> UpdateRule::device_rule(const UpdateScalars&) const {
 Json UpdateRule::describe() const {
   fail(ErrorCode::kUnimplemented, "UpdateRule '", name(),
        "': expected a rule with describe(), whose result is sent to the variable's task, got one "
-       "without; implement it, and call register_update_rule() in every task");
+       "without; implement describe(), and call register_update_rule() in every task");
 }
 
 // Gradients: access by form, and conversion of rows to a dense tensor.

@@ -107,9 +107,9 @@ class Event final : public DeviceEvent {
   void synchronize() const override {
     pool_->gpu().use([this] {
       if (captured_) {
-        fail(
-            ErrorCode::kFailedPrecondition,
-            "synchronize: an event of a captured step cannot be waited for; wait after its launch");
+        fail(ErrorCode::kFailedPrecondition,
+             "synchronize: the host cannot wait for an event of a captured step; wait after the "
+             "launch");
       }
       check(cudaEventSynchronize(event_), "cudaEventSynchronize");
     });
@@ -120,7 +120,7 @@ class Event final : public DeviceEvent {
       const auto& first = static_cast<const Event&>(earlier);
       if (!timed_ || !first.timed_) {
         fail(ErrorCode::kInvalidArgument,
-             "milliseconds_since: an event has no time; expected two events of record_timed()");
+             "milliseconds_since: expected two events of record_timed(), got one without a time");
       }
       float milliseconds = 0.0F;
       check(cudaEventElapsedTime(&milliseconds, first.event_, event_), "cudaEventElapsedTime");
@@ -407,8 +407,7 @@ std::shared_ptr<DeviceEvent> Context::record_foreign(void* stream) {
     if (status == cudaStreamCaptureStatusNone) return;
     fail(ErrorCode::kFailedPrecondition,
          "the stream is captured, and a replay would not synchronise with the other ranks; "
-         "expected a stream whose "
-         "work runs; make the call outside the capture");
+         "expected a stream that is not captured; make the call outside the capture");
   });
   return record(static_cast<cudaStream_t>(stream), false);
 }
@@ -557,7 +556,8 @@ std::string reason_without_gpu(cudaError_t status) {
 /// Returns a backend that lives as long as the process. Throws if there is no GPU.
 DeviceBackend* open_backend(const char* build_id) {
   if (std::string_view(build_id) != backend_build_id()) {
-    fail(ErrorCode::kFailedPrecondition, "the CUDA module is of another build: expected ", build_id,
+    fail(ErrorCode::kFailedPrecondition,
+         "the CUDA module and tutti's library are of different builds: expected ", build_id,
          ", got ", backend_build_id(), "; build and install both together");
   }
   int count = 0;

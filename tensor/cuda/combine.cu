@@ -111,7 +111,8 @@ void combine_typed(const DeviceCombine& combine, cudaStream_t stream) {
       if constexpr (!std::is_integral_v<T>) return combine_by<Mean, T>(combine, stream);
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "combine: no MEAN of integers; use SUM and then divide()");
+  fail(ErrorCode::kInvalidArgument,
+       "combine: expected SUM, PRODUCT, MIN or MAX of integers, got MEAN; use SUM, then divide()");
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ OperationNames names_of(OpId op) {
             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
   }
-  TUTTI_CHECK(op == OpId::kConv2dBackwardFilter, "no convolution: ", to_string(op));
+  TUTTI_CHECK(op == OpId::kConv2dBackwardFilter, "expected a convolution, got ", to_string(op));
   return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
@@ -376,10 +376,10 @@ void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionD
   if (!entry.plan &&
       !choose(entry, problem, data, call, call.libraries.options().max_workspace_bytes, reason)) {
     fail(ErrorCode::kUnimplemented, to_string(problem.op), " of ", to_string(problem.dtype),
-         " on cuDNN: no engine for it",
+         " on cuDNN: no engine supports it",
          problem.dtype == DType::kFloat32 ? "; use TUTTI_TF32=1 or TUTTI_CUDNN_DETERMINISTIC=0"
                                           : "; use TUTTI_CUDNN_DETERMINISTIC=0",
-         reason.empty() ? "" : " (the last one reported: ", reason, reason.empty() ? "" : ")");
+         reason.empty() ? "" : " (the last engine reported: ", reason, reason.empty() ? "" : ")");
   }
   for (;;) {
     void* workspace = nullptr;

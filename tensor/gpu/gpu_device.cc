@@ -57,7 +57,7 @@ const void* step_values(const OpCall& call) {
 void refuse_in_capture(Device device, const char* what) {
   if (!GraphMemory::current(device)) return;
   fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
-       ", which a replay cannot repeat; expected a step whose host never waits for a value; "
+       ", which a replay cannot repeat; expected a step in which the host never waits for a value; "
        "return the tensor and read it outside the step");
 }
 
@@ -171,7 +171,8 @@ GpuDevice& GpuDevice::of(Device device) {
   require_available(device);
   TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is not a GPU");
   const auto index = static_cast<std::size_t>(device.index);
-  TUTTI_CHECK(index < kMaxGpus, "GpuDevice::of: ", device, " of at most ", kMaxGpus);
+  TUTTI_CHECK(index < kMaxGpus, "GpuDevice::of: expected an index below ", kMaxGpus, ", got ",
+              device);
   OpenedGpus& gpus = opened_gpus();
   MutexLock lock(gpus.mutex);
   if (gpus.devices.size() <= index) gpus.devices.resize(index + 1);

@@ -56,8 +56,8 @@ constexpr int kMaxParts = 64;
 
 std::int64_t parse_number(std::string_view who, std::string_view text) {
   if (const auto value = internal::parse_number<std::int64_t>(text)) return *value;
-  fail(ErrorCode::kInvalidArgument, who, ": expected a number such as 4, or 4:512 with MiB each, ",
-       "got '", text, "'");
+  fail(ErrorCode::kInvalidArgument, who,
+       ": expected a number of parts such as 4, or 4:512 for 512 MiB each, got '", text, "'");
 }
 
 std::string decimal(double value, int digits) {
@@ -448,7 +448,7 @@ void set_virtual_gpus(const VirtualGpus& virtual_gpus) {
   MutexLock lock(shared.mutex);
   if (shared.found && !shared.found->gpus.empty()) {
     fail(ErrorCode::kFailedPrecondition,
-         "set_virtual_gpus: the GPUs are in use; expected a call before devices are named");
+         "set_virtual_gpus: the GPUs are in use; expected a call before the first use of a GPU");
   }
   shared.wanted = virtual_gpus;
 }

@@ -158,14 +158,15 @@ const void* StepCapture::Recorder::reserve(Device device, std::size_t bytes,
 void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) {
   if (std::ranges::find(variables_, memory) != variables_.end()) return;
   if (memory->device().type != DeviceType::kGpu) {
-    fail(ErrorCode::kFailedPrecondition, "captured step: a variable on ", memory->device(),
-         " is used; expected variables on GPUs, whose work a replay repeats; make it in the "
-         "strategy's scope, or read it outside the step");
+    fail(
+        ErrorCode::kFailedPrecondition, "captured step: a variable on ", memory->device(),
+        " is used; expected variables on GPUs, because a replay repeats only work on GPUs; make it "
+        "in the strategy's scope, or read it outside the step");
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
        memory->shape(), " on ", memory->device(),
        " is used for the first time while capturing; expected the same variables as in the "
-       "previous call; try more num_warm_up_calls");
+       "previous call; try a larger num_warm_up_calls");
 }
 
 void StepCapture::Recorder::write_values(const RandomContext& context) {

@@ -119,7 +119,8 @@ Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& l
   check_sparse(op, labels, logits);
   require_same_dtype(op, logits.tensor, defined(op, dy), dy.where);
   if (dy.shape() != labels.shape()) {
-    fail_op(op, dy.where, "expected a gradient per example ", labels.shape(), ", got ", dy.shape());
+    fail_op(op, dy.where, "expected one gradient per example, of shape ", labels.shape(), ", got ",
+            dy.shape());
   }
   return dispatch_one({op,
                        {labels.tensor, logits.tensor, dy.tensor},

@@ -85,8 +85,8 @@ void check_attention(OpId op, const Operand& query, const Operand& key, const Op
   if (!fits) {
     fail_op(op, query.where,
             "expected a query [batch, heads, steps, features], a key [batch, shared, value steps, "
-            "features] and a value [batch, shared, value steps, length], `shared` a divisor of "
-            "`heads`, got ",
+            "features] and a value [batch, shared, value steps, length], where `shared` "
+            "divides `heads`, got ",
             q, ", ", k, " and ", v);
   }
   if (steps_before < 0) {
@@ -132,7 +132,7 @@ std::vector<Tensor> attention_grad(const Operand& query, const Operand& key, con
   const bool fits = defined(op, result).shape() == expected &&
                     defined(op, dy).shape() == expected && sums.shape() == Shape{q[0], q[1], q[2]};
   if (!fits) {
-    fail_op(op, dy.where, "shapes do not belong to one attention; expected results and gradients ",
+    fail_op(op, dy.where, "shapes of the attention do not match; expected results and gradients ",
             expected, " and sums ", Shape{q[0], q[1], q[2]}, ", got ", result.shape(), ", ",
             dy.shape(), " and ", sums.shape());
   }

@@ -85,7 +85,7 @@ void check_gradient(OpId op, const SourceLocation& where, const Shape& x, const 
                          filter[3]};
     if (dy == expected) return;
   }
-  fail_op(op, where, "shapes do not belong to one convolution; got input ", x, ", filter ", filter,
+  fail_op(op, where, "shapes of the convolution do not match; got input ", x, ", filter ", filter,
           " and gradient of the result ", dy);
 }
 
@@ -292,7 +292,7 @@ void check_gradient(OpId op, const Operand& dy, const Shape& x, const Pool2dAttr
         window_positions(x[2], a.pad_left, a.pad_right, a.window_w, a.stride_w), x[3]};
     if (dy.shape() == expected) return;
   }
-  fail_op(op, dy.where, "shapes do not belong to one pooling; got input ", x,
+  fail_op(op, dy.where, "shapes of the pooling do not match; got input ", x,
           " and gradient of the result ", dy.shape());
 }
 
@@ -359,7 +359,7 @@ Tensor upsample2d_grad(const Operand& dy, const Shape& input_shape,
   const bool fits = s.rank() == 4 && dy.shape() == Shape{s[0], s[1] * attributes.factor_h,
                                                          s[2] * attributes.factor_w, s[3]};
   if (!fits) {
-    fail_op(op, dy.where, "shapes do not belong to one upsampling; got input ", s,
+    fail_op(op, dy.where, "shapes of the upsampling do not match; got input ", s,
             ", gradient of the result ", dy.shape(), " and factors ", attributes.factor_h, " x ",
             attributes.factor_w);
   }

@@ -41,7 +41,7 @@ class Einsum {
     const std::size_t arrow = equation_.find("->");
     const std::vector<std::string> inputs = split_text(equation_.substr(0, arrow));
     if (operands.empty() || inputs.size() != operands.size()) {
-      fail_here("expected as many operands as the equation has, ", inputs.size(), ", got ",
+      fail_here("expected ", inputs.size(), " operands, as many as the equation has, got ",
                 operands.size());
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) add_operand(inputs[i], operands[i]);

@@ -23,7 +23,7 @@ void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation&
   if (domain == Domain::kNumber && dtype != DType::kBool) return;
   if (domain == Domain::kFloating && is_floating(dtype)) return;
   if (domain == Domain::kBool && dtype == DType::kBool) return;
-  const char* expected = domain == Domain::kNumber     ? "a number type"
+  const char* expected = domain == Domain::kNumber     ? "a numeric type"
                          : domain == Domain::kFloating ? "a floating type"
                                                        : "bool";
   fail_op(op, where, "expected ", expected, ", got ", dtype, " of shape ", x.shape(),
@@ -179,8 +179,8 @@ Tensor where(const Operand& condition, const Operand& a, const Operand& b) {
   const std::optional<Shape> shape = try_broadcast(condition.shape(), values);
   if (!shape) {
     fail_op(kOp, condition.where,
-            "shapes do not broadcast; expected equal or 1 in each dimension, ", "got condition ",
-            condition.shape(), ", ", first.shape(), " and ", second.shape());
+            "shapes do not broadcast; expected equal sizes or 1 in each dimension, ",
+            "got condition ", condition.shape(), ", ", first.shape(), " and ", second.shape());
   }
   return dispatch_one(
       {kOp, {condition.tensor, first, second}, {{*shape, first.dtype()}}, {}, condition.where});

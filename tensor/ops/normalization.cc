@@ -192,7 +192,7 @@ std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, cons
       mean.tensor.num_elements() / attributes.groups * attributes.positions * features ==
           x.tensor.num_elements();
   if (!fits) {
-    fail_op(op, dy.where, "shapes do not belong to one normalisation; got input ", x.shape(),
+    fail_op(op, dy.where, "shapes of the normalisation do not match; got input ", x.shape(),
             ", gamma ", gamma.shape(), ", mean ", mean.shape(), ", variance ", variance.shape(),
             " and gradient of the result ", dy.shape());
   }

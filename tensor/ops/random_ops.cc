@@ -65,8 +65,8 @@ Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dt
 void refuse_in_capture(const char* who) {
   if (!StepRecorder::current()) return;
   fail(ErrorCode::kUnimplemented, who,
-       ": random tensors are made on the host, which a captured step does not repeat; expected "
-       "dropout() or an argument of the step; make the tensor outside");
+       ": random tensors are made on the host, which a captured step does not repeat; use "
+       "dropout(), or make the tensor outside the step and pass it as an argument");
 }
 
 // Returns device memory with the key of each replay of a captured step; nullptr for other keys.

@@ -52,7 +52,7 @@ Tensor reduce(OpId op, const Operand& x, const ReduceOptions& options) {
 
 void require_number(OpId op, const Operand& x) {
   if (defined(op, x).dtype() != DType::kBool) return;
-  fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(), "; call cast()");
+  fail_op(op, x.where, "expected a numeric type, got bool of shape ", x.shape(), "; call cast()");
 }
 
 Tensor reduce_numbers(OpId op, const Operand& x, const ReduceOptions& options) {

@@ -116,7 +116,8 @@ Tensor broadcast_to(const Operand& x, const Shape& shape) {
   constexpr OpId kOp = OpId::kBroadcastTo;
   const Tensor& tensor = defined(kOp, x);
   if (try_broadcast(tensor.shape(), shape) != shape) {
-    fail_op(kOp, x.where, "shapes do not broadcast; expected equal or 1 in each dimension of ",
+    fail_op(kOp, x.where,
+            "shapes do not broadcast; expected equal sizes or 1 in each dimension of ",
             tensor.shape(), ", got ", shape);
   }
   return dispatch_one({kOp, {tensor}, {{shape, tensor.dtype()}}, {}, x.where});
@@ -156,7 +157,7 @@ Tensor reverse(const Operand& x, const std::vector<int>& axes) {
   for (int axis : axes) {
     const int place = checked_axis(to_string(op), x, axis, tensor.rank());
     if (attributes.axes >> place & 1u) {
-      fail_op(op, x.where, "expected different axes for shape ", x.shape(), ", got [", join(axes),
+      fail_op(op, x.where, "expected distinct axes for shape ", x.shape(), ", got [", join(axes),
               "]");
     }
     attributes.axes |= 1u << place;

@@ -65,8 +65,8 @@ Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
     const std::int64_t length = tensor.shape().dim(static_cast<int>(i));
     if (dims[i] == -1) dims[i] = length - begin[i];
     if (begin[i] < 0 || dims[i] < 0 || begin[i] > length - dims[i]) {
-      fail_op(kOp, x.where, "out of range; expected parts of shape ", x.shape(), ", got begin [",
-              join(begin), "] and size [", join(size), "]");
+      fail_op(kOp, x.where, "out of range; expected a range within shape ", x.shape(),
+              ", got begin [", join(begin), "] and size [", join(size), "]");
     }
     attributes.begin[i] = begin[i];
   }
@@ -167,7 +167,7 @@ Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& 
   const Tensor& tensor = defined(kOp, values);
   require_index(kOp, indices);
   if (tensor.dtype() == DType::kBool) {
-    fail_op(kOp, values.where, "expected a number type, got bool; call cast()");
+    fail_op(kOp, values.where, "expected a numeric type, got bool; call cast()");
   }
   const bool fits = indices.shape().rank() == 1 && dense_shape.rank() >= 1 &&
                     tensor.shape() == dense_shape.with_dim(0, indices.shape().dim(0));

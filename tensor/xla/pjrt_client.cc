@@ -421,8 +421,8 @@ PjrtExecutable::~PjrtExecutable() {
 std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     const std::vector<Buffers>& arguments) const {
   constexpr const char* kWho = "a step on XLA's devices";
-  TUTTI_CHECK(arguments.size() == num_replicas_, kWho, ": arguments of ", arguments.size(),
-              " replicas of ", num_replicas_);
+  TUTTI_CHECK(arguments.size() == num_replicas_, kWho, ": expected arguments of ", num_replicas_,
+              " replicas, got those of ", arguments.size());
   std::vector<std::vector<PjrtBufferHandle*>> inputs(num_replicas_), outputs(num_replicas_);
   std::vector<PjrtBufferHandle* const*> input_lists;
   std::vector<PjrtBufferHandle**> output_lists;

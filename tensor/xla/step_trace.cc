@@ -65,7 +65,7 @@ void StepValue::materialize(std::byte* to) {
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
        " is read on the host within a step that XLA has not computed yet; expected a step that "
-       "only works with tensors; return the tensor and read it after run()");
+       "works only with tensors; return the tensor and read it after run()");
 }
 
 namespace {
@@ -183,7 +183,7 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   if (!emit) {
     fail(ErrorCode::kUnimplemented, who(call.op, call.where),
          ": cannot be a part of a step that XLA compiles; expected another operation; call it "
-         "outside run(), or another strategy");
+         "outside run(), or use another strategy");
   }
   begin(to_string(call.op), call.where);
   std::vector<Hlo> inputs;
@@ -194,8 +194,8 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
         Tensor::from<std::int64_t>({4}, std::span<const std::int64_t>(words), device_)));
   }
   const std::vector<Hlo> values = emit(text_, call, inputs);
-  TUTTI_CHECK(values.size() == call.outputs.size(), to_string(call.op), ": ", values.size(),
-              " outputs of ", call.outputs.size());
+  TUTTI_CHECK(values.size() == call.outputs.size(), to_string(call.op), ": expected ",
+              call.outputs.size(), " outputs, got ", values.size());
   std::vector<Tensor> outputs;
   for (std::size_t i = 0; i < values.size(); ++i)
     outputs.push_back(result(values[i], call.outputs[i]));
@@ -355,7 +355,8 @@ constexpr std::size_t kHashSize = 32;
 
 void warn(const std::string& path, std::string_view what, std::string_view reason) {
   log_warning(concat("XLA: ", path, " ", what, ": ", reason,
-                     "; the step is compiled; remove the file, or set another TUTTI_XLA_CACHE"));
+                     "; the step is compiled in this process; remove the file, or set another "
+                     "TUTTI_XLA_CACHE"));
 }
 
 std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,

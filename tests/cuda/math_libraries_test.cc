@@ -358,8 +358,8 @@ TEST(CudaConvolution, ErrorNamesConvolutionWithoutEngine) {
   set_math_behavior(
       {.refused_engines = {kLargeWorkspaceEngine, kSmallWorkspaceEngine, kFallbackEngine}});
   EXPECT_EQ(coded_error_of([&] { (void)rig.run(Convolution{}.forward()); }),
-            "UNIMPLEMENTED: conv2d of float32 on cuDNN: no engine for it; use TUTTI_TF32=1 or "
-            "TUTTI_CUDNN_DETERMINISTIC=0 (the last one reported: CUDNN_STATUS_NOT_SUPPORTED)");
+            "UNIMPLEMENTED: conv2d of float32 on cuDNN: no engine supports it; use TUTTI_TF32=1 or "
+            "TUTTI_CUDNN_DETERMINISTIC=0 (the last engine reported: CUDNN_STATUS_NOT_SUPPORTED)");
 }
 
 TEST(CudaConvolution, ChoosesEngineThatFitsInMemory) {

@@ -346,7 +346,8 @@ TEST(OpCallCheck, RejectsAttributesOutsideInputs) {
   slice.begin = {-1, 0};
   refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "parts within");
   slice.begin = {0, 0, 9};
-  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "missing axes");
+  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice),
+          "axes that the shape lacks");
   PadAttributes pad;
   pad.before = {5, 0};
   refused(call_of(OpId::kPad, {x}, {{{8, 6}, DType::kFloat32}}, pad), "parts within");

@@ -317,7 +317,7 @@ TEST(ArrayManipulation, ReverseFlipsAxes) {
   }
   EXPECT_INVALID(reverse(Tensor::ones({2, 3}), {2}), "reverse at shape_ops_test.cc:", "axis 2",
                  "[2, 3]");
-  EXPECT_INVALID(reverse(Tensor::ones({2, 3}), {1, -1}), "reverse", "different axes", "[2, 3]");
+  EXPECT_INVALID(reverse(Tensor::ones({2, 3}), {1, -1}), "reverse", "distinct axes", "[2, 3]");
 }
 
 TEST(ArrayManipulation, TileAndRepeatDuplicateElements) {

@@ -100,7 +100,7 @@ template <class Label>
 std::size_t checked_label(Label label, std::size_t row, std::size_t classes) {
   internal::require(label >= 0 && static_cast<std::size_t>(label) < classes,
                     "expected labels in 0 .. ", classes - 1, ", got ", label, " in row ", row,
-                    "; use labels that count classes from 0");
+                    "; number the classes from 0");
   return static_cast<std::size_t>(label);
 }
 
