@@ -370,7 +370,7 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
       fail(ErrorCode::kFailedPrecondition, "Checkpoint: expected the file of worker ", w, ", ",
            name, " of ", file.num_bytes, " bytes, in '", folder.path(), "', got ",
            size ? concat(*size, " bytes") : std::string("none"), ": worker ", w,
-           " writes into another folder of this name", kRemedy);
+           " writes into another folder of the same name", kRemedy);
     }
     add_files(all, own);
   }

@@ -63,7 +63,7 @@ std::int64_t read_count(const Json& json, const char* name) {
 
 const std::string& require_tensor_file(const VersionIndex& index, const std::string& file) {
   if (index.files.contains(file) && file != index.state_file) return file;
-  refuse("expected one of the tensor files in metadata, got '", file, "'");
+  refuse("expected one of the tensor files that the metadata lists, got '", file, "'");
 }
 
 CutTensor cut_in(const Json& json, const VersionIndex& index) {

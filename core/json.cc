@@ -291,7 +291,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     const auto twice = std::adjacent_find(names.begin(), names.end());
     if (twice == names.end()) return;
     fail(ErrorCode::kInvalidArgument, path(), ": member '", readable(*twice),
-         "' appears twice in an object; expected each once");
+         "' appears twice in an object; expected each name once");
   }
 
   /// Returns the path of the innermost open value: "TF_CONFIG.cluster", "JSON[2].a".

@@ -225,7 +225,7 @@ std::uint64_t next_layer_number() {
 }
 
 internal::NumbersFromZero::NumbersFromZero() {
-  TUTTI_CHECK(!own_numbers, "NumbersFromZero: this thread already has one");
+  TUTTI_CHECK(!own_numbers, "NumbersFromZero: expected one per thread, got a second");
   own_numbers = this;
 }
 

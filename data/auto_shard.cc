@@ -184,7 +184,7 @@ Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
 AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
   FileCounts counts;
   if (!find_files(dataset.source(), counts)) {
-    return {AutoShardPolicy::kData, "the dataset does not begin at files"};
+    return {AutoShardPolicy::kData, "the dataset has sources other than files"};
   }
   std::int64_t fewest = kInfinite;
   for (const auto& count : counts) {
@@ -193,7 +193,8 @@ AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
     }
     if (*count != kInfinite) fewest = fewest == kInfinite ? *count : std::min(fewest, *count);
   }
-  const std::string files = fewest == kInfinite ? "files without end" : concat(fewest, " files");
+  const std::string files =
+      fewest == kInfinite ? "infinitely many files" : concat(fewest, " files");
   if (fewest != kInfinite && fewest < num_workers) {
     return {AutoShardPolicy::kData, concat(files, " are fewer than ", num_workers, " workers")};
   }
@@ -222,8 +223,8 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
   }
   if (policy == AutoShardPolicy::kFile && !internal::begins_at_files(dataset.source())) {
     fail(ErrorCode::kNotFound,
-         "auto_shard: policy FILE: expected a dataset that begins at files, in all its parts, such "
-         "as tfrecord_dataset(), got another or an unknown source; use "
+         "auto_shard: policy FILE: expected a dataset whose sources are all files, such as "
+         "tfrecord_dataset(), got another or an unknown source; use "
          "AutoShardPolicy::kData, or kAuto");
   }
   return {policy, "the caller chose it"};

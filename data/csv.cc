@@ -364,7 +364,7 @@ std::int64_t category_of(const CsvField& field, const CsvRecord& record,
   if (found != field.places.end()) return found->second;
   if (field.column.unknown_value) return *field.column.unknown_value;
   fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
-       "': expected one of the ", field.places.size(), " texts of its vocabulary, got ",
+       "': expected one of the ", field.places.size(), " values in its vocabulary, got ",
        shown(record[field.index]), "; use CsvColumn::unknown_value");
 }
 

@@ -211,7 +211,7 @@ namespace {
 std::string remark_on_numbers(const CsvField& field) {
   if (!field.text_form.empty()) {
     return concat(" (a number with ", field.text_form,
-                  "; numbers are read with a decimal point and without other signs: convert "
+                  "; expected at most a decimal point, and no other separators or symbols: convert "
                   "the file)");
   }
   if (!field.mostly_numbers) return "";
@@ -226,14 +226,13 @@ void require_asked_categories(const CsvSchema& schema) {
   const bool labelled = !schema.options.label_column.empty();
   for (const CsvField& field : schema.fields) {
     if (!field.inferred || !field.is_category()) continue;
-    const std::string what =
-        concat("column '", field.column.name, "' of '", schema.paths[0], "' holds texts, such as ",
-               field.text, remark_on_numbers(field));
+    const std::string what = concat("column '", field.column.name, "' of '", schema.paths[0],
+                                    "' holds text, such as ", field.text, remark_on_numbers(field));
     const bool is_label = labelled && &field == &schema.fields.back();
     if (schema.options.pack_features && !is_label) {
       fail(ErrorCode::kInvalidArgument, "read_csv: ", what,
-           "; expected numbers to pack as features; use CsvColumn::categorical, which packs the "
-           "places of the texts in the vocabulary");
+           "; expected numbers to pack as features; use CsvColumn::categorical, which packs "
+           "the index of each text in the vocabulary");
     }
     if (field.mostly_numbers) {
       log_warning(concat("read_csv: ", what,
@@ -257,7 +256,7 @@ void complete_schema(CsvSchema& schema) {
     }
     if (field.is_category() && column.vocabulary.empty()) {
       const std::string text = field.text.empty() ? "" : concat(", such as ", field.text);
-      fail_options("column '", column.name, "' holds texts", text, remark_on_numbers(field),
+      fail_options("column '", column.name, "' holds text", text, remark_on_numbers(field),
                    "; expected numbers, or CsvColumn::vocabulary; call read_csv(), which adds it, "
                    "or leave the column out with select_columns");
     }

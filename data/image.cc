@@ -236,7 +236,7 @@ class PngReader {
     if (png_) info_ = png_create_info_struct(png_);
     if (!info_) {
       png_destroy_read_struct(&png_, &info_, nullptr);
-      fail(ErrorCode::kResourceExhausted, source_, ": libpng does not start");
+      fail(ErrorCode::kResourceExhausted, source_, ": cannot start libpng");
     }
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
@@ -294,7 +294,7 @@ class PngReader {
     constexpr std::size_t kExpansion = kBitsPerByte * 4;
     if (unpacked / kLargestRatio / kExpansion <= bytes_.size()) return;
     fail_at(source_, offset_, "the file ends early; expected an image of ", unpacked,
-            " bytes, got ", bytes_.size(), " packed ones");
+            " bytes, got ", bytes_.size(), " compressed bytes");
   }
 
   [[noreturn]] void fail_damaged() const {

@@ -107,7 +107,8 @@ std::vector<ImageFile> find_images(const std::string& directory,
     if (paths.empty()) {
       fail(ErrorCode::kNotFound, "image_folder: class '", classes[label],
            "': expected a .png, .jpg or .jpeg file in '", folder.string(),
-           "', got none; remove the folder, or ImageFolderOptions::class_names without it");
+           "', got none; remove the folder, or leave the class out of "
+           "ImageFolderOptions::class_names");
     }
     for (std::string& path : paths) {
       images.push_back({std::move(path), static_cast<std::int64_t>(label)});
@@ -152,8 +153,8 @@ void require_options(const ImageFolderOptions& options) {
       "expected both validation_split and subset kTraining or kValidation, got only one");
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
-         "expected a seed with validation_split, got none: without, the last classes alone would "
-         "be for validation; use the same seed for both subsets");
+         "expected a seed with validation_split, got none: without a seed, only the last "
+         "classes would be for validation; use the same seed for both subsets");
   }
 }
 

@@ -152,8 +152,7 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
   internal::require(top >= 0 && left >= 0 && height <= size.height && top <= size.height - height &&
                         width <= size.width && left <= size.width - width,
                     kWho, ": expected a part of the ", size.height, " x ", size.width,
-                    " image, got ", height, " x ", width, " pixels from (", top, ", ", left,
-                    ") on");
+                    " image, got ", height, " x ", width, " pixels at (", top, ", ", left, ")");
   return window(image, size, top, left, height, width, PaddingMode::kZeros);
 }
 
@@ -164,8 +163,8 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
   require_positive(height, width, kWho);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // keeps the sums below from overflowing
   internal::require(std::max({std::abs(top), std::abs(left), height, width}) <= kMost, kWho,
-                    ": expected offsets and sizes in pixels, got ", height, " x ", width, " at (",
-                    top, ", ", left, ")");
+                    ": expected sizes and offsets of at most 2^40 pixels, got ", height, " x ",
+                    width, " at (", top, ", ", left, ")");
   const std::int64_t most_rows = std::max(-top, top + height - size.height);
   const std::int64_t most_columns = std::max(-left, left + width - size.width);
   if (mode == PaddingMode::kReflect && (most_rows >= size.height || most_columns >= size.width)) {
@@ -181,7 +180,7 @@ Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width)
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
   internal::require(height <= size.height && width <= size.width, kWho, ": expected at most ",
-                    size.height, " x ", size.width, " pixels, as the image has, got ", height,
+                    size.height, " x ", size.width, " pixels, the size of the image, got ", height,
                     " x ", width, "; call resize_with_crop_or_pad()");
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);

@@ -205,7 +205,7 @@ Shape read_shape(std::string_view bytes, const std::string& source) {
   }
   const std::span<const std::int64_t> all(dims.data(), rank);
   if (!Shape::count(all)) {
-    fail_at(source, kMagicBytes, "expected dimensions of a file that exists, got [", join(all),
+    fail_at(source, kMagicBytes, "expected a shape of fewer than 2^63 elements, got [", join(all),
             "]");
   }
   return Shape(all);
@@ -215,7 +215,7 @@ std::size_t checked_data_bytes(const Shape& shape, DType dtype, const std::strin
   std::size_t size = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(shape.num_elements()), size_of(dtype),
                              &size)) {
-    fail_at(source, kMagicBytes, "expected dimensions of a file that exists, got ", shape);
+    fail_at(source, kMagicBytes, "expected a tensor of fewer than 2^64 bytes, got ", shape);
   }
   return size;
 }

@@ -175,8 +175,8 @@ class HeaderParser {
               dims.size());
     }
     if (!Shape::count(dims)) {
-      fail_at(source_, start, "expected dimensions of a file that exists, got (", tutti::join(dims),
-              ")");
+      fail_at(source_, start, "expected a shape of fewer than 2^63 elements, got (",
+              tutti::join(dims), ")");
     }
     return Shape(std::span<const std::int64_t>(dims));
   }
@@ -214,7 +214,7 @@ std::size_t data_bytes(const Header& header, const std::string& source) {
   std::size_t size = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(header.shape.num_elements()),
                              header.type.bytes, &size)) {
-    fail(ErrorCode::kDataLoss, source, ": expected dimensions of a file that exists, got ",
+    fail(ErrorCode::kDataLoss, source, ": expected an array of fewer than 2^64 bytes, got ",
          header.shape);
   }
   return size;
@@ -403,7 +403,7 @@ void find_data(std::string_view bytes, Entry& entry, const std::string& source) 
   if ((entry.flags & 1) != 0 || entry.packed_bytes == UINT32_MAX || entry.bytes == UINT32_MAX ||
       (entry.method != 0 && entry.method != 8)) {
     fail(ErrorCode::kUnimplemented, source, ": offset ", offset,
-         ": expected a stored or deflated member without encryption and zip64, got method ",
+         ": expected a stored or deflated member without encryption or zip64, got method ",
          entry.method, ", flags ", entry.flags, "; use numpy.savez with smaller arrays");
   }
   require_record(bytes, offset, kLocalMagic, kLocalBytes, source);
@@ -430,7 +430,8 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
     const Entry& before = *by_place[i - 1];
     if (by_place[i]->local_offset >= before.end()) continue;
     fail_at(member_name(*by_place[i], source), by_place[i]->local_offset,
-            "members overlap; expected it after the end of '", before.name, "' at ", before.end());
+            "members overlap; expected this one after the end of '", before.name, "' at ",
+            before.end());
   }
 }
 

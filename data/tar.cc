@@ -238,7 +238,7 @@ void TarWriter::write(const TarSample& sample) {
         read && read->first == sample.key && read->second == extension,
         "TarWriter::write: the file '", name, "' would not be read as '", extension, "' of '",
         sample.key,
-        "'; expected a key without a dot in its name and an extension of small letters");
+        "'; expected a key without a dot in its name and an extension of lower-case letters");
   }
   for (const auto& [extension, bytes] : sample.files) {
     write(concat(sample.key, ".", extension), bytes);
@@ -408,8 +408,7 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
     const auto digits = static_cast<std::size_t>(result.ptr - records.data());
     if (result.ec != std::errc() || length > records.size() || length < digits + 3 ||
         *result.ptr != ' ' || records[length - 1] != '\n') {
-      fail_at(source(), header_,
-              "expected records '<length> <key>=<value>' of pax, got other bytes");
+      fail_at(source(), header_, "expected pax records '<length> <key>=<value>', got other bytes");
     }
     const std::string_view record = records.substr(digits + 1, length - digits - 2);
     const std::size_t equals = std::min(record.find('='), record.size());
@@ -423,7 +422,8 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
     if (key == "size") {
       const auto size = parse_number<std::uint64_t>(value);
       if (!size || *size >> 62 != 0) {
-        fail_at(source(), header_, "expected a number as size in a record of pax, got other bytes");
+        fail_at(source(), header_,
+                "expected a number as the size in a pax record, got other bytes");
       }
       extra.size = size;
     }

@@ -309,7 +309,7 @@ std::string BytePairTokenizer::decode(std::span<const std::int64_t> tokens) cons
   for (const std::int64_t token : tokens) {
     if (token < 0 || token >= vocabulary_size() ||
         rules_->tokens[static_cast<std::size_t>(token)].empty()) {
-      fail(ErrorCode::kOutOfRange, "BytePairTokenizer::decode: expected numbers of tokens, 0 to ",
+      fail(ErrorCode::kOutOfRange, "BytePairTokenizer::decode: expected token numbers from 0 to ",
            vocabulary_size() - 1, ", got ", token);
     }
     text += rules_->tokens[static_cast<std::size_t>(token)];
@@ -484,7 +484,7 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
   for (const std::string& token : vocabulary.tokens) {
     const bool is_new = numbers.emplace(token, static_cast<std::int64_t>(numbers.size())).second;
     internal::require(is_new, "train_tokenizer: the special token '", token,
-                      "' is given twice, or is the character of a byte; expected other tokens");
+                      "' is given twice, or is already the token of a byte; expected other tokens");
   }
   while (static_cast<std::int64_t>(vocabulary.tokens.size()) < vocabulary_size) {
     const auto pair = learner.most_frequent();
@@ -591,7 +591,7 @@ class RulesReader {
  private:
   void set_token(std::int64_t number, std::string bytes) {
     if (number < 0 || number >= kMostTokens)
-      invalid("expected numbers of tokens from 0 to ", kMostTokens - 1, ", got ", number);
+      invalid("expected token numbers from 0 to ", kMostTokens - 1, ", got ", number);
     const auto place = static_cast<std::size_t>(number);
     if (place >= rules_->tokens.size()) rules_->tokens.resize(place + 1);
     rules_->tokens[place] = std::move(bytes);
@@ -600,7 +600,7 @@ class RulesReader {
   std::int64_t number_of(const std::string& token) const {
     const auto found = numbers_.find(token);
     if (found != numbers_.end()) return found->second;
-    invalid("'", token, "' is not in the vocabulary; expected merges and special tokens of it");
+    invalid("'", token, "' is not in the vocabulary; expected merges and special tokens that are");
   }
 
   std::string source_;
@@ -706,7 +706,7 @@ BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
 void read_pre_tokenizer(RulesReader& reader, const Json& file) {
   const std::vector<Json> steps = parts_of(file, "pre_tokenizer", "pretokenizers");
   if (steps.empty() || steps.back().at("type") != Json("ByteLevel")) {
-    reader.unimplemented("pre_tokenizer: expected ByteLevel, alone or as the last one, got ",
+    reader.unimplemented("pre_tokenizer: expected ByteLevel, alone or as the last step, got ",
                          steps.empty() ? "none" : file.at("pre_tokenizer").dump());
   }
   for (const Json& step : steps) reader.rules().cuts.push_back(cut_of(reader, step));

@@ -87,7 +87,7 @@ StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks) {
     const Json::Array& states = json.as_array();
     internal::require(states.size() == callbacks.size(), "Model::fit: expected the state of ",
                       callbacks.size(), " callbacks, got that of ", states.size(),
-                      "; use the callbacks of the run that saved it, in their order");
+                      "; use the callbacks of the run that saved it, in the same order");
     for (std::size_t i = 0; i < states.size(); ++i) {
       if (!states[i].is_null()) callbacks[i]->restore_state(states[i]);
     }
@@ -528,10 +528,11 @@ Logs FitLoop::fetched_logs() {
 
 void FitLoop::require_same_model() const {
   if (model_.model_state_ == state_) return;
-  fail(ErrorCode::kFailedPrecondition,
-       "Model::fit: a callback assigned another model to the model in training; expected the same "
-       "model until fit() returns; call stop_training() in the callback, and the assignment after "
-       "fit()");
+  fail(
+      ErrorCode::kFailedPrecondition,
+      "Model::fit: a callback assigned another model to the model in training; expected the same "
+      "model until fit() returns; call stop_training() in the callback, and assign the model after "
+      "fit()");
 }
 
 void FitLoop::run_step(const PerReplica<Batch>& batch) {

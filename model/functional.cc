@@ -122,7 +122,7 @@ Functional Functional::of_description(const internal::GraphDescription& graph, s
   const auto values_of = [&](const std::vector<std::size_t>& numbers) {
     std::vector<SymbolicTensor> found;
     for (const std::size_t number : numbers) {
-      internal::require(number < values.size(), "Functional: expected the number of a value below ",
+      internal::require(number < values.size(), "Functional: expected a value number below ",
                         values.size(), ", got ", number);
       found.push_back(values[number]);
     }
@@ -131,8 +131,8 @@ Functional Functional::of_description(const internal::GraphDescription& graph, s
   const std::vector<SymbolicTensor> inputs = values;
   for (const auto& call : graph.calls) {
     internal::require(call.layer < graph.layers.size(),
-                      "Functional: expected the number of a layer below ", graph.layers.size(),
-                      ", got ", call.layer);
+                      "Functional: expected a layer number below ", graph.layers.size(), ", got ",
+                      call.layer);
     for (SymbolicTensor& result :
          internal::draw_call(graph.layers[call.layer], values_of(call.arguments))) {
       values.push_back(std::move(result));

@@ -135,7 +135,7 @@ bool Optimizer::has_loss_scale() const {
 void Optimizer::use_dynamic_loss_scale(const DynamicLossScaleOptions& options) {
   if (has_loss_scale()) {
     fail(ErrorCode::kFailedPrecondition, name_,
-         ": the loss already has a scale; expected one of loss_scale_factor and "
+         ": the loss already has a scale; expected only one of loss_scale_factor and "
          "dynamic_loss_scale");
   }
   dynamic_loss_scale_ = std::make_unique<internal::DynamicLossScale>(name_, options);

@@ -79,9 +79,9 @@ Optimizer::Step Optimizer::read_step() const {
       checked_rate(schedule_ ? (*schedule_)(num_calls) : learning_rate_.value().item_double());
   if (dynamic_loss_scale_ && StepTracer::current()) {
     fail(ErrorCode::kUnimplemented, name_,
-         ": dynamic loss scaling decides on the host whether a step updates; expected a step that "
-         "XLA can compile as a whole; use the policy mixed_bfloat16, which needs no scale, or a "
-         "fixed loss_scale_factor");
+         ": dynamic loss scaling decides on the host whether a step updates variables; expected a "
+         "step that XLA can compile as a whole; use the policy mixed_bfloat16, which needs no "
+         "scale, or a fixed loss_scale_factor");
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
@@ -241,8 +241,8 @@ const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const Updat
   if (accumulator_ || dynamic_loss_scale_) {
     fail(ErrorCode::kUnimplemented, name_, ": ",
          accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
-         " decides on the host what a step does; expected a step that always does the same, got "
-         "one that is captured; run the step function directly");
+         " decides on the host what a step does; expected a step that is not captured, "
+         "because each replay does the same; run the step function directly");
   }
   const auto live = std::make_shared<UpdateScalars>(scalars);
   recorder.on_replay(

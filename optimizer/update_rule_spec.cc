@@ -104,8 +104,8 @@ Rule make_described(const Json& description) {
   const Json made = rule->describe();
   for (const Json::Member& member : description.as_object()) {
     if (made.find(member.first)) continue;
-    fail(ErrorCode::kInvalidArgument, "'", name, "' has no number '", member.first, "'; expected ",
-         made.dump());
+    fail(ErrorCode::kInvalidArgument, "'", name, "' has no member '", member.first,
+         "'; expected those of ", made.dump());
   }
   return rule;
 }

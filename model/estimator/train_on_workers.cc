@@ -77,7 +77,7 @@ Estimator& Estimator::train_on_workers(EstimatorTrainOptions options) {
   Run::check(options);
   if (!workers_) {
     fail(ErrorCode::kFailedPrecondition,
-         "Estimator::train_on_workers: expected serve() before, on all tasks");
+         "Estimator::train_on_workers: expected serve() to be called first, on all tasks");
   }
   Workers& workers = *workers_;
   Run::require_end(options, workers.cardinality);

@@ -176,7 +176,7 @@ void Layer::pass_mask(const Tensor& input, const Tensor& result) const {
   if (made_of_layers) return;
   log_warning_once(
       concat("layer '", name(), "' (", type_name(), "): the mask of its input ends ",
-             "here, because the layer does not support masks; later layers count all steps"));
+             "here, because the layer does not support masks; later layers use all steps"));
 }
 
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {

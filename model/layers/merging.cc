@@ -35,8 +35,8 @@ Tensor unit_rows(const Tensor& x) {
 int example_axis(const Shape& example, int axis, std::string_view who) {
   const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
   internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis of 1 to ",
-                    example.rank(), " (the batch is 0) for examples of shape ", example, ", got ",
-                    axis);
+                    example.rank(), " (axis 0 is the batch) for examples of shape ", example,
+                    ", got ", axis);
   return normal - 1;
 }
 
@@ -159,8 +159,9 @@ std::vector<Shape> Concatenate::build_all(std::span<const Shape> inputs) {
   for (const Shape& input : inputs) {
     if (input.rank() != inputs[0].rank() ||
         !(input.with_dim(axis, 0) == inputs[0].with_dim(axis, 0))) {
-      fail(ErrorCode::kInvalidArgument, "Concatenate: expected equal examples except along axis ",
-           axis + 1, ", got ", join(inputs));
+      fail(ErrorCode::kInvalidArgument,
+           "Concatenate: expected examples of equal shape except along axis ", axis + 1, ", got ",
+           join(inputs));
     }
     length += input[axis];
   }

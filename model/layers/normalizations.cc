@@ -163,12 +163,12 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
     const int given = axis;
     if (axis < 0) axis += example.rank() + 1;
     internal::require(axis >= 1 && axis <= example.rank(), who, ": expected axes from 1 to ",
-                      example.rank(), " (the batch is 0) for examples of shape ", example, ", got ",
-                      given);
+                      example.rank(), " (axis 0 is the batch) for examples of shape ", example,
+                      ", got ", given);
   }
   std::ranges::sort(axes);
   if (axes.empty() || std::ranges::adjacent_find(axes) != axes.end()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected different axes, at least one, got [",
+    fail(ErrorCode::kInvalidArgument, who, ": expected distinct axes, at least one, got [",
          join(axes), "]");
   }
   return axes;

@@ -150,7 +150,7 @@ Shape Cropping2D::build(const Shape& input) {
   const std::int64_t height = input[0] - cropping_.top - cropping_.bottom;
   const std::int64_t width = input[1] - cropping_.left - cropping_.right;
   internal::require(height > 0 && width > 0, "Cropping2D: nothing is left of examples of shape ",
-                    input, " without ", cropping_.top, " + ", cropping_.bottom, " rows and ",
+                    input, " after cropping ", cropping_.top, " + ", cropping_.bottom, " rows and ",
                     cropping_.left, " + ", cropping_.right, " columns");
   return {height, width, input[2]};
 }

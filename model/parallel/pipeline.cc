@@ -191,7 +191,7 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
       fail(ErrorCode::kFailedPrecondition,
            "Pipeline::gradients: expected calls from one thread, got one during another thread's "
            "call; a Pipeline trains on all its devices by itself: call it outside of "
-           "Strategy::run(), or a Pipeline for each replica");
+           "Strategy::run(), or use a Pipeline for each replica");
     }
   }
   const std::shared_ptr<void> using_it(nullptr, [this](void*) {

@@ -47,10 +47,11 @@ Tensor StageExchange::take(Direction way, std::size_t stage, std::size_t micro_b
          " stopped because another stage failed");
   }
   const bool forward = way == Direction::kForward;
-  fail(ErrorCode::kDeadlineExceeded, "Pipeline: no ", forward ? "activations" : "gradients",
-       " of micro-batch ", micro_batch, " came from ", name_of(forward ? stage - 1 : stage + 1),
-       " within ", std::chrono::duration<double>(timeout_).count(),
-       " s; expected them while it works; try a longer PipelineOptions::timeout if it is slow");
+  fail(ErrorCode::kDeadlineExceeded, "Pipeline: timed out after ",
+       std::chrono::duration<double>(timeout_).count(), " s waiting for ",
+       forward ? "activations" : "gradients", " of micro-batch ", micro_batch, " from ",
+       name_of(forward ? stage - 1 : stage + 1),
+       "; try a longer PipelineOptions::timeout if that stage is slow");
 }
 
 void StageExchange::end(std::exception_ptr error) {
@@ -189,8 +190,8 @@ void PipelineStage::forward(std::size_t k) {
       model_.call_stage(number_, input, {.training = true, .added_losses = &added_losses});
   if (!added_losses.empty() || (!is_last() && MaskScope::mask_of(result).defined())) {
     fail(ErrorCode::kUnimplemented, added_losses.empty() ? "a mask" : "a loss that a layer adds",
-         " would have to leave the stage; expected layers without; use StagedSequential alone, or "
-         "all layers that need it in one stage");
+         " would have to leave the stage; expected layers without one; use StagedSequential alone, "
+         "or put all layers that need it into one stage");
   }
   kept.target = is_last() ? loss_of(k, result) : result;
   kept.tape->stop();

@@ -299,9 +299,10 @@ TEST(JsonParse, RefusesMalformedInput) {
   }
   EXPECT_NE(json_error("{\"a\":1,\"a\":2}").find("'a' appears twice"), std::string::npos);
   EXPECT_EQ(json_error(R"({"x": [0, {"b": {"a": 1, "a": 2}}]})"),
-            "config.json.x[1].b: member 'a' appears twice in an object; expected each once");
-  EXPECT_EQ(json_error(R"({"x\ny": {"a\nb": 1, "a\nb": 2}})"),
-            R"(config.json.x\ny: member 'a\nb' appears twice in an object; expected each once)");
+            "config.json.x[1].b: member 'a' appears twice in an object; expected each name once");
+  EXPECT_EQ(
+      json_error(R"({"x\ny": {"a\nb": 1, "a\nb": 2}})"),
+      R"(config.json.x\ny: member 'a\nb' appears twice in an object; expected each name once)");
   // The error quotes text that ends in the middle of a character.
   EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }

@@ -458,7 +458,7 @@ TEST(TarWriter, RefusesNamesThatCannotRoundTrip) {
     EXPECT_INVALID(writer.write(TarSample{key, {{"x", "1"}}}), "would not be read",
                    "without a dot");
   }
-  EXPECT_INVALID(writer.write(TarSample{"k", {{"X", "1"}}}), "small letters");
+  EXPECT_INVALID(writer.write(TarSample{"k", {{"X", "1"}}}), "lower-case letters");
   EXPECT_FALSE(std::filesystem::exists(path));
   writer.close();
   EXPECT_EQ(std::filesystem::file_size(path), 10240u);

@@ -90,7 +90,7 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
                 "warning: auto_shard: AUTO is DATA: 10 files are fewer than 11 workers; every "
                 "worker reads everything and keeps one of 11 elements; where that is intended, "
                 "use AutoShardPolicy::kData",
-                "warning: auto_shard: AUTO is DATA: the dataset does not begin at files; "
+                "warning: auto_shard: AUTO is DATA: the dataset has sources other than files; "
                 "every worker reads everything and keeps one of 2 elements; where that is "
                 "intended, use AutoShardPolicy::kData"}));
 }

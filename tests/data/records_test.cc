@@ -237,7 +237,7 @@ TEST(Csv, ErrorNamesRowsUsedForTypeInference) {
                  "expected int64, got '2.5'", "first records", "CsvColumn::dtype");
   EXPECT_EQ(csv_dataset({path}).begin()->at("a").dtype(), DType::kFloat32);
   const std::string texts = file_of("a,b\n1,2\n3,4.5\n5,six\n7,eight\n");
-  EXPECT_INVALID(csv_dataset({texts}), "column 'b' holds texts, such as 'six' in line 4",
+  EXPECT_INVALID(csv_dataset({texts}), "column 'b' holds text, such as 'six' in line 4",
                  "expected numbers");
 }
 
@@ -360,7 +360,7 @@ CsvOptions only(CsvColumn column) {
 INSTANTIATE_TEST_SUITE_P(
     Table, InvalidCsvOptions,
     Values(
-        Refused{"TextsWithoutVocabulary", {}, {"'b' holds texts", "vocabulary", "read_csv"}},
+        Refused{"TextsWithoutVocabulary", {}, {"'b' holds text", "vocabulary", "read_csv"}},
         Refused{"UnknownSelection",
                 {.select_columns = {"A"}},
                 {"'A'", "select_columns", "[a, b, a b]"}},

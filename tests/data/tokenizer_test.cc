@@ -372,7 +372,7 @@ TEST(Tokenizer, ErrorNamesUnsupportedComponent) {
   refuse("\"th e\"", "\"the\"", damaged, {"my.json", "merges[2]", "got 'the'"});
   refuse("\"th e\"", "\"th x\"", damaged, {"'thx' is not in the vocabulary"});
   refuse("\"A\":65,", "", damaged, {"none for byte 65", "initial alphabet"});
-  refuse("\"A\":65,", "\"A\":-1,", damaged, {"numbers of tokens from 0", "-1"});
+  refuse("\"A\":65,", "\"A\":-1,", damaged, {"token numbers from 0", "-1"});
   refuse("\"A\":65,", "\"A\":10000000,", damaged, {"got 10000000"});
   refuse("\"model\"", "\"mode\"", other, {"model: expected BPE, got null"});
   expect_error(damaged, {"my.json"}, [] { parse_tokenizer("{\"a", "my.json"); });
@@ -439,7 +439,8 @@ TEST(TrainTokenizer, SupportsByteOnlyVocabulary) {
                  "train_tokenizer: expected a vocabulary of at least 257 tokens", "got 256");
   EXPECT_INVALID((void)train_tokenizer("a", 300, {"<|end|>", "<|end|>"}),
                  "'<|end|>' is given twice");
-  EXPECT_INVALID((void)train_tokenizer("a", 300, {"a"}), "'a' is given twice, or is the character");
+  EXPECT_INVALID((void)train_tokenizer("a", 300, {"a"}),
+                 "'a' is given twice, or is already the token");
 }
 
 }  // namespace tutti::testing::tokenizer_test

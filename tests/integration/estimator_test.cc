@@ -285,7 +285,7 @@ TEST(EstimatorTest, ClientRequiresServingWorkers) {
   const auto input = [] { return ones(1); };
   Estimator none(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   EXPECT_THAT(thrown::coded_error_of([&] { none.train_on_workers(); }),
-              HasSubstr("expected serve() before"));
+              HasSubstr("expected serve() to be called first"));
   Estimator local(counts_updates, {.model_dir = own_folder(), .train_distribute = mirrored(2)});
   EXPECT_THAT(thrown::coded_error_of([&] { (void)local.serve(input); }),
               HasSubstr("expected a ParameterServerStrategy"));

@@ -382,8 +382,9 @@ TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
       "mse: the weights do not fit the values; expected shape [2, 2]");
   EXPECT_INVALID(
       Loss("mse").per_example(Tensor::zeros({2}), numbers_of_steps(), Tensor::ones({2, 2})),
-      "mse: expected labels [batch, steps, ...], because a mask or weights have the steps [2, 2] "
-      "of the predictions, got [2]");
+      "mse: expected labels [batch, steps, ...] that begin with [2, 2] like the predictions, "
+      "because "
+      "steps have a mask or weights, got [2]");
 }
 
 TEST(MetricTest, MeanAveragesOverValuesInsteadOfBatches) {

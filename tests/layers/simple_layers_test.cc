@@ -192,9 +192,10 @@ TEST(MergingTest, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(Add(), {{3}, {2, 3}}), HasSubstr("equal rank, got [3], [2, 3]"));
   EXPECT_THAT(error_for(Multiply(), {{3}, {4}}), HasSubstr("layer 'multiply' (Multiply): "));
   EXPECT_THAT(error_for(Subtract(), {{3}, {3}, {3}}), HasSubstr("expected two inputs, got 3"));
-  EXPECT_THAT(error_for(Concatenate(), {{2, 3}, {3, 3}}),
-              HasSubstr("expected equal examples except along axis 2, got [2, 3], [3, 3]"));
-  EXPECT_THAT(error_for(Concatenate({.axis = 0}), {{2}, {2}}), HasSubstr("the batch is 0"));
+  EXPECT_THAT(
+      error_for(Concatenate(), {{2, 3}, {3, 3}}),
+      HasSubstr("expected examples of equal shape except along axis 2, got [2, 3], [3, 3]"));
+  EXPECT_THAT(error_for(Concatenate({.axis = 0}), {{2}, {2}}), HasSubstr("axis 0 is the batch"));
   EXPECT_THAT(error_for(Dot(), {{3}, {4}}), HasSubstr("got [3] and [4]"));
   Dense dense(2);
   dense.build_for({3});
@@ -387,7 +388,7 @@ TEST(UnitNormalizationTest, ProducesUnitVectors) {
   columns.build_for({2, 2});
   expect_values(columns(Tensor::from<float>({1, 2, 2}, {3, 1, 4, 0})), {0.6, 1, 0.8, 0});
   UnitNormalization beyond({.axes = {3}});
-  EXPECT_INVALID(beyond.build_for({2, 2}), "expected axes from 1 to 2 (the batch is 0)");
+  EXPECT_INVALID(beyond.build_for({2, 2}), "expected axes from 1 to 2 (axis 0 is the batch)");
 }
 
 TEST(ResizingTest, ErrorsNameTheArgument) {

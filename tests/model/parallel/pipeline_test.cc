@@ -326,7 +326,7 @@ TEST(Pipeline, TimeoutErrorNamesMissingStage) {
     Pipeline pipeline(model, cross_entropy,
                       {.micro_batches = 2, .timeout = std::chrono::milliseconds(50)});
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kDeadlineExceeded,
-                 "no activations of micro-batch 0 came from stage 0 (cpu:0)", "0.05 s");
+                 "waiting for activations of micro-batch 0 from stage 0 (cpu:0)", "0.05 s");
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
                  "still works on an earlier batch");
     never->set();  // allows the stage's thread to end
