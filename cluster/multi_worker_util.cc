@@ -70,7 +70,7 @@ bool is_chief_of_valid(const ClusterSpec& cluster, const Task& task) {
 }
 
 [[noreturn]] void fail_no_task(const ClusterResolver& resolver) {
-  internal::fail_place(resolver.name() + ".task", "the task that this process is", "nothing",
+  internal::fail_place(resolver.name() + ".task", "the task of this process", "nothing",
                        "add {\"type\": \"worker\", \"index\": 0}");
 }
 

@@ -232,9 +232,11 @@ std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
 void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
   transport_ = mpi_transport({.name = "workers", .timeout = options.join_timeout});
   if (transport_->size() != num_workers() || transport_->rank() != worker_) {
-    fail(ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
-         ", but rank ", transport_->rank(), " of ", transport_->size(),
-         " of the MPI job; expected the same; use TF_CONFIG with the addresses of the workers");
+    fail(
+        ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
+        ", but rank ", transport_->rank(), " of ", transport_->size(),
+        " of the MPI job; expected the same rank and size; use TF_CONFIG with the addresses of the "
+        "workers");
   }
   const auto meeting = tutti::make_communicator(
       Group{.world_size = num_workers(),

@@ -17,7 +17,7 @@ void require_equal(std::string_view who, std::span<const Tensor> values) {
             ": values of replicas differ; expected the shape and type of replica 0, ",
             values[0].dtype(), " ", values[0].shape(), ", got ", values[r].dtype(), " ",
             values[r].shape(), " from replica ", r,
-            "; try an axis to reduce uneven values, or gather()");
+            "; pass an axis to reduce uneven values, or call gather()");
   }
 }
 

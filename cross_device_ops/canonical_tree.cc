@@ -86,7 +86,7 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas) {
   internal::require(first >= 0 && count > 0 && first + count <= num_replicas,
                     "canonical_nodes: replicas [", first, ", ", first + count,
-                    "); expected some of [0, ", num_replicas, ")");
+                    "); expected a range within [0, ", num_replicas, ")");
   std::vector<CanonicalNode> nodes;
   add_whole_nodes({0, num_replicas}, first, first + count, nodes);
   return nodes;
@@ -381,7 +381,7 @@ void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, Outputs outputs, std::
 void require_reduction(ReduceOp op, DType dtype, std::string_view who) {
   if (has_reduction(op, dtype)) return;
   if (dtype == DType::kBool) {
-    fail(ErrorCode::kInvalidArgument, who, "bool has MIN and MAX only, got ", op,
+    fail(ErrorCode::kInvalidArgument, who, "expected MIN or MAX for bool, got ", op,
          "; call cast() first");
   }
   fail(ErrorCode::kInvalidArgument, who, "MEAN needs a floating type, got ", dtype,

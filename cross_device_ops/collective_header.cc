@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x34435454;  // "TTC4": layout 4
 static_assert(std::endian::native == std::endian::little, "headers are copies of numbers");
-static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "without gaps");
+static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "without padding");
 static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
 
 std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {

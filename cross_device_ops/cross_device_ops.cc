@@ -520,7 +520,8 @@ void barrier(std::span<const ReplicaBuffer> buffers) {
 void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
   if (all_are_local) return;
   fail(ErrorCode::kUnimplemented, who, ": ", collective,
-       " between processes cannot be composed of its all_reduce; expected one of its own");
+       " between processes cannot be composed of its all_reduce; expected an operation that "
+       "implements it itself");
 }
 
 }  // namespace

@@ -141,7 +141,8 @@ namespace {
 class NoWorkspace final : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
-    fail(ErrorCode::kInternal, "collective: an elementwise kernel needs ", bytes, " bytes");
+    fail(ErrorCode::kInternal, "collective: an elementwise kernel needs a workspace of ", bytes,
+         " bytes");
   }
 };
 
@@ -169,7 +170,8 @@ void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to) {
 }
 
 void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to) {
-  TUTTI_CHECK(from.device == to.device && !from.work, "cast_on_gpu: elements of one device");
+  TUTTI_CHECK(from.device == to.device && !from.work,
+              "cast_on_gpu: expected elements of one device");
   if (from.count == 0) return;
   const DeviceTensor input = device_tensor(from);
   run(from.device, OpId::kCast, {&input, 1}, device_tensor(to), CastAttributes{to.dtype});

@@ -50,7 +50,7 @@ refuses_several_processes() {  # EXECUTABLE
     echo "$output"
     return 1
   fi
-  grep "this build has no gRPC, so a job needs mpirun or has one process" <<< "$output"
+  grep "this build has no gRPC, so processes connect only under mpirun" <<< "$output"
 }
 
 part_no_grpc() {  # nor XLA

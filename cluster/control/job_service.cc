@@ -162,7 +162,7 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
     const bool is_gone = probe_(record->joined).kind == ProcessState::Kind::kIsGone;
     if (!is_gone && process.who.incarnation <= record->joined.who.incarnation) {
       return refused(concat(record->joined.who.to_string(),
-                            " is here already; expected one process per task; check the task "
+                            " has already joined; expected one process per task; check the task "
                             "index in TF_CONFIG, or end that process"));
     }
     declare(*record, {record->number, VerdictKind::kDead, true, ErrorCode::kUnavailable,

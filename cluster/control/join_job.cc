@@ -45,8 +45,8 @@ void enter_as(const std::vector<MemberTask>& tasks, std::size_t self) {
     const MemberTask& task = tasks[self];
     return internal::set_trace_task(concat(task.job, "-", task.index), static_cast<int>(self));
   }
-  fail(ErrorCode::kInvalidArgument, "join_job: task ", self, " of ", tasks.size(),
-       "; expected a number below");
+  fail(ErrorCode::kInvalidArgument, "join_job: expected a task number below ", tasks.size(),
+       ", got ", self);
 }
 
 ControlOptions control_options(const JoinOptions& options) {

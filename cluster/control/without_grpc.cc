@@ -11,8 +11,8 @@ namespace {
 
 [[noreturn]] void fail_control() {
   fail(ErrorCode::kUnimplemented,
-       "control: this build has no gRPC, so a job needs mpirun or has one process; build with "
-       "libgrpc++-dev and protobuf-compiler-grpc for more");
+       "control: this build has no gRPC, so processes connect only under mpirun; for other jobs, "
+       "build with libgrpc++-dev and protobuf-compiler-grpc");
 }
 
 }  // namespace
@@ -33,8 +33,8 @@ namespace tutti::internal {
 std::vector<ConnectedPeer> connect_all(int, int, KeyValueStore&, const ConnectOptions& options,
                                        const FileDescriptor&) {
   fail(ErrorCode::kUnimplemented, name_of(options.way),
-       ": this build has no gRPC, so a job needs mpirun or has one process; build with "
-       "libgrpc++-dev and protobuf-compiler-grpc for more");
+       ": this build has no gRPC, so processes connect only under mpirun; for other jobs, build "
+       "with libgrpc++-dev and protobuf-compiler-grpc");
 }
 
 }  // namespace tutti::internal

@@ -144,7 +144,9 @@ void GrpcServer::accept_all() {
 void GrpcServer::adopt_socket(FileDescriptor socket) {
   const TimePoint now = Clock::system().now();
   const std::string address = address_of_peer(socket);
-  if (!limit_.allows(address, now)) return refusals_.note(concat(address, " opens too many"), now);
+  if (!limit_.allows(address, now)) {
+    return refusals_.note(concat(address, " opens too many connections"), now);
+  }
   Acceptor::NewConnectionParameters parameters;
   parameters.listener_fd = listener_->socket.get();
   parameters.fd = socket.release();  // gRPC closes it
@@ -186,8 +188,8 @@ void make_private_folder(const std::string& path) {
        " with mode 0700, got ",
        is_made ? concat("one of user ", found.st_uid, "; remove it")
                : concat(std::strerror(reason),
-                        "; use TMPDIR=FOLDER, the same for all processes, "
-                        "with one that this user can write to"));
+                        "; use TMPDIR=FOLDER with a folder that this user can write to, "
+                        "the same for all processes"));
 }
 
 /// Removes sockets and locks of processes that were killed.

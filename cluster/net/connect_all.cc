@@ -319,7 +319,7 @@ class GroupConnector {
       return;
     }
     if (!is_local && !limit_.allows(address, now())) {
-      strangers_.note(concat(address, " opens too many"), now());
+      strangers_.note(concat(address, " opens too many connections"), now());
       return;
     }
     if (pending_peers_.size() == kMostPendingPeers) pending_peers_.pop_front();
@@ -522,9 +522,8 @@ class GroupConnector {
     fail(code, who(), ": rank ", rank, " did not answer within ", seconds(), " s at ",
          called_ ? called_->address() : "no address that can be read",
          last_answer_.empty() ? "" : "; last answer: ", last_answer_,
-         "; try another address (TUTTI_DATA_ADDRESS of that rank) or a longer timeout (what an "
-         "earlier run left in the store looks "
-         "like this until the rank has replaced it)");
+         "; try another address (TUTTI_DATA_ADDRESS of that rank) or a longer timeout (an address "
+         "that an earlier run left in the store causes this error until the rank replaces it)");
   }
 
   const int rank_;

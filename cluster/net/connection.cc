@@ -209,8 +209,8 @@ FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> by
   const FrameHeader header{wire.kind, wire.head_bytes, wire.tag, wire.body_bytes};
   const bool is_abort = header.kind == FrameHeader::Kind::kAbort;
   if ((header.kind != FrameHeader::Kind::kMessage && !is_abort) || wire.reserved != 0) {
-    refuse_frame("expected kind 1 or 2 and 0, got ", static_cast<int>(header.kind), " and ",
-                 +wire.reserved);
+    refuse_frame("expected kind 1 or 2 and reserved 0, got ", static_cast<int>(header.kind),
+                 " and ", +wire.reserved);
   }
   const std::size_t longest_head = is_abort ? 0 : kLongestHead;
   const std::uint64_t longest_body = is_abort ? kLongestAbortText : kLongestBody;

@@ -202,7 +202,7 @@ Listener listen_locally() {
   if (!socket.is_open() ||
       ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
       ::listen(socket.get(), 1024) != 0) {
-    fail(ErrorCode::kUnavailable, "shm: no local socket: ", std::strerror(errno));
+    fail(ErrorCode::kUnavailable, "shm: cannot create a local socket: ", std::strerror(errno));
   }
   socklen_t length = sizeof(address);
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);

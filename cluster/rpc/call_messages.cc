@@ -248,7 +248,9 @@ struct CallReader::Fields {
 void CallReader::begin(Fields& fields) {
   const bool is_answer = side_ == Side::kClient;
   const auto code = static_cast<ErrorCode>(std::min(fields.error.code(), 65535u));
-  if (fields.has_error && (!is_answer || !is_error_code(code))) fail_message("an error");
+  if (fields.has_error && (!is_answer || !is_error_code(code))) {
+    fail_message("an error in a request, or with an unknown code");
+  }
   if (fields.tensor_bytes > longest_payload_ || (fields.has_error && fields.tensor_bytes > 0)) {
     fail_message(
         concat("tensors of ", fields.tensor_bytes, " bytes; expected at most ", longest_payload_));

@@ -550,7 +550,7 @@ class MessageEngine final : public CollectiveEngine {
     if (failure && failure->code() == ErrorCode::kAborted) return as_it_was(*failure);
     return Error(ErrorCode::kDeadlineExceeded,
                  concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(),
-                        " ranks", kMissing, who));
+                        " ranks to take part", kMissing, who));
   }
   void close(const Error& reason) noexcept {
     {

@@ -71,8 +71,8 @@ void require_one_replica(std::string_view who, const Group& group) {
     return;
   }
   fail(ErrorCode::kInvalidArgument, who,
-       ": the group of a communicator; expected one local device ",
-       "and a transport of its size and rank, got ", group.local_devices.size(),
+       ": expected a communicator's group, with one local device ",
+       "and a transport of the same size and rank, got ", group.local_devices.size(),
        " devices and rank ", group.first_rank, " of ", group.world_size,
        group.transport ? "" : " without transport");
 }

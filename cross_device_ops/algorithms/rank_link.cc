@@ -102,8 +102,8 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
     }
   }
   if (!late.empty()) {
-    fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks", kMissing,
-         join(late), " did not join");
+    fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks to take part",
+         kMissing, join(late), " did not join");
   }
 }
 

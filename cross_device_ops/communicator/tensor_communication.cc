@@ -86,8 +86,8 @@ IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedS
     communicator.refuse(Collective::kAllReduce,
                         Error(ErrorCode::kInvalidArgument,
                               concat("rank ", communicator.rank(),
-                                     ": all_reduce: IndexedSlices have SUM and MEAN, got ", op,
-                                     "; call to_dense() first")),
+                                     ": all_reduce: expected SUM or MEAN of IndexedSlices, got ",
+                                     op, "; call to_dense() first")),
                         options, where);
   }
   IndexedSlices all{all_gather(communicator, value.values, options, where),

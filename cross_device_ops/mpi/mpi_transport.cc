@@ -710,8 +710,9 @@ int rank_of(const MpiOptions& options, const std::vector<int>& processes, int pr
          "process ", process, ", got ", rank);
   }
   if (std::ranges::count(processes, process) != 1) {
-    fail(ErrorCode::kInvalidArgument, "mpi: MPI process ", process, " calls; expected it once ",
-         "among the processes of the ranks, got ", join(processes), "; use MpiOptions::rank");
+    fail(ErrorCode::kInvalidArgument, "mpi: expected the calling MPI process, ", process,
+         ", once among the processes of the ranks, got ", join(processes),
+         "; use MpiOptions::rank");
   }
   return static_cast<int>(std::ranges::find(processes, process) - processes.begin());
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kNoMpi =
     "mpi: this build has no MPI; run apt-get install libopenmpi-dev openmpi-bin and configure "
-    "with -DTUTTI_MPI=ON, or another operation such as canonical";
+    "with -DTUTTI_MPI=ON, or use another operation such as canonical";
 
 }  // namespace
 

@@ -58,8 +58,8 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   const std::size_t size = table->struct_size;
   if (size < kSmallest || size > kLargest || size % alignof(Table) != 0) {
     refuse(path, "the struct_size of its table is ", size, "; expected sizeof(",
-           "tutti_cross_device_ops_v1): ", sizeof(Table), ", or that of another version, from ",
-           kSmallest, " on");
+           "tutti_cross_device_ops_v1): ", sizeof(Table), ", or for another version at least ",
+           kSmallest);
   }
   PluginTable checked;
   checked.path = path;

@@ -240,8 +240,8 @@ std::size_t HostMemory::take(std::size_t bytes, std::size_t unit) {
     return offset;
   }
   fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " needs ", bytes,
-       " bytes, but less is free of its ", own().num_bytes(),
-       "; try a larger ConnectOptions::place_bytes");
+       " bytes, but fewer of its ", own().num_bytes(),
+       " are free; try a larger ConnectOptions::place_bytes");
 }
 
 void HostMemory::give_back(std::size_t offset, std::size_t bytes) {

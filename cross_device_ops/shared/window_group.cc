@@ -161,7 +161,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
     if (!wait_->wait_until(deadline, ready, [this] { probe(); })) {
       close(Error(ErrorCode::kDeadlineExceeded,
                   concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(),
-                         " ranks", kMissing, missing(round), " did not join")));
+                         " ranks to take part", kMissing, missing(round), " did not join")));
     }
   } catch (const Error& error) {
     close(as_it_was(error));

@@ -234,7 +234,7 @@ TEST_F(Control, RefusesDuplicateAndUnknownTasks) {
   EXPECT_ERROR(
       join(*server_, 0), kFailedPrecondition,
       "control: worker 0 cannot join at 127.0.0.1:", "worker 0 (127.0.0.1:9010, pid ",
-      ") is here already; expected one process per task; check the task index in TF_CONFIG");
+      ") has already joined; expected one process per task; check the task index in TF_CONFIG");
   EXPECT_ERROR(join(*server_, 7), kFailedPrecondition,
                "worker 7 is not a task of this job; expected one of worker 0, worker 1; check");
   EXPECT_EQ(a->get("still"), std::nullopt);

@@ -227,7 +227,7 @@ TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
     ASSERT_EQ(resolver->cluster_spec().total_tasks(), 1) << resolver->name();
     EXPECT_INVALID((void)WorkerGroup::join(*resolver),
                    concat(resolver->name(),
-                          ".task: expected the task that this process is, got "
+                          ".task: expected the task of this process, got "
                           "nothing; add {\"type\": \"worker\", \"index\": 0}"));
   }
 }

@@ -200,7 +200,7 @@ TEST(TensorCommunication, InvalidCallOfOneRankFailsOnAllRanks) {
   expect_told("scalars cannot be concatenated", [](Communicator& own, bool wrong) {
     all_gather(own, wrong ? Tensor::zeros(Shape{}) : Tensor::zeros({2}));
   });
-  expect_told("IndexedSlices have SUM and MEAN, got MAX", [](Communicator& own, bool wrong) {
+  expect_told("expected SUM or MEAN of IndexedSlices, got MAX", [](Communicator& own, bool wrong) {
     const IndexedSlices slices{Tensor::zeros({1, 2}), Tensor::from<std::int64_t>({1}, {4}),
                                Shape{9, 2}};
     all_reduce(own, wrong ? ReduceOp::kMax : ReduceOp::kSum, slices);

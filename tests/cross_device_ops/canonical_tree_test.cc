@@ -257,7 +257,7 @@ TEST(Combine, IntegersWrapAroundAndInvalidCallsAreRefused) {
   EXPECT_EQ(a.get(0), std::numeric_limits<std::int32_t>::min());
   bool value = true;
   auto* const data = reinterpret_cast<std::byte*>(&value);
-  EXPECT_INVALID(combine(ReduceOp::kSum, DType::kBool, data, data, data, 1), "bool", "MIN and MAX",
+  EXPECT_INVALID(combine(ReduceOp::kSum, DType::kBool, data, data, data, 1), "bool", "MIN or MAX",
                  "SUM");
   float number = 1.0f;
   auto* const bytes = reinterpret_cast<std::byte*>(&number);

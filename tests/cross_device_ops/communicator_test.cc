@@ -202,7 +202,7 @@ TEST(Communicator, ArgumentsInvalidOnAllRanksKeepGroupUsable) {
     EXPECT_THAT(errors, Each(HasSubstr(expected)));
   };
   using Floats = std::span<float>;
-  refused("bool has MIN and MAX only", [](Communicator& c, int, Floats) {
+  refused("expected MIN or MAX for bool", [](Communicator& c, int, Floats) {
     bool flags[4] = {};
     c.all_reduce(ReduceOp::kSum, std::span<bool>(flags));
   });
@@ -450,7 +450,7 @@ TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAllRanks) {
     EXPECT_THAT(errors[1], HasSubstr("rank 1: group: expected "));
     errors.erase(errors.begin() + 1);
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (group)"),
-                                   HasSubstr("rank 1 names no group"))));
+                                   HasSubstr("rank 1 names no valid group"))));
     expect_on_ranks(3, [&](int rank) { of(all, rank).barrier(); });
   }
 }

@@ -481,7 +481,7 @@ TEST(CrossDeviceOpsErrors, BoolSupportsOnlyMinAndMax) {
   const PerReplica<Tensor> value(
       {Tensor::ones({2}, DType::kBool), Tensor::ones({2}, DType::kBool)});
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
-    EXPECT_INVALID(make_op("canonical", 2)->all_reduce(op, value), "bool", "MIN and MAX",
+    EXPECT_INVALID(make_op("canonical", 2)->all_reduce(op, value), "bool", "MIN or MAX",
                    std::string(to_string(op)));
     EXPECT_INVALID(reduce_tensors_along_tree(op, value.values(), {}), "bool",
                    std::string(to_string(op)));
@@ -553,7 +553,8 @@ TEST(PropagatedError, MismatchIsInvalidArgumentOnEveryRank) {
 }
 
 TEST(PropagatedError, MissingRankIsDeadlineExceededOnEveryRank) {
-  const std::string text = "rank 0: barrier: expected all 2 ranks before the deadline; rank 1 did";
+  const std::string text =
+      "rank 0: barrier: expected all 2 ranks to take part before the deadline; rank 1 did";
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).code(), ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).message(), text);
   const Error aborted(ErrorCode::kAborted, "the user gave up"),

@@ -557,13 +557,14 @@ TEST(MultiProcessPlugin, MissingCollectivesCannotBeComposed) {
     EXPECT_FALSE(op.provides(Collective::kBroadcast));
     Lists all(first, 2);
     const std::size_t counts[] = {1, 1, 1, 1};
-    expect_error(ErrorCode::kUnimplemented, {"all_gather between processes", "of its own"}, [&] {
-      Lists gathered(first, 4);
-      carry_out_unchecked(op, {.collective = Collective::kAllGather,
-                               .inputs = all.buffers(),
-                               .outputs = gathered.buffers(),
-                               .counts = counts});
-    });
+    expect_error(ErrorCode::kUnimplemented,
+                 {"all_gather between processes", "implements it itself"}, [&] {
+                   Lists gathered(first, 4);
+                   carry_out_unchecked(op, {.collective = Collective::kAllGather,
+                                            .inputs = all.buffers(),
+                                            .outputs = gathered.buffers(),
+                                            .counts = counts});
+                 });
     carry_out_unchecked(op, {.outputs = all.buffers()});
     for (const List& list : all.lists) EXPECT_EQ(list, (List{60, 64}));
   });
