@@ -16,7 +16,7 @@ constexpr const char* kStrategy = "fully_sharded";
 int checked_stage(int stage) {
   if (stage >= 1 && stage <= 3) return stage;
   fail(ErrorCode::kInvalidArgument, kStrategy,
-       ": stage; expected 1 (slots are cut), 2 (gradients, too) or 3 (parameters, too), got ",
+       ": stage; expected 1 (shards slots), 2 (also gradients) or 3 (also parameters), got ",
        stage);
 }
 

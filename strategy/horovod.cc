@@ -85,8 +85,8 @@ class Job {
     if (std::ranges::find(joined_, true) == joined_.end()) return;
     if (!describe || !takes_zeros(call)) {
       fail(ErrorCode::kUnimplemented, "hvd: ", call, " on rank ", rank(),
-           " after other ranks have joined; expected a call on all ranks, or a sum or mean of "
-           "gradients or of an allreduce; call join() on all ranks first");
+           " while other ranks wait in join(); expected a sum or mean of gradients or of an "
+           "allreduce; make other calls after join() has returned on all ranks");
     }
     Json specs = Json::array();
     for (const TensorSpec& spec : describe()) specs.push_back(to_json(spec));

@@ -67,7 +67,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   if (options.replicas == 0 || options.replicas == count) return;
   fail(ErrorCode::kInvalidArgument, who, ": replicas; expected one per device of XLA (", count,
        "), got ", options.replicas,
-       "; list as many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
+       "; list that many devices; TUTTI_XLA_CPU_DEVICES sets how many XLA has on the CPU");
 }
 
 /// Refuses options that do not apply to XLA, which sums gradients itself, in equal shares.
@@ -312,7 +312,7 @@ void check_compression(std::string_view who, const WorkerTeam& team,
   if (compression == WireCompression::kNone || team.is_canonical()) return;
   fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " with '",
        team.algorithm(),
-       "'; expected canonical, in whose messages a replica's gradient stays in 16 ",
+       "'; expected canonical, whose messages keep each replica's gradient in 16 ",
        "bits; use implementation CANONICAL, or no compression");
 }
 

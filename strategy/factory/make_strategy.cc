@@ -209,27 +209,27 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
   flags.add("--replicas", spec.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", spec.cross_device_ops, "how gradients are summed");
   flags.add("--plugin-options", spec.plugin_options,
-            "plugin options of that operation: k=0.01,name=value");
+            "options of the --cross-device-ops operation: k=0.01,name=value");
   flags.add_choice("--transport", spec.transport, {"auto", "shm", "tcp"},
-                   "how bytes get from worker to worker");
+                   "connections between workers");
   flags.add("--bytes-per-pack", spec.bytes_per_pack,
-            "gradients are summed in buckets of this size; 0: automatic");
+            "size of the buckets in which gradients are summed; 0: automatic");
   flags.add_choice("--compression", spec.compression, {"none", "bfloat16", "float16"},
-                   "type in which gradients travel");
+                   "type in which gradients are sent");
   flags.add_choice("--non-finite", spec.non_finite, {"ignore", "error", "skip"},
                    "what happens when a gradient is infinite or NaN");
   flags.add("--stage", spec.stage,
-            "of fully_sharded: 1 cuts optimizer slots over replicas, 2 gradients too, 3 parameters "
-            "too");
+            "for fully_sharded: 1 shards optimizer slots over replicas, 2 also gradients, 3 also "
+            "parameters");
   flags.add("--min-shard-bytes", spec.min_shard_bytes,
-            "of fully_sharded: smaller variables are mirrored");
+            "for fully_sharded: smaller variables are mirrored");
   flags.add("--mesh", spec.mesh, "axis sizes of strategy mesh: data=2,model=2");
   flags.add("--blocks", spec.blocks,
-            "blocks along the axes of the mesh, which determine bits; none: one per position");
+            "blocks along mesh axes, which determine the bits of sums; none: one per position");
   flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "sync_replicas"},
-                   "how workers of parameter servers keep pace");
+                   "how workers of parameter servers synchronize");
   flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,
-            "of sync_replicas: workers whose gradients make a step; 0: all");
+            "for sync_replicas: number of workers whose gradients make a step; 0: all");
   flags.add("--parameter-servers", spec.parameter_servers,
             "number of servers in this process, if there is no cluster");
 }

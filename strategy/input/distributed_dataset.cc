@@ -280,8 +280,8 @@ namespace tutti {
 std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
   internal::require(
       num_replicas_in_sync >= 1 && global_batch_size % num_replicas_in_sync == 0,
-      "InputContext::get_per_replica_batch_size: the global batch does not divide; expected a "
-      "multiple of num_replicas_in_sync = ",
+      "InputContext::get_per_replica_batch_size: the global batch does not divide equally; "
+      "expected a multiple of num_replicas_in_sync = ",
       num_replicas_in_sync, ", got ", global_batch_size);
   return global_batch_size / num_replicas_in_sync;
 }

@@ -183,8 +183,8 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
   internal::require(internal::MeshGroups::fits(options.mesh, own), kStrategy, ": each of ", workers,
                     " workers would have ", own, " of the ", positions, " positions of ",
                     options.mesh.to_string(),
-                    "; expected a number that is a product of sizes of the last axes, or divides ",
-                    "the size of an axis times such a product");
+                    "; expected whole last axes of the mesh, or an equal part of one axis with ",
+                    "all axes after it; try another number of workers");
   internal::require(std::ssize(devices) == own, kStrategy, ": devices: expected ", own,
                     ", one for each position of ", options.mesh.to_string(),
                     workers > 1 ? " that this worker has" : "", ", got ", devices.size());
@@ -199,12 +199,12 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
     fail(ErrorCode::kUnimplemented, kStrategy, ": compression ",
          to_string(communication.compression), " and non_finite ",
          to_string(communication.non_finite),
-         "; expected none and ignore, because gradients are summed as they are");
+         "; expected none and ignore, because a mesh sums gradients unchanged");
   }
   const std::string& ops = local.cross_device_ops.name;
   if (!ops.empty() && ops != "canonical") {
     fail(ErrorCode::kUnimplemented, kStrategy, ": cross_device_ops '", ops,
-         "'; expected canonical, which is the order of sums over blocks");
+         "'; expected canonical, because a mesh sums blocks in that order; leave it out");
   }
   local.replicas = blocks.num_positions();
   return local;

@@ -72,7 +72,7 @@ Sharding MeshGrid::sharding_of(const Layout& layout, const Shape& shape,
     const AxisSet bit = axis(name);
     const int size = this->size(bit);
     require((sharding.cut() & bit) == 0, who, ": the layout ", layout.to_string(),
-            " has the axis '", name, "' twice; expected it for one dimension");
+            " has the axis '", name, "' twice; expected each axis at most once");
     require(shape.dim(d) % size == 0, who, ": dimension ", d, " of ", shape,
             " cannot be divided by the ", size, " positions of the axis '", name,
             "'; try another layout or mesh");

@@ -50,7 +50,7 @@ Words words_of(NoteKind kind) {
       break;
   }
   return {ErrorCode::kDataLoss, "has", "the workers' values of '", "' differ",
-          "the same bits on all workers; memory has lost a bit, or a step depends on the worker; "
+          "the same bits on all workers; memory flipped a bit, or a step depends on the worker; "
           "use the last checkpoint on another machine"};
 }
 

@@ -82,7 +82,7 @@ std::string to_string(const Straggler& straggler, const std::string& name) {
                 static_cast<int>(StragglerWatch::kWindow * StragglerWatch::kWindows),
                 1e3 * straggler.seconds_per_step);
   return concat(name, " is slow: the other workers waited ", numbers,
-                "; is its machine busy, its input late? Machines of different speed: use "
+                "; is its machine busy, or its input late? Machines of different speed: use "
                 "replica_weights");
 }
 

@@ -84,8 +84,8 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   pace.num_to_aggregate =
       options.replicas_to_aggregate == 0 ? total : options.replicas_to_aggregate;
   if (pace.num_to_aggregate < 1 || pace.num_to_aggregate > total) {
-    refuse("replicas_to_aggregate; expected 1 .. ", total, " (each worker gives once per step), ",
-           "got ", options.replicas_to_aggregate);
+    refuse("replicas_to_aggregate; expected 1 .. ", total, " (one gradient per worker), ", "got ",
+           options.replicas_to_aggregate);
   }
   return pace;
 }
@@ -311,9 +311,8 @@ ParameterServerStrategy::ParameterServerStrategy(
             parts.pace = pace_of(options, worker, num_workers);
             if (parts.pace) return parts;
             fail(ErrorCode::kInvalidArgument, kName,
-                 ": a worker that trains independently; expected update_mode kAsync or "
-                 "kSyncReplicas, ",
-                 "got kSync");
+                 ": expected update_mode kAsync or kSyncReplicas for a worker that trains "
+                 "independently, got kSync");
           }(),
           options) {}
 

@@ -209,12 +209,12 @@ namespace {
   const std::size_t common = std::min(variables.size(), theirs);
   for (std::size_t i = 0; i < common; ++i) {
     if (variables[i] == buckets.variable(i)) continue;
-    fail(ErrorCode::kInvalidArgument, "the reduction of gradients mismatch: position ", i,
+    fail(ErrorCode::kInvalidArgument, "mismatch in the reduction of gradients: position ", i,
          " of the list is Variable '", variables[i].name(), "' in replica ", replica, " and '",
          buckets.variable(i).name(), "' in replica ", other,
          "; expected the same variables in the same order in all replicas");
   }
-  fail(ErrorCode::kInvalidArgument, "the reduction of gradients mismatch: replica ", replica,
+  fail(ErrorCode::kInvalidArgument, "mismatch in the reduction of gradients: replica ", replica,
        " gives ", variables.size(), " variables and replica ", other, " gives ", theirs,
        "; expected the same variables in the same order in all replicas");
 }

@@ -124,14 +124,14 @@ class OpenScope {
   std::string_view nesting_error() const {
     if (!mode_scope_->is_current()) {
       return "scope nesting error: a strategy's scope that was opened later on this thread is "
-             "open, or this scope was opened on another thread";
+             "still open, or this scope was opened on another thread";
     }
     if (!is_current()) {
-      return "variable creator scope nesting error: a scope that was opened later is open";
+      return "variable creator scope nesting error: a scope that was opened later is still open";
     }
     if (DeviceScope::current() != device_scope_) {
-      return "device scope nesting error: a scope that was opened later is open, or the scope "
-             "around this one has ended";
+      return "device scope nesting error: a scope that was opened later is still open, or the "
+             "scope around this one has ended";
     }
     return "";
   }

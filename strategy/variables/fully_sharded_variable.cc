@@ -278,7 +278,8 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   }
   if (team_) {
     fail(ErrorCode::kUnimplemented, "Variable '", name_, "'.update (", rule.name(),
-         "): a rule with norms outside replicas, with several workers; call update() in run");
+         "): expected a call in a replica, because the rule uses norms and there are several "
+         "workers; call update() in run");
   }
   std::vector<Shards*> all = {this};
   all.insert(all.end(), shards.begin(), shards.end());

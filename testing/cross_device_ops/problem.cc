@@ -285,7 +285,7 @@ std::string Problem::wrong_output(Determinism grade, SumError* error, int r,
       const T got = load<T>(output.data(), place);
       if (part.source != kAllRanks) {
         if (has_same_bits(got, input_of(rank(part.source)))) continue;
-        return concat("element ", place, " is not element ", i, " of rank ", part.source);
+        return concat("element ", place, ": expected element ", i, " of rank ", part.source);
       }
       std::ranges::transform(ranks_, values.begin(), input_of);
       const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got, error);
@@ -327,7 +327,8 @@ void call(CrossDeviceOps& ops, const std::vector<Call>& calls) {
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "expected a collective other than barrier for one object");
+  fail(ErrorCode::kInvalidArgument,
+       "barrier: not available for one object; expected another collective");
 }
 
 namespace {
@@ -383,7 +384,8 @@ CollectiveHandle start(Communicator& communicator, const Call& call) {
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "expected a collective other than barrier to start");
+  fail(ErrorCode::kInvalidArgument,
+       "barrier: has no asynchronous form; expected another collective");
 }
 
 // Reductions in canonical tree order for any type, and error bounds for other orders.

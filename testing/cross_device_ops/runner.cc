@@ -330,7 +330,7 @@ std::string check_without_last(const Run& run) {
   });
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
     if (!outcomes[r].error) continue;
-    if (!again[r].error) return concat("rank ", r, " can be used after its error");
+    if (!again[r].error) return concat("rank ", r, ": a call after its error does not fail");
     const bool is_late = again[r].end - again[r].begin > kInTime;
     if (is_late) return concat("rank ", r, " waits again after its error");
   }

@@ -165,7 +165,7 @@ void check_results(const Tested& t) {
       [](const ValueContext& context) { return 10.0 * context.replica_id_in_sync_group; });
   const auto results = t.strategy.run(
       [](double mine, double of_all) { return mine + of_all + 1000.0 * replica(); }, own, 5.0);
-  expect_equal("1000 times the replica's number, its own argument and that for all",
+  expect_equal("1000 times the replica's number, plus its own and the common argument",
                results.values(), for_each(t.n, [](int r) { return 1010.0 * r + 5.0; }));
 }
 
@@ -453,7 +453,7 @@ void check_failures(const Tested& t) {
         sum_of_ones();
       });
     };
-    const std::string what = concat("an exception in ", who, ", for which the other replicas wait");
+    const std::string what = concat("an exception in ", who, ", while other replicas wait for it");
     expect_error(what, ErrorCode::kDataLoss, "the planted reason", fail_in_step);
     expect_error(what, ErrorCode::kDataLoss, who, fail_in_step);
     expect_equal("last_failure().replica", t.strategy.last_failure().replica, failing);
@@ -543,7 +543,7 @@ Numbers train(Strategy& strategy, int n) {
 }
 
 void check_training(const Tested& t) {
-  const std::string what = "losses and weights, next to those of one device";
+  const std::string what = "losses and weights, compared with those of one device";
   const Numbers got = train(t.strategy, t.n);
   OneDeviceStrategy one(concat(t.devices.front()));
   const Numbers expected = train(one, t.n);

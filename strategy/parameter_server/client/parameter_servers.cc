@@ -260,7 +260,7 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
        " waits to read the next step, for which ", missing.size() == 1 ? "worker " : "workers ",
        join(missing), " gave no gradient; expected gradients of ", pace_->num_to_aggregate, " of ",
        pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
-       "A greater local.timeout waits longer");
+       "Set a greater local.timeout to wait longer");
 }
 
 /// Fetches values. If servers add up gradients, repeats the fetch until all values are of one step,

@@ -98,7 +98,7 @@ Nest nest_of_integer(std::int64_t value) { return Nest(Tensor::from<std::int64_t
 Nest nest_of_unsigned(std::uint64_t value) {
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail(ErrorCode::kInvalidArgument, "nest: expected a number below 2^63, got ", value,
-         "; try a text");
+         "; try a string");
   }
   return nest_of_integer(static_cast<std::int64_t>(value));
 }

@@ -279,7 +279,7 @@ class ShardsReader {
       default:
         break;
     }
-    if (kinds_.next() != 0) refuse_batch("an op of a kind that has none");
+    if (kinds_.next() != 0) refuse_batch("an op for an operation that takes none");
     if (kind == Kind::kRead) return ReadShard{shard, versions_.next(), steps_.next()};
     if (kind == Kind::kReadRows) return ReadRows{shard, tensors_.take(), steps_.next()};
     return next_update(shard, kind == Kind::kUpdateRows);

@@ -74,8 +74,8 @@ void check_sync(const ShardSpec& spec, const SyncSpec& sync) {
   const bool are_ranks = sync.num_ranks >= 1 && sync.rank >= 0 && sync.rank < sync.num_ranks;
   const bool is_number = sync.num_to_aggregate >= 1 && sync.num_to_aggregate <= sync.num_ranks;
   if (are_ranks && is_number && std::isfinite(sync.divisor) && sync.divisor != 0.0) return;
-  refuse_operation(spec, ": no synchronous update: rank ", sync.rank, " of ", sync.num_ranks, ", ",
-                   sync.num_to_aggregate, " to aggregate, divided by ", sync.divisor);
+  refuse_operation(spec, ": invalid synchronous update: rank ", sync.rank, " of ", sync.num_ranks,
+                   ", ", sync.num_to_aggregate, " to aggregate, divided by ", sync.divisor);
 }
 
 Tensor first_value(const CreateShard& create) {
@@ -226,7 +226,7 @@ class VariableStore::Checker {
     const ShardSpec& spec = checked.shard->spec;
     check_value(spec, assign.value);
     if (assign.op != AssignOp::kAssign && spec.dtype == DType::kBool) {
-      refuse_operation(spec, ".", assign.op, ": expected a number type, got bool; call assign()");
+      refuse_operation(spec, ".", assign.op, ": expected a numeric type, got bool; call assign()");
     }
   }
   void check(const ScatterShard& scatter, CheckedOperation& checked) {
@@ -234,12 +234,12 @@ class VariableStore::Checker {
     const ShardSpec& spec = checked.shard->spec;
     check_row_values(spec, scatter.rows, scatter.values);
     if (scatter.op != ScatterOp::kUpdate && spec.dtype == DType::kBool) {
-      refuse_operation(spec, ".", scatter.op, ": expected a number type, got bool");
+      refuse_operation(spec, ".", scatter.op, ": expected a numeric type, got bool");
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
   void check(const StoreOrder&, CheckedOperation&) {
-    refuse_operation("an order; expected it to be the first of its batch");
+    refuse_operation("an order within a batch; expected orders only as the first operation");
   }
   void check(const ReportWorker& report, CheckedOperation&) {
     if (report.worker >= 0) return;
@@ -249,7 +249,7 @@ class VariableStore::Checker {
     const ShardSpec& spec = checked.shard->spec;
     if (spec.dtype == DType::kBool || !update.sync || update.rows || !update.slots.empty()) {
       refuse_operation(spec, ": ", kAddOnce,
-                       ": expected a number of a synchronous step, without slots");
+                       ": expected numbers of a synchronous step, without rows and slots");
     }
     check_value(spec, update.gradient);
     check_sync(spec, *update.sync);

@@ -55,7 +55,7 @@ void RemoteValue::materialize(std::byte* to) {
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker_,
        " is read on the host within Session::run(), before it is computed on ", place_->task,
-       "; expected a step that only works with tensors; return the tensor from the step, "
+       "; expected a step that works only with tensors; return the tensor from the step, "
        "and read it after run()");
 }
 

@@ -468,7 +468,7 @@ TEST_F(VariableStore, CommandsOfDifferentRunOrGenerationAreRejected) {
   EXPECT_ERROR(stray.call({AssignShard{whole("v", {}).id(), AssignOp::kAdd, Tensor(1.0f)}}),
                kAborted, "closure 0", "chief has exited");
   EXPECT_ERROR(client.call({internal::ReadAwaited{}, internal::StoreOrder{}}), kInvalidArgument,
-               "first of its batch");
+               "only as the first operation");
   EXPECT_ERROR(obey(store, {.kind = Kind::kRestore, .generation = 4},
                     {CreateShard{whole("w", {2}), ValueGenerator{}}}),
                kInvalidArgument, "");

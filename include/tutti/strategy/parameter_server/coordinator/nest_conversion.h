@@ -108,8 +108,8 @@ Nest to_nest(const T& value) {
                       value);
   } else {
     static_assert(is_nest_map<T>,
-                  "a step takes and returns Tensor, numbers, texts, per-worker values, and "
-                  "std::vector, std::pair, std::tuple, std::map (by text) of them");
+                  "a step takes and returns Tensor, numbers, strings, per-worker values, and "
+                  "std::vector, std::pair, std::tuple, std::map (with string keys) of them");
     Nest::Map map;
     for (const auto& [name, each] : value) map.emplace_back(name, to_nest(each));
     return Nest(std::move(map));

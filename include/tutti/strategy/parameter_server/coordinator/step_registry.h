@@ -26,7 +26,7 @@ class StepParameter {
   static constexpr bool kIsValue = is_nest_value<T>;
   static_assert(!kIsValue || !std::is_lvalue_reference_v<P> ||
                     std::is_const_v<std::remove_reference_t<P>>,
-                "a step parameter that is sent by value is a T or a const T&");
+                "a step parameter that is sent by value must be a T or a const T&");
   using Stored = std::conditional_t<kIsValue, T, std::shared_ptr<T>>;
 
  public:
