@@ -18,7 +18,7 @@ ChosenResolver resolve(const std::string& name) {
     chosen = choose_resolver();
   } else {
     chosen.resolver = make_cluster_resolver(name);
-    chosen.reason = concat(chosen.resolver->to_string(), ", as --resolver ", name, " says");
+    chosen.reason = concat(chosen.resolver->to_string(), ", chosen by --resolver ", name);
   }
   validate_cluster(*chosen.resolver);
   return chosen;
@@ -64,7 +64,7 @@ void print_text(const ChosenResolver& chosen) {
     std::printf("%-14s %s%s\n", task.to_string().c_str(),
                 address.empty() ? "(known when the tasks meet)" : address.c_str(), notes.c_str());
   }
-  if (!control_address().empty()) std::printf("They meet at %s.\n", control_address().c_str());
+  if (!control_address().empty()) std::printf("The tasks meet at %s.\n", control_address().c_str());
   for (const std::string& doubt : doubts_about(*chosen.resolver)) {
     std::printf("warning: %s\n", doubt.c_str());
   }

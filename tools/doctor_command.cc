@@ -85,7 +85,7 @@ Finding inspect_mpi() {
   const std::string library = mpi_library();
   const char* const packages = "libopenmpi-dev openmpi-bin";
   if (library.empty()) {
-    return optional_library("MPI", "", "no transport and collectives by MPI", packages);
+    return optional_library("MPI", "", "no MPI transport or collectives", packages);
   }
   const std::string launcher = find_mpirun();
   if (!launcher.empty()) return {"MPI", Verdict::kGood, concat(library, ", ", launcher)};

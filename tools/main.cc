@@ -23,7 +23,7 @@ int run(int argc, char** argv) {
   std::string virtual_gpus;
   const auto declare_devices = [&](tutti::Flags& command) {
     declare(command);
-    command.add("--virtual-gpus", virtual_gpus, "parts of each GPU: 4, or 4:512 with MiB each");
+    command.add("--virtual-gpus", virtual_gpus, "parts of each GPU: 4, or 4:512 for 512 MiB each");
   };
   flags.add_command("devices", "list the devices of this machine", declare_devices,
                     [&] { return devices_command(format(), virtual_gpus); });
@@ -49,8 +49,10 @@ int run(int argc, char** argv) {
     command.add("--plugin", conform.plugin, "a shared library with an operation");
     command.add("--plugin-options", conform.plugin_options,
                 "options of the operation: k=0.01,name=value");
-    command.add_choice("--shape", conform.shape, {"local", "spread", "threads", "all"},
-                       "callers: one object, ranks with messages, ranks with shared memory");
+    command.add_choice(
+        "--shape", conform.shape, {"local", "spread", "threads", "all"},
+        "callers: one object (local), ranks with messages (spread) or with shared memory "
+        "(threads)");
     command.add("--sample", conform.sample, "approximate number of cases, chosen by seed; 0: all");
     command.add("--seed", conform.seed, "seed of values and sample");
     command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
@@ -66,11 +68,11 @@ int run(int argc, char** argv) {
   tutti::bench::BenchFlags bench;
   const auto declare_bench = [&](tutti::Flags& command) {
     command.add_command(
-        "all_reduce", "time sums of gradients, in nccl-tests' columns, with this machine's floor",
+        "all_reduce", "time sums of gradients, with nccl-tests' columns and a lower bound (floor)",
         [&](tutti::Flags& all_reduce) { bench.declare_all_reduce(all_reduce); },
         [&] { return tutti::bench::bench_all_reduce_command(bench); });
   };
-  flags.add_command("bench", "measure", declare_bench, [] { return 2; });
+  flags.add_command("bench", "measure sums of gradients", declare_bench, [] { return 2; });
   CkptOptions ckpt;
   const auto declare_ckpt_flags = [&](tutti::Flags& command) {
     declare(command);

@@ -126,8 +126,8 @@ double median(const std::vector<double>& values) { return quantile(values, 0.5);
 
 int main(int argc, char** argv) {
   std::int64_t num_groups = 25;
-  Flags flags("What the checks of calls cost");
-  flags.add("GROUPS", num_groups, "groups of rounds, of which the median counts");
+  Flags flags("Measures the cost of the checks of collective calls");
+  flags.add("GROUPS", num_groups, "groups of rounds; the median of the groups is printed");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   if (num_groups < 1) {
     std::fprintf(stderr, "collective_checks: GROUPS: expected >= 1\n");

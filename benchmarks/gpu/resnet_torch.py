@@ -78,7 +78,7 @@ def parse_flags():
     parser.add_argument("--steps", type=int, default=10, help="number of steps per round")
     parser.add_argument("--warmup", type=int, default=3, help="number of steps before the first round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--on-demand", action="store_true", help="run a round for each number of steps that is read")
+    parser.add_argument("--on-demand", action="store_true", help="read numbers of steps from standard input; run a round for each")
     flags = parser.parse_args()
     flags.image_size = flags.image_size or (224 if flags.network == "resnet50" else 32)
     return flags

@@ -98,7 +98,8 @@ int main(int argc, char** argv) {
   flags.add("--warmup", options.warmup, "number of steps before the first round");
   flags.add("--rounds", options.rounds, "number of rounds");
   flags.add("--losses", options.losses, "print the losses of all steps instead of times");
-  flags.add("--on-demand", options.on_demand, "run a round for each number of steps that is read");
+  flags.add("--on-demand", options.on_demand,
+            "read numbers of steps from standard input; run a round for each");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;
   try {

@@ -141,10 +141,10 @@ int run(const Problem& problem) {
 int main(int argc, char** argv) {
   Problem problem;
   std::int64_t replicas = problem.replicas;
-  Flags flags("Memory that a device holds at most during a step under each strategy");
+  Flags flags("Measures the peak memory of a device during a step under each strategy");
   flags.add("WIDTH", problem.width, "rows and columns of a layer's weights");
   flags.add("LAYERS", problem.layers, "layers of the model");
-  flags.add("REPLICAS", replicas, "virtual devices, with a memory each");
+  flags.add("REPLICAS", replicas, "virtual devices, each with its own memory");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   if (problem.width < 1 || problem.layers < 1 || replicas < 1 || replicas > kNumVirtualCpuDevices) {
     std::fprintf(stderr, "strategy_memory: expected at least 1 each, and at most %d replicas\n",

@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   flags.add("--data_dir,--data-dir", values.data_dir,
             "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
-  flags.add("--seeds", num_seeds, "number of trainings, each with other initial weights");
+  flags.add("--seeds", num_seeds, "number of trainings, each with different initial weights");
   flags.add_footer("Exit codes: 0 proven, 1 failed, 77 unproven because the data are missing.");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   return run_example([&] { return check(values, num_seeds); });

@@ -41,7 +41,8 @@ int main(int argc, char** argv) {
   flags.add("--data_dir,--data-dir", values.data_dir, "folder for the synthetic images");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
   flags.add("--num_gpus,--num-gpus", values.num_gpus, "number of towers");
-  flags.add("--devices", values.devices, "devices of the towers instead: gpu:0,gpu:2 or cpu:0-3");
+  flags.add("--devices", values.devices,
+            "devices of the towers, instead of --num_gpus: gpu:0,gpu:2 or cpu:0-3");
   flags.add("--steps", steps, "number of measured steps");
   flags.add_footer("Exit code: 0 if faster than all published lines, else 1.");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;

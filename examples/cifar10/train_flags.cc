@@ -66,7 +66,8 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& value
   declare(flags, values);
   if (with_towers) {
     flags.add("--num_gpus,--num-gpus", values.num_gpus, "number of towers");
-    flags.add("--devices", values.devices, "devices of the towers instead: gpu:0,gpu:2 or cpu:0-3");
+    flags.add("--devices", values.devices,
+              "devices of the towers, instead of --num_gpus: gpu:0,gpu:2 or cpu:0-3");
     flags.add("--tower_weights,--tower-weights", values.tower_weights,
               "shares of the batch per tower, such as 3,1; empty: equal");
   }

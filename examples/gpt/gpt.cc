@@ -45,7 +45,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--top-p", top_p, "draws from the likeliest tokens with this total probability");
     flags.add("--min-accuracy", min_accuracy, "fails below this accuracy of predicted tokens");
     flags.add("--explain", explain, "prints what a step costs a device of the mesh, and exits");
-    flags.add("--max-memory", max_memory, "MiB of each of --devices; 0: no limit");
+    flags.add("--max-memory", max_memory, "memory of each device, in MiB; 0: no limit");
   }
 };
 

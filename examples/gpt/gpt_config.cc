@@ -13,7 +13,7 @@ std::int64_t GptConfig::hidden_features() const {
 
 void GptConfig::add_to(Flags& flags) {
   flags.add_choice("--layout", layout, {"gpt2", "llama"}, "architecture of the network");
-  flags.add("--context", context, "number of tokens in a row");
+  flags.add("--context", context, "number of tokens in a sequence");
   flags.add("--layers", layers, "number of blocks");
   flags.add("--heads", heads, "number of attention heads");
   flags.add("--key-value-heads", key_value_heads,

@@ -138,7 +138,7 @@ class Failures(TuttiRunCase):
 
     def test_job_ends_at_its_deadline(self):
         errors = self.errors(124, "-n", "2", "--timeout", "2", "--", *python('time.sleep(100)'))
-        self.assertIn("tutti run: time is over; ending worker-0, worker-1 (SIGTERM; SIGKILL after 30 s)\n", errors)
+        self.assertIn("tutti run: timed out; ending worker-0, worker-1 (SIGTERM; SIGKILL after 30 s)\n", errors)
 
     def test_parameter_servers_end_after_workers(self):
         body = 'if task == "ps": time.sleep(100)\nsay("done")'
@@ -327,7 +327,7 @@ while True: time.sleep(0.05)
         body = 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready"); time.sleep(100)'
         errors = self.errors(75, "-n", "2", "--max-restarts", "3", "--", *python(body))
         self.assertRegex(errors, r"    worker-0: killed by signal 15 \(SIGTERM\) after")
-        self.assertIn("a process has stopped on request; asking worker-0", errors)
+        self.assertIn("a process has stopped on request; ending worker-0", errors)
 
 
 class NoOrphans(TuttiRunCase):

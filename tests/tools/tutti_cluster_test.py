@@ -93,7 +93,7 @@ class TuttiCluster(ProgramCase):
     def test_mpi_ranks_report_rendezvous_before_addresses(self):
         text = self.output({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
         self.assertIn("worker 1       (known when the tasks meet)\n", text)
-        self.assertIn("They meet at grpc://a:1.\n", text)
+        self.assertIn("The tasks meet at grpc://a:1.\n", text)
 
     def test_loopback_address_among_remote_hosts_causes_warning(self):
         cluster = {"worker": ["localhost:2222", "10.0.0.2:2222"]}

@@ -453,7 +453,9 @@ SignalQueue::SignalQueue() {
   ::signal(SIGPIPE, SIG_IGN);
   ::sigprocmask(SIG_BLOCK, &wanted, &previous_);
   fd_ = FileDescriptor(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
-  if (!fd_.is_open()) fail(ErrorCode::kUnavailable, "run: no signalfd: ", ::strerror(errno));
+  if (!fd_.is_open()) {
+    fail(ErrorCode::kUnavailable, "run: cannot create a signalfd: ", ::strerror(errno));
+  }
 }
 
 SignalQueue::~SignalQueue() { ::sigprocmask(SIG_SETMASK, &previous_, nullptr); }

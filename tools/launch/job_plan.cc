@@ -277,7 +277,8 @@ std::string dry_run_text(const JobPlan& plan) {
 SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXXXX") {
   if (!::mkdtemp(folder_.data())) {  // has mode 0700
     fail(ErrorCode::kUnavailable, "run: expected to make a folder for the job's secret, got ",
-         folder_, ": ", ::strerror(errno), "; use TMPDIR=FOLDER with one that you can write to");
+         folder_, ": ", ::strerror(errno),
+         "; use TMPDIR=FOLDER with a folder that you can write to");
   }
   const std::string text = internal::new_unique_name() + internal::new_unique_name() + "\n";
   FileDescriptor secret(::open(file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

@@ -141,9 +141,9 @@ void RunReporter::on_stop(StopReason reason, int signal_number, const std::vecto
       return say(concat(signal, ": requested ", who, " to stop; SIGKILL after ", grace,
                         " s, or at the next ", signal));
     case StopReason::kTimeout:
-      return say(concat("time is over; ending ", who, then));
+      return say(concat("timed out; ending ", who, then));
     case StopReason::kTaskAsked:
-      return say(concat("a process has stopped on request; asking ", who, then));
+      return say(concat("a process has stopped on request; ending ", who, then));
     default:
       return say(concat("ending ", who, then));
   }

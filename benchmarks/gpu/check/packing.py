@@ -82,12 +82,12 @@ def finish(source, target, module):
                 "files": sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())}
     (target / programs.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    print(f"gpu_check: {len(manifest['files'])} files, {size / 2**20:.1f} MiB in {target}; there: {target.name}/benchmarks/gpu/gpu_check")
+    print(f"gpu_check: {len(manifest['files'])} files, {size / 2**20:.1f} MiB in {target}; on the other machine, run {target.name}/benchmarks/gpu/gpu_check")
     archive = target.with_name(target.name + ".tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
         tar.add(target, arcname=target.name)
     size = archive.stat().st_size
-    print(f"gpu_check: the same in {archive}: {size / 2**20:.1f} MiB; there: tar -xf {archive.name}")
+    print(f"gpu_check: the same in {archive}: {size / 2**20:.1f} MiB; on the other machine, run tar -xf {archive.name}")
     if size > LIMIT:
         print(f"gpu_check: --pack: more than {LIMIT // 2**20} MiB; try a build with -DTUTTI_ONEDNN=OFF", file=sys.stderr)
         return 1
