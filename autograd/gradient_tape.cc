@@ -163,8 +163,8 @@ std::string name_of(const Node& node) {
 
 void check_gradients(const Node& node, std::span<const Gradient> gradients) {
   if (gradients.size() != node.input_specs.size()) {
-    fail(ErrorCode::kInvalidArgument, name_of(node), ": expected one gradient per input, ",
-         node.input_specs.size(), ", got ", gradients.size());
+    fail(ErrorCode::kInvalidArgument, name_of(node), ": expected ", node.input_specs.size(),
+         " gradients, one per input, got ", gradients.size());
   }
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;

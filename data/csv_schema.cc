@@ -251,7 +251,7 @@ void complete_schema(CsvSchema& schema) {
   for (CsvField& field : schema.fields) {
     const CsvColumn& column = field.column;
     if (field.is_category() && column.dtype && *column.dtype != DType::kInt64) {
-      fail_options("column '", column.name, "': a category is int64; expected no dtype, got ",
+      fail_options("column '", column.name, "': expected int64 or no dtype for a category, got ",
                    *column.dtype);
     }
     if (field.is_category() && column.vocabulary.empty()) {

@@ -205,8 +205,7 @@ Shape read_shape(std::string_view bytes, const std::string& source) {
   }
   const std::span<const std::int64_t> all(dims.data(), rank);
   if (!Shape::count(all)) {
-    fail_at(source, kMagicBytes, "expected a shape of fewer than 2^63 elements, got [", join(all),
-            "]");
+    fail_at(source, kMagicBytes, "expected smaller dimensions, got [", join(all), "]");
   }
   return Shape(all);
 }

@@ -175,8 +175,7 @@ class HeaderParser {
               dims.size());
     }
     if (!Shape::count(dims)) {
-      fail_at(source_, start, "expected a shape of fewer than 2^63 elements, got (",
-              tutti::join(dims), ")");
+      fail_at(source_, start, "expected smaller dimensions, got (", tutti::join(dims), ")");
     }
     return Shape(std::span<const std::int64_t>(dims));
   }

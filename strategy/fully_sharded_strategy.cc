@@ -16,13 +16,13 @@ constexpr const char* kStrategy = "fully_sharded";
 int checked_stage(int stage) {
   if (stage >= 1 && stage <= 3) return stage;
   fail(ErrorCode::kInvalidArgument, kStrategy,
-       ": stage; expected 1 (shards slots), 2 (also gradients) or 3 (also parameters), got ",
+       ": stage: expected 1 (shards slots), 2 (also gradients) or 3 (also parameters), got ",
        stage);
 }
 
 std::int64_t checked_bytes(std::int64_t bytes) {
   if (bytes >= 0) return bytes;
-  fail(ErrorCode::kInvalidArgument, kStrategy, ": min_shard_bytes; expected >= 0, got ", bytes);
+  fail(ErrorCode::kInvalidArgument, kStrategy, ": min_shard_bytes: expected >= 0, got ", bytes);
 }
 
 }  // namespace

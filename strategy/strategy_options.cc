@@ -65,7 +65,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   }
   const auto count = static_cast<int>(devices.size());
   if (options.replicas == 0 || options.replicas == count) return;
-  fail(ErrorCode::kInvalidArgument, who, ": replicas; expected one per device of XLA (", count,
+  fail(ErrorCode::kInvalidArgument, who, ": replicas: expected one per device of XLA (", count,
        "), got ", options.replicas,
        "; list that many devices; TUTTI_XLA_CPU_DEVICES sets how many XLA has on the CPU");
 }
@@ -143,7 +143,7 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
   const std::vector<Device> devices = checked_devices(who, options.devices);
   const auto num_devices = static_cast<int>(devices.size());
   const int replicas = options.replicas == 0 ? num_devices : options.replicas;
-  internal::require(replicas >= num_devices, who, ": replicas; expected at least one per device (",
+  internal::require(replicas >= num_devices, who, ": replicas: expected at least one per device (",
                     num_devices, "), got ", options.replicas, "; try fewer devices");
   std::vector<Device> result;
   for (int r = 0; r < replicas; ++r) {
@@ -169,7 +169,7 @@ void check_weights(std::string_view who, const LocalStrategyOptions& options, in
   if (weights.empty()) return;
   const auto is_positive = [](double weight) { return weight > 0.0 && std::isfinite(weight); };
   if (std::ssize(weights) == num_replicas && std::ranges::all_of(weights, is_positive)) return;
-  fail(ErrorCode::kInvalidArgument, who, ": replica_weights; expected ", num_replicas,
+  fail(ErrorCode::kInvalidArgument, who, ": replica_weights: expected ", num_replicas,
        " positive numbers, one per replica, or none, got [", join(weights), "]");
 }
 

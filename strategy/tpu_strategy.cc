@@ -24,7 +24,7 @@ LocalStrategyOptions with_xla_devices(LocalStrategyOptions options) {
   std::vector<Device>& devices = options.devices.devices;
   for (const Device& device : devices) {
     if (device.type == DeviceType::kXla) continue;
-    fail(ErrorCode::kInvalidArgument, "TpuStrategy: devices; expected some of xla:0 ..., got ",
+    fail(ErrorCode::kInvalidArgument, "TpuStrategy: devices: expected some of xla:0 ..., got ",
          device, "; use replicas alone, or MirroredStrategy");
   }
   if (!devices.empty()) return options;

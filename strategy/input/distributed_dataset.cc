@@ -170,9 +170,8 @@ void require_numbers(const InputPlan& plan) {
          plan.first_replica + num_local(plan) - 1, " of ", replicas);
   }
   if (!plan.weights.empty() && std::ssize(plan.weights) != replicas) {
-    fail(ErrorCode::kInvalidArgument,
-         "distribute_dataset: expected a weight for each of the replicas of all workers, ",
-         replicas, ", or none, got ", plan.weights.size());
+    fail(ErrorCode::kInvalidArgument, "distribute_dataset: expected ", replicas,
+         " weights, one per replica of all workers, or none, got ", plan.weights.size());
   }
 }
 

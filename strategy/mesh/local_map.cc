@@ -244,8 +244,8 @@ std::vector<Tensor> local_map(const LocalFunction& fn, const std::vector<Tensor>
   const CallSite site(where);
   const std::string name = who("local_map", where);
   const auto require_count = [&](const char* what, std::size_t layouts, std::size_t tensors) {
-    internal::require(layouts == tensors, name, ": expected one layout for each ", what, ", ",
-                      tensors, ", got ", layouts);
+    internal::require(layouts == tensors, name, ": expected ", tensors, " layouts, one per ", what,
+                      ", got ", layouts);
   };
   require_count("input", in_layouts.size(), inputs.size());
   MeshPosition* const position = MeshPosition::current();

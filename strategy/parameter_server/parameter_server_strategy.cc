@@ -78,13 +78,13 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   pace.patience = options.local.timeout;
   const int total = options.total_num_replicas == 0 ? num_workers : options.total_num_replicas;
   if (total != num_workers) {
-    refuse("total_num_replicas; expected the number of workers, ", num_workers, ", or 0, got ",
+    refuse("total_num_replicas: expected the number of workers, ", num_workers, ", or 0, got ",
            total);
   }
   pace.num_to_aggregate =
       options.replicas_to_aggregate == 0 ? total : options.replicas_to_aggregate;
   if (pace.num_to_aggregate < 1 || pace.num_to_aggregate > total) {
-    refuse("replicas_to_aggregate; expected 1 .. ", total, " (one gradient per worker), ", "got ",
+    refuse("replicas_to_aggregate: expected 1 .. ", total, " (one gradient per worker), ", "got ",
            options.replicas_to_aggregate);
   }
   return pace;

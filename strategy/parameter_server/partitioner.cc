@@ -11,7 +11,7 @@ namespace {
 
 void require_positive(const char* who, const char* what, std::int64_t value) {
   if (value >= 1) return;
-  fail(ErrorCode::kInvalidArgument, who, ": ", what, "; expected >= 1, got ", value);
+  fail(ErrorCode::kInvalidArgument, who, ": ", what, ": expected >= 1, got ", value);
 }
 
 /// Returns `num_shards` for the first dimension and 1 for the others.

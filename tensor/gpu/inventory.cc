@@ -245,7 +245,7 @@ LoadedBackend load_named(const std::string& path) {
   loaded.module = path;
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!module) {
-    loaded.reason = concat("TUTTI_CUDA_MODULE does not open: ", last_dl_error());
+    loaded.reason = concat("TUTTI_CUDA_MODULE cannot be opened: ", last_dl_error());
     return loaded;
   }
   loaded.is_simulated = dlsym(module, "tutti_backend_is_simulated") != nullptr;
@@ -288,7 +288,7 @@ LoadedBackend explain_failure(const std::string& module, const std::string& why,
     if (library.path.empty()) loaded.missing.push_back(library.name);
   }
   const std::size_t count = loaded.missing.size();
-  loaded.reason = count == 0 ? concat("the CUDA module does not open: ", why)
+  loaded.reason = count == 0 ? concat("the CUDA module cannot be opened: ", why)
                              : concat("CUDA librar", count == 1 ? "y" : "ies",
                                       " missing: ", join(loaded.missing),
                                       "; install CUDA, cuDNN and NCCL, or add their folder to "

@@ -118,7 +118,7 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
   // RTLD_LOCAL keeps the plugin's LLVM and protobuf to itself.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    fail(ErrorCode::kUnavailable, "PJRT plugin ", path, " does not open: ", dlerror(),
+    fail(ErrorCode::kUnavailable, "PJRT plugin ", path, " cannot be opened: ", dlerror(),
          "; try another file in TUTTI_PJRT_PLUGIN");
   }
   const auto get = reinterpret_cast<const PjrtApi* (*)()>(dlsym(library, "GetPjrtApi"));

@@ -477,7 +477,7 @@ TEST(RecordCustomGradient, ValidatesGradientCountShapeAndOutputIdentity) {
   };
   differentiate({Gradient(Tensor::zeros({2}, DType::kFloat64))});
   EXPECT_INVALID(differentiate({}),
-                 "record_custom_gradient: expected one gradient per input, 1, got 0");
+                 "record_custom_gradient: expected 1 gradients, one per input, got 0");
   EXPECT_INVALID(
       differentiate({Gradient(Tensor::zeros({3}, DType::kFloat64))}),
       "record_custom_gradient: the gradient of input 0 has the wrong shape; expected [2], "

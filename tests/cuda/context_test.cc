@@ -288,7 +288,7 @@ TEST(CudaModule, ExportsOnlyEntryPoints) {
 TEST(CudaModule, ErrorDescribesUnusableFile) {
   const LoadedBackend absent = load_backend({CudaMode::kAuto, "/nowhere/libtutti_cuda.so"});
   EXPECT_EQ(absent.backend, nullptr);
-  EXPECT_NE(absent.reason.find("TUTTI_CUDA_MODULE does not open: /nowhere/libtutti_cuda.so"),
+  EXPECT_NE(absent.reason.find("TUTTI_CUDA_MODULE cannot be opened: /nowhere/libtutti_cuda.so"),
             std::string::npos)
       << absent.reason;
   const LoadedBackend other = load_backend({CudaMode::kAuto, "libm.so.6"});

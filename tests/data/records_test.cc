@@ -386,7 +386,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"default_value of type int64", "nan"}},
         Refused{"CategoryWithType",
                 only({.name = "b", .dtype = DType::kFloat32, .vocabulary = {"x"}}),
-                {"a category is int64", "float32"}},
+                {"expected int64 or no dtype for a category", "float32"}},
         Refused{"VocabularyTwice", only({.name = "b", .vocabulary = {"x", "x"}}), {"'x' twice"}}),
     [](const auto& info) { return std::string(info.param.name); });
 

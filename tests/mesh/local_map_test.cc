@@ -285,9 +285,11 @@ std::string message_of_step(const LocalFunction& fn, const std::vector<Layout>& 
 
 TEST(LocalMap, RefusesLayoutsThatDoNotFit) {
   const auto same = [](LocalMapContext&, const std::vector<Tensor>& local) { return local; };
-  EXPECT_THAT(message_of_step(same, {}, {{"", ""}}),
-              AllOf(HasSubstr("local_map_test.cc"), HasSubstr("one layout for each input, 1")));
-  EXPECT_THAT(message_of_step(same, {{"", ""}}, {}), HasSubstr("one layout for each result, 1"));
+  EXPECT_THAT(
+      message_of_step(same, {}, {{"", ""}}),
+      AllOf(HasSubstr("local_map_test.cc"), HasSubstr("expected 1 layouts, one per input")));
+  EXPECT_THAT(message_of_step(same, {{"", ""}}, {}),
+              HasSubstr("expected 1 layouts, one per result"));
   EXPECT_THAT(message_of_step(same, {{"a"}}, {{"", ""}}), HasSubstr("input 0: the layout [a]"));
   EXPECT_THAT(message_of_step(same, {{"", ""}}, {{"a", "b", ""}}),
               HasSubstr("result 0: the layou"));

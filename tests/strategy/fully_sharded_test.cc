@@ -138,7 +138,7 @@ TEST(FullySharded, SmallDivergentAndOnReadVariablesAreMirrored) {
 }
 
 TEST(FullySharded, InvalidOptionsAreRejected) {
-  EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.stage = 4}), "stage; expected 1");
+  EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.stage = 4}), "stage: expected 1");
   EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.min_shard_bytes = -1}),
                  "min_shard_bytes");
 }

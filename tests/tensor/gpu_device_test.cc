@@ -592,7 +592,7 @@ TEST(Devices, EachMissingLibraryIsReported) {
             "CUDA libraries missing: libtutti_absent.so.1, libtutti_gone.so.2; install CUDA, cuDNN "
             "and NCCL, or add their folder to LD_LIBRARY_PATH");
   const LoadedBackend other = explain_failure("m.so", "invalid ELF header", {});
-  EXPECT_EQ(other.reason, "the CUDA module does not open: invalid ELF header");
+  EXPECT_EQ(other.reason, "the CUDA module cannot be opened: invalid ELF header");
 }
 
 TEST(Devices, VirtualGpusHaveSeparateMemoryLimits) {

@@ -124,7 +124,7 @@ class WithoutGpus(ProgramCase):
 
     def test_missing_module_is_reported_on_one_line(self):
         text = self.output("devices", TUTTI_CUDA_MODULE="/nowhere/m.so")
-        self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nxla   [^\n]+\nA strategy")
+        self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE cannot be opened: /nowhere/m\.so: [^\n]+\nxla   [^\n]+\nA strategy")
 
 
 class WithRealModule(ProgramCase):
@@ -157,7 +157,7 @@ class StubDriver(WithRealModule):
                       f"{self.path}/lib/libtutti_cuda.so", reason)
         (self.path / "lib").mkdir()
         (self.path / "lib" / "libtutti_cuda.so").write_text("no library")
-        self.assertRegex(self.devices(program), "^the CUDA module does not open: .*(invalid ELF header|file too short)")
+        self.assertRegex(self.devices(program), "^the CUDA module cannot be opened: .*(invalid ELF header|file too short)")
         shutil.copy(REAL_MODULE, self.path / "lib" / "libtutti_cuda.so")
         self.assertRegex(self.devices(program), r"^CUDA cannot start: cudaErrorStubLibrary: ")
 

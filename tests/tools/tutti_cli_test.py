@@ -49,7 +49,7 @@ class TuttiProgram(ProgramCase):
         environment = os.environ | {"TUTTI_PJRT_PLUGIN": "/nowhere/plugin.so"}
         def output(*arguments):
             return subprocess.run([PROGRAM, *arguments], text=True, capture_output=True, env=environment).stdout
-        self.assertIn("xla   none: PJRT plugin /nowhere/plugin.so does not open", output("devices"))
+        self.assertIn("xla   none: PJRT plugin /nowhere/plugin.so cannot be opened", output("devices"))
         xla = json.loads(output("devices", "--json"))["xla"]
         self.assertEqual((xla["available"], xla["num_devices"]), (False, 0))
         self.assertIn("TUTTI_PJRT_PLUGIN", xla["reason"])

@@ -29,7 +29,7 @@ void expect_words(const std::string& text, std::initializer_list<const char*> wo
 }
 
 TEST(PjrtPlugin, ErrorDescribesUnusableLibrary) {
-  expect_words(why_refused("/nowhere/plugin.so"), {"/nowhere/plugin.so", "does not open"});
+  expect_words(why_refused("/nowhere/plugin.so"), {"/nowhere/plugin.so", "cannot be opened"});
   expect_words(why_refused("libm.so.6"),
                {"is not a PJRT plugin", "GetPjrtApi", "TUTTI_PJRT_PLUGIN"});
   expect_words(why_refused(TUTTI_TEST_OTHER_PLUGIN), {"expected version 0.x", "1.0"});

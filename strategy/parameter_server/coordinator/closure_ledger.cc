@@ -126,8 +126,8 @@ std::vector<ClosureFailure> ClosureLedger::raise_failures() {
 }
 
 void ClosureLedger::note_saved(std::uint64_t number) {
-  expect(number >= saved_below_ && number <= finished_below_, "note as saved all below", number,
-         "some have not ended, or a later checkpoint contains them");
+  expect(number >= saved_below_ && number <= finished_below_, "mark as saved the closures below",
+         number, "some have not ended, or a later checkpoint contains them");
   saved_below_ = number;
   advance();
 }

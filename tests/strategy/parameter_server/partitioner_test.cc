@@ -51,7 +51,7 @@ TEST(Partitioner, LargestSizesGiveOneShard) {
 }
 
 TEST(Partitioner, NonPositiveArgumentsAreRejected) {
-  EXPECT_ERROR(FixedShardsPartitioner(0), kInvalidArgument, "num_shards; expected >= 1, got 0");
+  EXPECT_ERROR(FixedShardsPartitioner(0), kInvalidArgument, "num_shards: expected >= 1, got 0");
   EXPECT_ERROR(MinSizePartitioner(0, 1), kInvalidArgument, "min_shard_bytes");
   EXPECT_ERROR(MinSizePartitioner(1, 0), kInvalidArgument, "max_shards");
   EXPECT_ERROR(MaxSizePartitioner(-1), kInvalidArgument, "max_shard_bytes");
