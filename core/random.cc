@@ -236,8 +236,7 @@ void internal::fill_random(std::span<std::byte> bytes) {
     const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
     if (count < 0 && errno != EINTR) {
-      fail(ErrorCode::kUnavailable,
-           "getrandom: expected random bytes from the system, got error: ",
+      fail(ErrorCode::kUnavailable, "getrandom: expected random bytes from the system, got error: ",
            std::generic_category().message(errno));
     }
   }
