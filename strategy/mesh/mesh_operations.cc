@@ -122,16 +122,14 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
       // A term of a sum may stay whole: one position adds it. So the gradients of several uses of a
       // value are added before they are exchanged, once. Terms that are broadcast are small, and
       // are summed before they become large.
-      const Shape& shape = inputs[0].spec.shape;
-      bool may_mix = true;
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        kept |= of(i);
-        may_mix = may_mix && inputs[i].spec.shape == shape;
-      }
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (!may_mix && of(i) != kept) kept = 0;
-      }
-      if (kept != 0) is_partial.assign(inputs.size(), true);
+      for (std::size_t i = 0; i < inputs.size(); ++i) kept |= of(i);
+      const bool are_equal = std::ranges::all_of(
+          inputs, [&](const ShardedTensor& each) { return each.sharding.partial == kept; });
+      const bool may_mix = std::ranges::all_of(inputs, [&](const ShardedTensor& each) {
+        return each.spec.shape == inputs[0].spec.shape;
+      });
+      if (!are_equal && !may_mix) return 0;
+      is_partial.assign(inputs.size(), true);
       return kept;
     }
     case Linearity::kEach:
