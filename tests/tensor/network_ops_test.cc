@@ -92,6 +92,23 @@ TEST(Dense, AddsTheBiasAndAppliesTheActivation) {
   }
 }
 
+TEST(MatMul, SumsProductsOverBatch) {
+  for (const DType dtype : kTypes) {
+    const Tensor a = random_values({2, 3, 4, 5}, dtype, -1, 1, 1);
+    const Tensor b = random_values({2, 3, 4, 7}, dtype, -1, 1, 2);
+    OpCall call{OpId::kMatMul, {a, b}, {{{5, 7}, dtype}}, {}, {}};
+    call.attributes = MatMulAttributes{.transpose_a = true, .sum_over_batch = true};
+    const std::vector<double> found = dispatch_one(call).to_doubles();
+    const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
+    for (std::size_t i = 0; i < 5 * 7; ++i) {
+      double sum = 0.0;
+      for (std::size_t row = 0; row < 2 * 3 * 4; ++row)
+        sum += x[row * 5 + i / 7] * y[row * 7 + i % 7];
+      EXPECT_NEAR(found[i], sum, 10 * tolerance(dtype));
+    }
+  }
+}
+
 TEST(MatMul, ErrorsNameBothShapesAndTheLine) {
   const Tensor a = Tensor::zeros({2, 3}), b = Tensor::zeros({4, 5});
   const std::string line = concat("matmul at network_ops_test.cc:", __LINE__ + 1, ": ");
