@@ -12,6 +12,7 @@
 #include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/activation_ops.h"
 #include "tutti/tensor/ops/attention.h"
 #include "tutti/tensor/ops/convolution_ops.h"
