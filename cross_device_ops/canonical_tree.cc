@@ -373,7 +373,7 @@ void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, Outputs outputs, std::
     case ReduceOp::kMean:
       break;
   }
-  fail(ErrorCode::kInternal, "reduce_along_tree: MEAN is SUM and a division; the caller divides");
+  fail(ErrorCode::kInternal, "reduce_along_tree: expected SUM, which the caller divides, got MEAN");
 }
 
 }  // namespace

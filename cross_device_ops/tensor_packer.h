@@ -17,7 +17,7 @@ namespace tutti {
 struct PackPlan {
   struct Pack {
     DType dtype = DType::kFloat32;
-    std::vector<std::size_t> tensors;  // indices into the planned list
+    std::vector<std::size_t> tensors;  // indices in the list given to plan_packs()
     std::size_t count = 0;             // elements
   };
   std::vector<Pack> packs;
@@ -30,8 +30,8 @@ PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack
 
 /// Returns the pack's tensors concatenated on `device`.
 MutableTensor pack(const PackPlan::Pack& pack, std::span<const Tensor> tensors, Device device);
-/// Splits the buffer into tensors with the shapes of `like`; tensor i of the planned list is
-/// written to results[i].
+/// Splits the buffer into tensors with the shapes of `like`; tensor i of the list given to
+/// plan_packs() is written to results[i].
 void unpack(const PackPlan::Pack& pack, const MutableTensor& buffer, std::span<const Tensor> like,
             std::span<Tensor> results);
 

@@ -236,9 +236,9 @@ namespace tutti::internal {
 
 // The beta distribution, from two gamma distributions.
 
-// Try t of gamma variable g uses block 2 (kTries g + t) for a normal number and the next block for
-// a uniform number. Small shapes use the blocks after those of both variables. Only the key
-// determines which blocks are used.
+// Let n = 2 * (kTries * g + t). Try t of gamma variable g draws a normal number from block n and a
+// uniform number from block n + 1. Shapes below 1 use the blocks after those of both variables.
+// The blocks used depend only on the key.
 
 namespace {
 

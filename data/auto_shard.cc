@@ -17,12 +17,12 @@ namespace tutti {
 
 namespace {
 
-/// Returns the shard that is shard `part` of the shard `whole`.
+/// Returns shard `part` of the elements of shard `whole`, as a shard of the same pass.
 PassShard shard_of(const PassShard& whole, const PassShard& part) {
   return {whole.count * part.count, whole.index + part.index * whole.count};
 }
 
-/// Source whose iterators are Iterator(iterator over the source below, shard).
+/// Source whose iterators are made from an iterator over the input source and a shard.
 template <class Iterator>
 class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, PassShard> {
  public:
@@ -59,7 +59,7 @@ class ShardIterator : public internal::ForwardingIterator {
 
  protected:
   std::int64_t count_;
-  std::int64_t foreign_;  // elements of other shards before this shard's next one
+  std::int64_t foreign_;  // number of other shards' elements that precede this shard's next one
 };
 
 }  // namespace
@@ -214,7 +214,7 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
     const std::string line =
         concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason);
     if (choice.policy == AutoShardPolicy::kData && num_workers > 1) {
-      log_warning(concat(line, "; every worker reads everything and keeps one of ", num_workers,
+      log_warning(concat(line, "; every worker reads everything and keeps one in ", num_workers,
                          " elements; where that is intended, use AutoShardPolicy::kData"));
     } else {
       log_info(line);

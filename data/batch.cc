@@ -51,9 +51,9 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
                        std::string_view who) {
   const Tensor& first = elements[0][component];
   const std::string& name = elements[0].names()[component];
-  internal::require(first.rank() != Shape::kMaxRank, who, ": component '", name, "' of shape ",
-                    first.shape(), " cannot get one more dimension; expected fewer than ",
-                    Shape::kMaxRank);
+  internal::require(first.rank() != Shape::kMaxRank, who, ": component '", name,
+                    "': expected fewer than ", Shape::kMaxRank,
+                    " dimensions, because batches have one more, got shape ", first.shape());
   MutableTensor batch(first.shape().with_front(static_cast<std::int64_t>(elements.size())),
                       first.dtype(), first.device());
   const std::size_t row_bytes = first.num_bytes();

@@ -63,7 +63,7 @@ class FunctionRandom {
     constexpr std::uint64_t kCallSite = ~std::uint64_t{1};
     seed_ =
         bits({here.seed, kAugmentPurpose, here.step, here.replica, next_call_ordinal(kCallSite)});
-    // Each dataset that interleave() makes numbers its elements from a different start.
+    // Element numbers begin at a different value in each dataset that interleave() makes.
     if (here.replica == kInDataset) first_ = bits({here.step, kAugmentPurpose});
   }
 
@@ -74,7 +74,7 @@ class FunctionRandom {
   }
 
  private:
-  /// Number of a replica that no strategy has.
+  /// Replica number that no strategy uses; marks keys drawn in a dataset.
   static constexpr std::uint32_t kInDataset = UINT32_MAX;
   static std::uint64_t bits(const RandomKey& key) { return RandomStream(key).bits64(0); }
 

@@ -337,7 +337,7 @@ Dataset Dataset::skip(std::int64_t count) const {
   return Dataset(std::make_shared<SkipSource>(source_, count));
 }
 
-// Dataset::repeat(): each pass is a new epoch for the sources below.
+// Dataset::repeat(): each pass is a new epoch for the sources that it wraps.
 
 namespace {
 
@@ -432,7 +432,7 @@ Dataset Dataset::repeat(std::int64_t count) const {
 }
 
 // Dataset::shuffle(). The buffer holds up to `buffer_size` elements. Each draw first fills the
-// buffer from the source below, then takes a random element and moves the last element to its
+// buffer from the input source, then takes a random element and moves the last element to its
 // place. Draw d uses random number d of the stream, so that the order is a pure function of seed,
 // epoch and buffer size.
 
@@ -585,7 +585,7 @@ class CacheSource : public internal::ForwardingSource {
 
 Dataset Dataset::cache() const { return Dataset(std::make_shared<CacheSource>(source_)); }
 
-// Elements: component lists with names, and the rows of batches.
+// Element: a list of named components, and its position in a global batch.
 
 namespace {
 

@@ -57,8 +57,8 @@ class SourceWith : public ForwardingSource {
   const Argument argument_;
 };
 
-/// Decorator that makes its iterators as Iterator(iterator over the source below, argument).
-/// Optional further arguments are the epoch, or the epoch and the shard of the pass below.
+/// Decorator that constructs an Iterator from an iterator over its input and its argument.
+/// Optional further arguments are the epoch, or the epoch and the input's pass_shard().
 template <class Self, class Iterator, class Argument>
 class Decorator : public SourceWith<Self, Argument> {
  public:

@@ -187,7 +187,7 @@ void resize_rows(const T* pixels, const Shape& shape, const std::vector<Source>&
   }
 }
 
-// Returns the middle range of `length`, of size `wanted` or less.
+// Returns the range of `wanted` pixels in the middle of `length` pixels; all if `wanted` is larger.
 Window middle(std::int64_t length, std::int64_t wanted) {
   const std::int64_t size = std::clamp<std::int64_t>(wanted, 1, length);
   return {(length - size) / 2, size};
@@ -347,7 +347,8 @@ std::string encode_png(const Tensor& image) {
   header.version = PNG_IMAGE_VERSION;
   header.format = format_of(shape[2]);
   internal::require(shape[0] <= kLargestSide && shape[1] <= kLargestSide / 4,
-                    "encode_png: expected sides below 2^29, got ", shape);
+                    "encode_png: expected a height below 2^31 and a width below 2^29, got shape ",
+                    shape);
   header.height = static_cast<png_uint_32>(shape[0]);
   header.width = static_cast<png_uint_32>(shape[1]);
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(header), '\0');
@@ -365,14 +366,14 @@ std::string encode_png(const Tensor& image) {
 
 Tensor decode_png(std::string_view, const std::string& source, DecodeImageOptions) {
   fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no PNG images; expected libpng, got none; run apt-get install "
+       ": expected a build that can read PNG images, got one without libpng; run apt-get install "
        "libpng-dev and build with TUTTI_PNG=ON");
 }
 
 std::string encode_png(const Tensor&) {
   fail(ErrorCode::kUnimplemented,
-       "encode_png: this build writes no PNG images; expected libpng, got none; run apt-get "
-       "install libpng-dev and build with TUTTI_PNG=ON");
+       "encode_png: expected a build that can write PNG images, got one without libpng; run "
+       "apt-get install libpng-dev and build with TUTTI_PNG=ON");
 }
 
 #endif
@@ -584,14 +585,14 @@ std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options) {
 
 Tensor decode_jpeg(std::string_view, const std::string& source, DecodeImageOptions) {
   fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no JPEG images; expected libjpeg, got none; run apt-get install "
+       ": expected a build that can read JPEG images, got one without libjpeg; run apt-get install "
        "libjpeg-dev and build with TUTTI_JPEG=ON");
 }
 
 std::string encode_jpeg(const Tensor&, EncodeJpegOptions) {
   fail(ErrorCode::kUnimplemented,
-       "encode_jpeg: this build writes no JPEG images; expected libjpeg, got none; run apt-get "
-       "install libjpeg-dev and build with TUTTI_JPEG=ON");
+       "encode_jpeg: expected a build that can write JPEG images, got one without libjpeg; run "
+       "apt-get install libjpeg-dev and build with TUTTI_JPEG=ON");
 }
 
 #endif

@@ -129,8 +129,8 @@ void cut(std::vector<ImageFile>& images, const ImageFolderOptions& options) {
     images.erase(images.begin(), border);
   }
   internal::require(!images.empty(),
-                    "image_folder: expected images in both subsets, got none "
-                    "of ",
+                    "image_folder: expected at least one image in the subset, "
+                    "got none of ",
                     count, " with validation_split ", options.validation_split);
 }
 
@@ -150,7 +150,7 @@ void require_options(const ImageFolderOptions& options) {
                     "expected a validation_split from 0 to below 1, got ", split);
   internal::require(
       (split > 0.0) == (options.subset != Subset::kAll), kWho,
-      "expected both validation_split and subset kTraining or kValidation, got only one");
+      "expected a subset (kTraining or kValidation) together with validation_split, got only one");
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected a seed with validation_split, got none: without a seed, only the last "

@@ -56,7 +56,7 @@ MutableTensor make_image(const Tensor& like, std::int64_t height, std::int64_t w
   return MutableTensor({height, width, like.shape()[2]}, like.dtype(), like.device());
 }
 
-/// Reflects index `i` into the range 0 .. size - 1, from which it is less than `size` away.
+/// Reflects index `i` into the range 0 .. size - 1. Requires: -size < i < 2 * size - 1.
 std::int64_t mirrored(std::int64_t i, std::int64_t size) {
   if (i < 0) i = -i;
   return i < size ? i : 2 * (size - 1) - i;
@@ -112,7 +112,8 @@ Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, s
   return result.freeze();
 }
 
-/// Reverses the pixels of a row. If their size is a constant, one or two instructions move a pixel.
+/// Reverses the pixels of a row. A pixel has kPixel bytes, or `pixel` bytes if kPixel is 0. With a
+/// constant size, one or two instructions move a pixel.
 template <std::int64_t kPixel>
 void reverse_row(const std::byte* from, std::byte* to, std::int64_t width, std::int64_t pixel) {
   const std::int64_t step = kPixel > 0 ? kPixel : pixel;
@@ -387,7 +388,7 @@ Tensor adjust_saturation(const Tensor& image, double factor) {
   internal::require(factor >= 0.0 && std::isfinite(factor), kWho, ": expected a factor >= 0, got ",
                     factor);
   // Value v is the maximum of the channels, and saturation s is (v - min) / v. A channel x becomes
-  // v - (v - x) * new s / s, where the new s is at most 1.
+  // v - (v - x) * t / s, where t = min(factor * s, 1) is the new saturation.
   return map_colours(image, [times = static_cast<float>(factor)](float(&pixel)[3]) {
     const float value = std::max({pixel[0], pixel[1], pixel[2]});
     const float range = value - std::min({pixel[0], pixel[1], pixel[2]});

@@ -112,7 +112,7 @@ std::uint64_t InputFile::skip(std::uint64_t count) {
     offset_ += step;
     done += step;
   }
-  while (done < count && get() >= 0) ++done;  // for pipes and files that grow
+  while (done < count && get() >= 0) ++done;  // for pipes, and for files that have grown
   return done;
 }
 
@@ -196,7 +196,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
-  const bool begins_wrong_;  // the file may be of another kind
+  const bool begins_wrong_;  // true if the first bytes are not gzip's; errors then name the kind
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};

@@ -29,7 +29,7 @@ bool is_gzip(std::string_view bytes);
 std::string gunzip(std::string_view bytes, const std::string& source,
                    const InputLimits& limits = {});
 
-/// Frame around compressed data.
+/// Format of the header and trailer around compressed data.
 enum class DeflateFormat { kGzip, kZlib, kRaw };
 
 /// Unpacks `bytes` to at most `stated_bytes`. Throws the errors of gunzip(), and kDataLoss for

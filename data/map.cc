@@ -49,7 +49,7 @@ void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>
 }
 
 // The window contains the elements that were read but not yet yielded, in order. next() fills the
-// window from the source below, then waits until its first element is done. Threads claim elements
+// window from the input source, then waits until its first element is done. Threads claim elements
 // in order. `claimed_` counts the elements claimed since the start, `handed_out_` the elements that
 // left the window.
 
@@ -102,7 +102,7 @@ class ParallelMapIterator : public ElementIterator {
     }
   }
 
-  // Twice the number of threads, so that one element waits for each one that is being processed.
+  // Twice the number of threads, so that every thread finds a waiting element when it finishes one.
   std::size_t capacity() const { return 2 * static_cast<std::size_t>(num_threads_); }
 
   std::size_t window_size() {
@@ -145,7 +145,7 @@ class ParallelMapIterator : public ElementIterator {
   }
 
   // Returns true if the window has an unclaimed element. The maximum is needed because elements
-  // that could not be read leave the window unclaimed.
+  // that could not be read are never claimed, but are handed out.
   bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
     claimed_ = std::max(claimed_, handed_out_);
     return claimed_ < handed_out_ + window_.size();
@@ -247,8 +247,8 @@ class MapSource : public internal::SourceWith<MapSource, Mapping> {
   }
 
  private:
-  /// Returns the function for an epoch. It keys each element by the element's number in this
-  /// iterator.
+  /// Returns the function for an epoch. Its random numbers for an element are keyed by the
+  /// element's number in this iterator.
   NumberedFunction function_of(std::uint64_t epoch) const {
     return [fn = argument().make(epoch),
             random = argument().random.of_pass(epoch, below().pass_shard())](const Element& element,
@@ -474,10 +474,10 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  std::unique_ptr<ElementIterator> below_;  // only the thread uses it once started
+  std::unique_ptr<ElementIterator> below_;  // used by thread_ alone while that runs
   const std::size_t depth_;
   const internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // only the thread uses it once started
+  std::uint64_t next_number_ = 0;  // used by thread_ alone while that runs
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;

@@ -134,8 +134,8 @@ class HeaderParser {
     const std::size_t start = place_;
     if (start < bytes_.size() && bytes_[start] == '[') {
       fail(ErrorCode::kUnimplemented, source_, ": offset ", start,
-           ": structured arrays have no tensor type; expected one plain type; save each "
-           "field on its own");
+           ": expected elements of a plain type, got a structured array; save each field on its "
+           "own");
     }
     const std::string_view type = text();
     const std::string_view name = type.substr(std::min<std::size_t>(type.size(), 1));
@@ -396,7 +396,8 @@ Entry read_entry(std::string_view bytes, std::size_t& offset, const std::string&
   return entry;
 }
 
-// Sets the entry's data_offset from its local header. Throws unless the file contains all its data.
+// Sets the entry's data_offset from its local header. Throws if the file lacks some of the
+// member's data.
 void find_data(std::string_view bytes, Entry& entry, const std::string& source) {
   const std::size_t offset = entry.local_offset;
   if ((entry.flags & 1) != 0 || entry.packed_bytes == UINT32_MAX || entry.bytes == UINT32_MAX ||
@@ -569,7 +570,7 @@ NamedTensors parse_npz(std::string_view bytes, const std::string& source,
     }
   }
   if (!left_out.empty()) {
-    log_warning(concat(source, ": left out ", join(left_out),
+    log_warning(concat(source, ": skipped ", join(left_out),
                        "; to choose the arrays, set NpzOptions::names"));
   }
   return tensors;

@@ -182,7 +182,7 @@ class FixedLengthRecords : public internal::FileElements {
 
  private:
   std::int64_t count_records() const {
-    internal::require(file_.size(), "fixed_length_record_dataset: expected a file, got '",
+    internal::require(file_.size(), "fixed_length_record_dataset: expected a regular file, got '",
                       file_.source(), "', which has no size");
     const std::uint64_t size = *file_.size();
     if (size < layout_.header || size - layout_.header < layout_.footer) {

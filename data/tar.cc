@@ -446,7 +446,7 @@ bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   if (type == 'g') parse_pax(records, global);
   if (global.name || global.size) {
     fail(ErrorCode::kUnimplemented, source(), ": offset ", header_,
-         ": expected names and sizes per file, got a global pax record of them");
+         ": expected names and sizes per file, got a pax record that sets them for all files");
   }
   return true;
 }

@@ -27,8 +27,8 @@ bool ends_line(const Character& character) {
   return character.code == U'\r' || character.code == U'\n';
 }
 
-/// Returns the end of the characters that `accepts` accepts, beginning at `at`; at most `most` of
-/// them.
+/// Returns the end of the run of characters that begins at `at` and for which `accepts` returns
+/// true; the run has at most `most` characters.
 template <class Accepts>
 std::size_t run_end(std::string_view text, std::size_t at, const Accepts& accepts,
                     std::size_t most = SIZE_MAX) {

@@ -15,7 +15,7 @@ enum class TextPattern {
   kNone,    // no split
   kGpt2,    // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kLlama3,  // also GPT-4's: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ...
-  kQwen2,   // same as kLlama3, but each digit is a number
+  kQwen2,   // same as kLlama3, but splits numbers into single digits
   kDigits,  // pieces: single digits, runs of other characters
   kDigitRuns,  // pieces: runs of digits, runs of other characters
 };

@@ -287,7 +287,7 @@ class TextEncoder {
 
   const BytePairRules& rules_;
   std::vector<std::int64_t> tokens_;
-  /// Range in tokens_ of the tokens of each piece.
+  /// For each piece, the range of its tokens in tokens_.
   std::unordered_map<std::string, std::pair<std::size_t, std::size_t>, StringHash, std::equal_to<>>
       places_;
 };
@@ -362,7 +362,7 @@ class PairLearner {
       const std::int64_t count = pairs_[best.pair].count;
       if (count < 2) continue;
       if (count == best.count) return best.pair;
-      candidates_.push({count, best.pair});  // the pair has become rarer
+      candidates_.push({count, best.pair});  // earlier merges have made the pair rarer
     }
     return std::nullopt;
   }
@@ -512,7 +512,7 @@ using internal::TextPattern;
 /// Limit of token numbers. Larger numbers are refused before memory is allocated.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
-/// Builder of rules from the parts of files, in the form in which files contain them.
+/// Builder of rules. Its functions take the parts of a tokenizer file as the file stores them.
 class RulesReader {
  public:
   explicit RulesReader(const std::string& source) : source_(source) {}
@@ -656,7 +656,8 @@ void read_model(RulesReader& reader, const Json& file) {
   reader.rules().ignores_merges = flag(model, "ignore_merges", false);
 }
 
-/// Returns the members of a Sequence, or a list of the single part; empty if there is no part.
+/// Returns the members of `part` if it is a Sequence, else `part` alone; empty if the file has no
+/// such part.
 std::vector<Json> parts_of(const Json& file, std::string_view part, std::string_view members) {
   if (!is_given(file, part)) return {};
   const Json& json = file.at(part);

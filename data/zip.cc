@@ -287,7 +287,7 @@ class InterleaveIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;  // null once it has ended
   MakeDataset make_;
   internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // number of the next element of the source below
+  std::uint64_t next_number_ = 0;  // number of the next element of the input source
   std::int64_t block_length_;
   std::uint64_t epoch_;
   std::vector<std::optional<Slot>> slots_;
@@ -305,8 +305,8 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// Returns the files of the source below. If the datasets read files, each element of that source
-  /// represents its dataset's files.
+  /// Returns the elements of the input as files, because each stands for the files of the dataset
+  /// made from it; nullopt if these datasets do not read files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

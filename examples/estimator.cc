@@ -1,5 +1,5 @@
 // The Estimator program of tf.contrib.distribute's README: a Dense(1) learns that 1 maps to 1. Also
-// trains the network with fit and with a custom loop, which give the same bits.
+// trains the network with fit and with a custom loop; the results are bit-identical.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <set>

@@ -62,7 +62,7 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
     // Divides by the number of rows of the global batch, so that the sum over replicas is the mean.
     Tensor loss = compute_average_loss(per_example, batch.global_rows()) +
                   scale_regularization_loss(model.losses());
-    // backward pass, overlapped with sums over replicas, and update
+    // Runs the backward pass, sums gradients over replicas meanwhile, and updates the variables.
     optimizer.minimize(tape, loss);
     return loss;
   };

@@ -24,8 +24,8 @@ struct Options {
 
 const SgdOptions kOptimizer{.learning_rate = 0.05, .momentum = 0.9};
 
-// Returns the features of all examples. The class of an example is the index of its largest first
-// feature.
+// Returns the features of all examples. The class of an example is the index of the largest of its
+// first kClasses features.
 Tensor examples() { return random_normal({kBatch, kFeatures}, {.seed = 5}); }
 Tensor classes() { return argmax(slice(examples(), {0, 0}, {-1, kClasses}), 1); }
 

@@ -264,7 +264,7 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
     return spec.name.empty() ? implied : spec.name;
   }
   fail(ErrorCode::kInvalidArgument, who, ": implementation ",
-       to_string(spec.options.implementation), " is the operation '", implied, "', but '",
+       to_string(spec.options.implementation), " selects the operation '", implied, "', but '",
        spec.name, "' is named; use one of the two");
 }
 

@@ -247,7 +247,7 @@ std::string DeviceSpec::to_string() const {
   if (job) text += "/job:" + *job;
   if (replica) text += concat("/replica:", *replica);
   if (task) text += concat("/task:", *task);
-  if (!type) return text;  // an index alone names nothing
+  if (!type) return text;  // an index alone identifies no device
   text += concat("/device:", upper(tutti::to_string(*type)), ":");
   return text + (index ? concat(*index) : "*");
 }

@@ -4,7 +4,7 @@
 // Implemented by a module that is opened at run time (tensor/cuda/), called through
 // tensor/gpu_device.h. Both are built together (backend_build_id()), so they exchange C++ types and
 // tutti::Error. The classes are abstract because the host program cannot link the module, and
-// because tests replace devices by fake ones and events by late ones.
+// because tests replace devices with fake ones and events with late ones.
 #pragma once
 
 #include <array>
@@ -96,7 +96,7 @@ struct DeviceUpdate {
   const double* step_values = nullptr;
 };
 
-/// Combines the inputs' elements i to output[i] along the canonical tree (docs/determinism.md):
+/// Combines element i of all inputs into output[i] along the canonical tree (docs/determinism.md):
 /// SUM, MIN, MAX or PRODUCT. The device can access all pointers; output may be an input.
 struct DeviceCombine {
   ReduceOp op = ReduceOp::kSum;
@@ -151,8 +151,9 @@ class DeviceContext {
   virtual void scatter(const DeviceScatter& scatter) = 0;
   /// Writes the number of NaN or infinite elements of tensor i to counts[i], in device memory.
   virtual void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) = 0;
-  /// Writes the sum of squares of the (floating) tensor i to sums[i], in device memory. It is added
-  /// in double, in an order that depends only on the number of elements (not the CPU's order).
+  /// Writes the sum of squares of the (floating) tensor i to sums[i], in device memory. The sum is
+  /// computed in double, in an order that depends only on the number of elements (not the CPU's
+  /// order).
   virtual void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
                                Workspace& workspace) = 0;
 
@@ -162,8 +163,9 @@ class DeviceContext {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* data) noexcept = 0;
 
-  /// Copies between host and device, or within the device. Pinned host memory must not change until
-  /// the copy is done; other host memory may change after the call returns.
+  /// copy_to_device() and copy_to_host() copy between host and device, or within the device. Pinned
+  /// host memory must not change until the copy is done; other host memory may change after the
+  /// call returns.
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, StreamId stream) = 0;
   /// Copies from the memory of GPU `from_ordinal`, which may be this one.

@@ -30,7 +30,7 @@ void check_devices(const OpCall& call) {
   for (const Tensor& input : call.inputs) {
     if (input.device() == device) continue;
     internal::fail_op(call.op, call.where, "inputs are on several devices; expected one, got ",
-                      device, " and ", input.device(), "; call to(), or a DeviceScope");
+                      device, " and ", input.device(), "; call to(), or use a DeviceScope");
   }
 }
 
@@ -48,8 +48,8 @@ void move_inputs(OpCall& call, Device device) {
   }
 }
 
-/// Moves the inputs to the device of the scope, which every replica has. Without a scope, they must
-/// be on one device already.
+/// Moves the inputs to the device of the current scope; each replica runs in such a scope. Without
+/// a scope, they must already be on one device.
 void move_inputs_to_device(OpCall& call) {
   TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
   TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");

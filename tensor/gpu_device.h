@@ -49,7 +49,7 @@ class PeerWatch {
 
   /// Makes waits check `work` from now on, for as long as `work` lives.
   void add(const std::shared_ptr<PeerWork>& work);
-  /// Returns the work that is still alive.
+  /// Returns the added work whose objects still exist.
   List list() const;
   /// Waits for `event`. Throws the error that check() of pending peer work throws.
   void wait(const DeviceEvent& event) const;

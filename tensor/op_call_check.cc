@@ -247,7 +247,8 @@ Specs transposed(const CallCheck& c) {
   return {{shape_of(dims), c.dtype(0)}};
 }
 
-/// Expects `part` to begin at `begin` in `whole`. For padding the shapes are exchanged.
+/// Expects `part` to begin at `begin` in `whole`. For padding, `whole` is the output and `part` the
+/// input.
 void check_part(const CallCheck& c, const Shape& whole, const Shape& part,
                 std::span<const std::int64_t> begin) {
   c.expect(whole.rank() == part.rank(), "a result of the input's rank");

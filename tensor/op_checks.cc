@@ -14,7 +14,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns true for files of the library, and for those of the standard library, through which the
+/// Returns true for this library's files, and for those of the standard library, through which this
 /// library calls itself.
 bool is_of_library(std::string_view file) {
   constexpr std::string_view kThis = __FILE__;

@@ -52,7 +52,7 @@ class StepRecorder {
   /// Records that a variable is read or written: its elements must be in the same memory in each
   /// replay.
   virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
-  /// Records that `key` is derived from the random context again in each step.
+  /// Records that every step computes `key` again from the random context.
   virtual void follows_step(const RandomKey& key) = 0;
   virtual bool is_of_step(const RandomKey& key) const = 0;
 
@@ -88,14 +88,14 @@ class StepTracer {
                                          const SourceLocation& where) = 0;
   /// Concatenates the values of all replicas, which have equal shapes, along `axis`.
   virtual Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) = 0;
-  /// Notes that a variable is read, so that it becomes an argument whichever view of its elements
-  /// operations use later.
+  /// Records that a variable is read, so that the whole variable becomes an argument, even if
+  /// operations later use only views of its elements.
   virtual void note_variable(const Tensor& whole) = 0;
-  /// Returns true if this step made the value or the step's device has it, so that work on it is
-  /// traced.
+  /// Returns true if work on the value is traced: this step made the value, or the step's device
+  /// has it.
   virtual bool holds(const Tensor& value) const = 0;
-  /// Returns the value that the step uses in place of a new tensor that the host fills, or of a
-  /// copy of `value`. The default, nullopt, makes the caller create a tensor with memory.
+  /// Returns the value that the step uses in place of a new tensor that the host fills, or in place
+  /// of a copy of `value`. The default, nullopt, makes the caller create a tensor with memory.
   virtual std::optional<Tensor> create(const TensorSpec&, Device, const Tensor* /*value*/) {
     return std::nullopt;
   }

@@ -29,8 +29,8 @@ double block_sum(const T* values, std::size_t count) {
   return sum;
 }
 
-// Adds four blocks at a time, each in its own order, because a single chain of additions would wait
-// for each sum.
+// Adds four blocks at a time, because a single chain of additions would wait for each sum. The
+// order within each block is unchanged.
 template <class T>
 void four_block_sums(const T* values, std::vector<double>& sums) {
   double a = 0.0, b = 0.0, c = 0.0, d = 0.0;

@@ -51,7 +51,8 @@ To single_element(const Tensor& tensor, const char* who) {
 std::uint64_t Tensor::Impl::next_id() {
   constexpr std::uint64_t kAtOnce = 1024;
   static std::atomic<std::uint64_t> taken{0};
-  thread_local std::uint64_t last = 0;  // at 0 and multiples of kAtOnce, none is left
+  // at multiples of kAtOnce (and 0), no reserved number is left
+  thread_local std::uint64_t last = 0;
   if (last % kAtOnce == 0) last = taken.fetch_add(kAtOnce, std::memory_order_relaxed);
   return ++last;
 }
@@ -300,7 +301,7 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
 
 namespace internal {
 
-// Tensors that are being written.
+// Writing of tensors: fills, copies, MutableTensor.
 
 std::size_t num_bytes(const Shape& shape, DType dtype) {
   std::size_t bytes = 0;

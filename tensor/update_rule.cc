@@ -1,4 +1,5 @@
-// Numbers and descriptions of update rules, and the gradients that they take.
+// UpdateRule: its number and its description. Gradient: access by form, and conversion to a dense
+// tensor.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
 

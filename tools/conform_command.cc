@@ -41,7 +41,8 @@ std::string find_name(const ConformOptions& options) {
     if (name.empty()) name = loaded;
   }
   if (name.empty()) {
-    fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; the names are ",
+    fail(ErrorCode::kInvalidArgument,
+         "conform: expected a name or --plugin, got neither; the registered names are ",
          join(registered_cross_device_ops()));
   }
   return name;
@@ -108,7 +109,7 @@ int run(const std::vector<conformance::Case>& cases, const conformance::Subject&
     begin_case(command, c, options.limit);
     ++num_begun;
     if (coarse_now() - logged < std::chrono::seconds(10)) return;
-    logged = coarse_now();  // a whole plan takes minutes
+    logged = coarse_now();  // logs the progress, because all cases together take minutes
     std::fprintf(stderr, "conform: case %zu of %zu: %s\n", num_begun, cases.size(), c.id().c_str());
   };
   const conformance::Report report = run_cases(cases, subject, limits);

@@ -93,7 +93,7 @@ Finding inspect_mpi() {
           "apt-get install openmpi-bin, or start ranks with srun"};
 }
 
-/// Lists the transports with which replicas exchange values in this build.
+/// Lists the transports of this build, through which replicas exchange values.
 Finding inspect_transports() {
   std::vector<std::string> names{"threads"};
   if (!kBuild.grpc_version.empty()) names.insert(names.end(), {"shared memory", "TCP"});
@@ -158,7 +158,7 @@ std::vector<Finding> inspect_host(const std::string& data_dir) {
        data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""}};
 }
 
-/// Returns a finding "none: <reason>"; a remedy after "; " becomes the advice.
+/// Returns a finding "none: <reason>". Text after the last "; " of `reason` becomes the advice.
 Finding without(const char* subject, const std::string& reason, Verdict verdict) {
   const std::size_t remedy = reason.rfind("; ");
   if (remedy == std::string::npos) return {subject, verdict, "none: " + reason};
@@ -188,7 +188,7 @@ std::vector<std::string> libraries_of_interest() {
 /// Checks the GPUs, the module, and each CUDA library that it needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
-  // A machine without a driver is complete, but a module that does not load is a limit.
+  // A machine may have no driver, but a GPU module that does not load limits this build.
   const std::string reason = gpu_unavailable_reason();
   const GpuModule& module = gpu_module();
   const bool broken = !reason.empty() && !module.path.empty();
@@ -212,8 +212,8 @@ std::vector<Finding> inspect_gpus() {
   return findings;
 }
 
-/// Checks the XLA plugin. A machine without a plugin is complete, but a configured plugin that does
-/// not load is a limit.
+/// Checks the XLA plugin. A machine may have no plugin, but a configured plugin that does not load
+/// is reported as a limitation.
 Finding inspect_xla() {
   const XlaDevices& devices = xla_devices();
   if (devices.count > 0) {
@@ -300,7 +300,7 @@ int doctor_command(OutputFormat format, const std::string& data_dir) {
 
 namespace {
 
-/// Returns the text after "name   :" in a file with such lines; "" if the name does not occur.
+/// Returns the value in the first line "name   : value" of `text`; "" if the name does not occur.
 std::string field(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -313,7 +313,7 @@ std::string field(const std::string& text, const std::string& name) {
   return "";
 }
 
-/// Returns the bytes in a /proc/meminfo line such as "MemTotal:  16384 kB".
+/// Returns the number of bytes that a /proc/meminfo line such as "MemTotal:  16384 kB" states.
 std::int64_t memory_field(const std::string& text, const std::string& name) {
   return std::strtoll(field(text, name).c_str(), nullptr, 10) * 1024;
 }

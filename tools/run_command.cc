@@ -68,9 +68,11 @@ launch::TaskCounts counts_of(const RunFlags& flags) {
       flags.workers >= 0 ? flags.workers : flags.processes - flags.ps - chiefs;
   const std::int64_t total = workers + flags.ps + chiefs;
   if (workers < 0 || workers + chiefs == 0 || (flags.processes >= 0 && total != flags.processes)) {
-    fail(ErrorCode::kInvalidArgument, "run: expected workers, parameter servers and chief to be ",
-         flags.processes >= 0 ? concat("-n ", flags.processes) : "at least one worker or chief",
-         ", got ", std::max<std::int64_t>(0, workers), " + ", flags.ps, " + ", chiefs);
+    fail(ErrorCode::kInvalidArgument, "run: expected ",
+         flags.processes >= 0 ? concat("-n ", flags.processes, " to be the number of tasks")
+                              : "at least one worker or chief",
+         ", got workers: ", std::max<std::int64_t>(0, workers), ", parameter servers: ", flags.ps,
+         ", chiefs: ", chiefs);
   }
   check_range<std::int64_t>("-n", total, 1, kMaxProcesses);
   return {static_cast<int>(chiefs), static_cast<int>(workers), static_cast<int>(flags.ps)};
@@ -99,8 +101,8 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
   }
   if (!hosts.empty() && !flags.dry_run) {
     fail(ErrorCode::kInvalidArgument,
-         "run: --hosts: tutti starts processes only on this machine; use --dry-run and paste the "
-         "commands there");
+         "run: --hosts: tutti starts processes only on this machine; add --dry-run, and run the "
+         "printed commands on the hosts");
   }
   if (!hosts.empty() && flags.bind_cores) {
     fail(ErrorCode::kInvalidArgument,
@@ -128,7 +130,8 @@ RunOptions parse_run_options(const RunFlags& flags) {
   options.job.bind_cores = flags.bind_cores;
   options.has_control = flags.control != "none";
   if (options.has_control && !control_has_grpc()) {
-    fail(ErrorCode::kUnimplemented, "run: --control grpc: this build has no gRPC; run mpirun");
+    fail(ErrorCode::kUnimplemented,
+         "run: --control grpc: this build has no gRPC; start the program with mpirun instead");
   }
   options.dry_run = flags.dry_run;
   options.supervisor.grace = seconds(flags.grace);
@@ -196,8 +199,8 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// Returns the tasks that a restarted chief needs. A chief that was the first to leave the job has
-/// coordinated the other tasks. If its program then died and was restarted, it needs these tasks
+/// Returns the tasks that a restarted chief needs. A chief that leaves the job before all other
+/// tasks is their coordinator. If its program then dies and is restarted, it needs these tasks
 /// again, to continue from its checkpoint.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
@@ -312,7 +315,7 @@ int run_command(const RunFlags& flags) {
     return run_job(std::move(plan), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program no longer exists
+    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program was deleted meanwhile
     return 2;
   }
 }

@@ -168,7 +168,7 @@ def table(document):
     lines = ["# all_reduce compared with OpenMPI, Gloo and the floor", "",
              f"{document['machine']}; {document['ranks']} ranks, float32 sums in place, "
              f"{document['num_rounds']} interleaved rounds. `{document['command']}`", "",
-             f"Cores, before and after tutti's part of each round: {', '.join(document['places'])}.", ""]
+             f"Core distance before and after tutti's runs, by round: {', '.join(document['places'])}.", ""]
     lines += [f"Not compared with {line}\n" for line in document["missing"] + document["left_out"]]
     lines += [f"Trouble: {line}\n" for line in document["trouble"]]
 

@@ -105,7 +105,7 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
     case ReduceOp::kMean:
       break;
   }
-  fail(ErrorCode::kInternal, "mpi: MEAN is SUM and a division; the caller divides");
+  fail(ErrorCode::kInternal, "mpi: expected SUM, which the caller divides, got MEAN");
 }
 
 /// Copies the input to `place`, the memory of the output. MPI requires a call to be in place on all

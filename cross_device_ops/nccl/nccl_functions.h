@@ -8,8 +8,8 @@
 
 namespace tutti::internal {
 
-/// Table of functions. NCCL is not linked, so that programs run without it and do not always load
-/// its 200 MiB.
+/// Table of NCCL's functions. NCCL is not linked, so that programs also run where it is missing and
+/// load its 200 MiB only when they use it.
 struct NcclFunctions {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
@@ -30,8 +30,8 @@ struct NcclFunctions {
 };
 
 /// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2.
-/// Repeats opening it until a call succeeds. Throws kUnavailable with the missing function or the
-/// version found, and the remedy. Thread-safe.
+/// Opens it in the first call; after an error, the next call tries again. Throws kUnavailable with
+/// the missing function or the version found, and the remedy. Thread-safe.
 const NcclFunctions& nccl_functions();
 
 /// Opens the library at `path` (or a name that the dynamic loader finds). It is never closed.

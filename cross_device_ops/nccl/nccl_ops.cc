@@ -1,4 +1,4 @@
-// The operation "nccl".
+// Implements the cross-device operation "nccl".
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/nccl/nccl_ops.h"
 
@@ -69,13 +69,13 @@ Mutex& launch_mutex() {
 
 }  // namespace
 
-/// Group of non-blocking NCCL communicators, one per local GPU. No call waits for a GPU. Waits for
-/// NCCL's work on the host (connecting, launching) have a deadline and poll NCCL's asynchronous
-/// errors. As the PeerWork of its devices, the group also polls these errors during waits for a
-/// GPU, and gives up work that runs longer than the timeout. After any failure all communicators
-/// are aborted, and later launches throw the same reason. If work was given up, every wait for one
-/// of the GPUs throws this reason, too, until the group is destroyed. Thread-safe, but launch()
-/// takes one thread at a time.
+/// Group of non-blocking NCCL communicators, one per local GPU. No call waits for a GPU. A call
+/// that waits for NCCL's work on the host (connecting, launching) has a deadline and polls NCCL's
+/// asynchronous errors. As the PeerWork of its devices, the group also polls them while a thread
+/// waits for a GPU, and abandons work that exceeds the timeout. After any failure all communicators
+/// are aborted, and later launches throw the same reason. If work was abandoned, every wait for one
+/// of the GPUs throws this reason, too, until the group is destroyed. Thread-safe, except that only
+/// one thread at a time may call launch().
 class NcclGroup final : public PeerWork {
  public:
   /// Issues one rank's part of a collective, with this communicator and stream.
@@ -196,8 +196,8 @@ class NcclGroup final : public PeerWork {
     if (spans_processes()) {
       if (!group_.store) {
         fail(ErrorCode::kInvalidArgument,
-             "nccl: ranks in several processes find each other by a key "
-             "value store; expected one in Group::store, got none");
+             "nccl: expected a key-value store in Group::store, with which ranks in several "
+             "processes find each other, got none");
       }
       agreed = group_.store.get(kNcclIdKey);
       if (!agreed && group_.first_rank > 0) agreed = group_.store.wait(kIdKey, deadline);
@@ -209,8 +209,8 @@ class NcclGroup final : public PeerWork {
       return id;
     }
     if (agreed->size() != sizeof(id.internal)) {
-      fail(ErrorCode::kDataLoss, "nccl: the id in the store; expected ", sizeof(id.internal),
-           " bytes, got ", agreed->size());
+      fail(ErrorCode::kDataLoss, "nccl: expected an id of ", sizeof(id.internal),
+           " bytes in the store, got one of ", agreed->size(), " bytes");
     }
     std::memcpy(id.internal, agreed->data(), agreed->size());
     return id;
@@ -252,7 +252,8 @@ class NcclGroup final : public PeerWork {
       if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
     }
   }
-  /// Returns true while a communicator works on the host; throws its asynchronous error, if any.
+  /// Returns true while a communicator still has work to do on the host (ncclInProgress). Throws
+  /// the asynchronous error of a communicator, if any.
   bool is_in_progress(std::string_view what) TUTTI_REQUIRES(mutex_) {
     bool any = false;
     for (std::size_t r = 0; r < comms_.size(); ++r) {
@@ -266,7 +267,7 @@ class NcclGroup final : public PeerWork {
   bool is_capturing() const {
     return GraphMemory::current(group_.local_devices.front()) != nullptr;
   }
-  /// Records a launch whose work is completely in the streams.
+  /// Records a launch after all of its work has been queued on the streams.
   void note(std::string_view what, Events began) {
     if (is_capturing()) {
       MutexLock lock(mutex_);
@@ -279,7 +280,8 @@ class NcclGroup final : public PeerWork {
     launched_.push_back({std::string(what), std::move(began), std::move(ended)});
   }
   void drop_done() TUTTI_REQUIRES(mutex_) {
-    constexpr int kMost = 2;  // more than the one that a launch adds, so that few remain
+    // A launch adds one entry and calls this once; dropping up to two keeps the queue short.
+    constexpr int kMost = 2;
     for (int i = 0; i < kMost && !launched_.empty(); ++i) {
       if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
       launched_.pop_front();
@@ -330,7 +332,7 @@ class NcclGroup final : public PeerWork {
       comm = nullptr;
     }
   }
-  /// Returns true if all communicators ended in time.
+  /// Finalizes and destroys all communicators; returns false if one fails or takes too long.
   bool finalize() TUTTI_REQUIRES(mutex_) {
     for (const ncclComm_t comm : comms_) {
       if (!is_fine(nccl_.comm_finalize(comm))) return false;
@@ -357,7 +359,7 @@ class NcclGroup final : public PeerWork {
   std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it was closed
   std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
   std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective in a graph
-  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // closing lost unfinished work
+  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // close() discarded unfinished work
 };
 
 namespace {
@@ -396,7 +398,7 @@ ncclRedOp_t op_of(ReduceOp op) {
     case ReduceOp::kMean:
       break;
   }
-  fail(ErrorCode::kInternal, "nccl: MEAN is SUM and a division; the caller divides");
+  fail(ErrorCode::kInternal, "nccl: expected SUM, which the caller divides, got MEAN");
 }
 
 bool are_equal(std::span<const std::size_t> counts) {

@@ -117,7 +117,7 @@ std::int32_t set_value(void* store, const char* key, const void* value, std::uin
                        tutti_error_v1* error) {
   return guarded(error, [&] {
     require(store && key && (value || size == 0),
-            "set: expected the group's store, a key and a value");
+            "set: expected the group's store, a key and a value, got a null pointer");
     const std::string_view text(static_cast<const char*>(value), size);
     static_cast<const StorePart*>(store)->set(key, text);
     return std::int32_t{TUTTI_OK};
@@ -140,7 +140,7 @@ std::int32_t get_value(void* store, const char* key, void* value, std::uint64_t 
                        std::uint64_t* size, std::int64_t timeout_ms, tutti_error_v1* error) {
   return guarded(error, [&] {
     require(store && key && size && (value || capacity == 0),
-            "get: expected the group's store, a key and a buffer");
+            "get: expected the group's store, a key and a buffer, got a null pointer");
     const std::string found = value_of(*static_cast<const StorePart*>(store), key, timeout_ms);
     *size = found.size();
     if (found.size() > capacity) {

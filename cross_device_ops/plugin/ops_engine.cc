@@ -121,7 +121,7 @@ class OpsEngine final : public NativeCallEngine {
   const std::unique_ptr<CrossDeviceOps> ops_;
 };
 
-/// Returns a number from rank 0 that no other group has had.
+/// Returns a random number, drawn by rank 0, that no other group uses.
 std::uint64_t agree_on_nonce(const RankLink& link, std::string_view who, TimePoint deadline) {
   std::uint64_t own = 0;
   while (own == 0) {

@@ -100,8 +100,8 @@ Json parse_plugin_options(const std::string& text) {
   return options;
 }
 
-// Loads the plugins that TUTTI_PLUGINS lists, separated by ":". Does so once, but repeats it after
-// an error.
+// Loads the plugins that TUTTI_PLUGINS lists, separated by ":". Later calls do nothing, except that
+// the first call after an error tries again.
 void load_plugins_of_environment() {
   [[maybe_unused]] static const bool done = [] {
     const char* const value = std::getenv("TUTTI_PLUGINS");
@@ -128,7 +128,7 @@ ConfigurableOpsFactory factory_for(const std::string& name, const CommunicationO
   if (entry == all.entries.end()) {
     fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
          internal::choices(all.names(), name),
-         "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
+         "; add one with register_cross_device_ops() or as a plugin (TUTTI_PLUGINS)");
   }
   for (const auto& [option, value] : own.as_object()) {
     if (std::ranges::find(entry->option_names, option) != entry->option_names.end()) continue;
@@ -164,7 +164,8 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const std::string implied = internal::lower_case(to_string(wanted));  // RING is "ring"
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
-         " is the operation '", implied, "', but '", spec.name, "' is named; use one of the two");
+         " selects the operation '", implied, "', but '", spec.name,
+         "' is named; use one of the two");
   }
   return implied;
 }

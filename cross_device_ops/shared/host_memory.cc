@@ -62,7 +62,7 @@ Segment::Segment(FileDescriptor file, const std::string& peer) : file_(std::move
   map();
 }
 
-/// Maps the file at an address where its large pages can be large pages of memory.
+/// Maps the file at a multiple of the large page size, so that the kernel can use large pages.
 void Segment::map() {
   const std::size_t bytes = num_bytes_;
   void* const reserved = ::mmap(nullptr, bytes + kLargePageBytes, PROT_NONE,
@@ -239,9 +239,9 @@ std::size_t HostMemory::take(std::size_t bytes, std::size_t unit) {
     if (offset + bytes < end) free_[offset + bytes] = end - (offset + bytes);
     return offset;
   }
-  fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " needs ", bytes,
-       " bytes, but fewer of its ", own().num_bytes(),
-       " are free; try a larger ConnectOptions::place_bytes");
+  fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, ": expected ", bytes,
+       " contiguous free bytes in its segment of ", own().num_bytes(),
+       " bytes, got fewer; try a larger ConnectOptions::place_bytes");
 }
 
 void HostMemory::give_back(std::size_t offset, std::size_t bytes) {

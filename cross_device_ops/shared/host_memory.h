@@ -77,7 +77,7 @@ class HostMemory {
  public:
   /// Makes the memory of ranks that are processes. `segments` are the places, by rank.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
-  /// Makes the memory of ranks that are threads, which share this object.
+  /// Makes the memory of ranks that are threads of this process and share this object.
   HostMemory() = default;
 
   int rank() const { return rank_; }
@@ -92,9 +92,9 @@ class HostMemory {
     kBuffers,  // buffers of the program
     kWindow,   // window of a group
   };
-  /// Allocates `bytes` of zeros in this rank's place, in the first range that fits. Returns the
-  /// offset, a multiple of the page size (of the large page size for at least one large page). All
-  /// pages are present, so that accesses cannot fail. Throws kResourceExhausted.
+  /// Allocates `bytes` zero bytes in the first free range of this rank's place that fits. Returns
+  /// the offset, a multiple of the page size, and of the large page size if `bytes` is at least
+  /// that. All pages are present, so that accesses cannot fail. Throws kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
   /// Releases the ranges in a later call, after `may_go()` returns true; never blocks.

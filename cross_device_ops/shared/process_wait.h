@@ -27,9 +27,9 @@ class ProcessWait {
  public:
   ProcessWait(WaitWord* word, SpinPolicy policy) : word_(word), policy_(policy) {}
 
-  /// Waits until `ready()` or the deadline; returns ready(), which reads atomics (sequentially
-  /// consistent, as the corresponding stores must be). A long wait calls `meanwhile` about every 10
-  /// ms; an exception from it ends the wait, unless ready() has become true.
+  /// Waits until ready() is true or the deadline has passed; returns ready(). `ready` must read
+  /// atomics; its loads and the matching stores are sequentially consistent. A long wait calls
+  /// `meanwhile` about every 10 ms; an exception from it ends the wait unless ready() is then true.
   template <class Ready, class Meanwhile>
   bool wait_until(TimePoint deadline, const Ready& ready, const Meanwhile& meanwhile) {
     if (ready()) return true;

@@ -22,8 +22,8 @@ class WindowCalls {
   /// before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
-  /// Path on which the published data allow the call to be carried out. way() requires that all
-  /// ranks have arrived.
+  /// Method of carrying out the call, given the data that all ranks have published. Requires for
+  /// way(): all ranks have arrived.
   enum class Way { kInline, kShared, kNeither };
   Way way();
   /// Computes this rank's result of an all_reduce or reduce with inline data.

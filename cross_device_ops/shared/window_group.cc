@@ -73,8 +73,8 @@ void WindowGroup::need_slots() {
   slots.store(memory_->allocate(layout_.bytes_of_slots(), HostMemory::Use::kWindow));
 }
 
-/// Returns this rank's reason for leaving: the abort of its transport, if any, because peers may
-/// see it leave before their own transport is aborted.
+/// Returns this rank's reason for leaving: the abort of its transport, if any. Peers may notice
+/// that this rank left before their own transport is aborted, and then report this reason.
 Error WindowGroup::reason_to_leave() const {
   try {
     probe();
@@ -168,7 +168,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   }
   if (!is_closed()) return;
   const Error why = reason();
-  // The state is not kClosed only if the closing member died before it wrote the reason.
+  // A state other than kClosed means that the closing member died before it wrote the reason.
   if (has_failed(round) || shared_header_->state.load() != WindowHeader::kClosed) throw why;
 }
 

@@ -71,20 +71,20 @@ class PartLanes {
 /// Per-rank slot for one round in shared memory. Addresses are offsets in the rank's place.
 struct WindowEntry {
   static constexpr std::uint32_t kIsInline = 1;   // inputs are copied to the window
-  static constexpr std::uint32_t kIsShared = 2;   // all buffers are in the place
+  static constexpr std::uint32_t kIsShared = 2;   // all buffers are in shared memory
   static constexpr std::uint32_t kIsInPlace = 4;  // outputs are the inputs
   // One cache line holds everything that other ranks wait for and read in every call.
   alignas(64) std::atomic<std::uint64_t> arrived{0};  // number of the round; written last
   std::uint64_t fingerprint = 0;
   std::uint32_t flags = 0;
-  std::uint64_t first_input = 0;  // sufficient for a single buffer
+  std::uint64_t first_input = 0;  // offset of inputs[0]; offsets() has those of the others
   std::uint64_t first_output = 0;
   alignas(64) CollectiveHeader header;
 };
 
 /// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
-  alignas(64) std::atomic<std::uint64_t> finished{0};  // last round whose own part is done
+  alignas(64) std::atomic<std::uint64_t> finished{0};  // last round in which this rank is done
   alignas(64) std::atomic<std::uint64_t> sent{0};      // steps; see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
@@ -95,7 +95,8 @@ struct WindowProgress {
 /// Header of the group's shared state. Each window has one; only member 0's is used.
 struct WindowHeader {
   static constexpr std::uint32_t kOpen = 0;
-  static constexpr std::uint32_t kClosed = 0x80000000u;  // smaller values: 1 + the closing member
+  // Values between kOpen and kClosed: a member is closing the group; the value is 1 + its index.
+  static constexpr std::uint32_t kClosed = 0x80000000u;
   static constexpr std::size_t kTextBytes = 3000;
   alignas(64) std::atomic<std::uint32_t> state{kOpen};
   std::uint32_t code = 0;
@@ -120,7 +121,8 @@ struct WindowLayout {
 
   std::size_t size;        // members
   std::size_t slot_bytes;  // size of a staged reduction's slot: one step of one slice
-  std::size_t entries, counts, offsets, inline_data, num_bytes;  // offsets; total size
+  std::size_t entries, counts, offsets, inline_data;  // offsets in the window
+  std::size_t num_bytes;                              // size of the window
   /// Size of the slots, which are allocated separately, because most groups never need them.
   std::size_t bytes_of_slots() const { return size * kDepth * slot_bytes; }
 };
@@ -143,15 +145,16 @@ class Window {
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
-  /// Returns offsets of inputs, then outputs, [2 * kMostBuffers]; the entry has the first of each.
+  /// Returns [2 * kMostBuffers] offsets, first of inputs, then of outputs. Those of the first input
+  /// and of the first output are in the entry instead.
   std::uint64_t* offsets(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->offsets) + round % 2 * 2 * WindowLayout::kMostBuffers;
   }
   std::byte* inline_data(std::uint64_t round) const {
     return start_ + layout_->inline_data + round % 2 * WindowLayout::kInlineBytes;
   }
-  /// Returns the slot of this member's contribution to `to`'s slice. If `to` is this member,
-  /// returns the slot of its results.
+  /// Returns the slot for what this member contributes to the slice of member `to`. If `to` is this
+  /// member, returns the slot of its results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
@@ -203,8 +206,8 @@ class WindowGroup {
   /// Starts a round. The first call makes this rank's window and finds those of the others.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
   /// Waits for all ranks; the caller has filled the entry. If the group is closed, throws its
-  /// reason. On a timeout or failure, closes the group with kDeadlineExceeded naming the ranks that
-  /// did not join, kUnavailable or kAborted.
+  /// reason. Closes the group with kUnavailable or kAborted on a failure, and on a timeout with
+  /// kDeadlineExceeded naming the ranks that did not join.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
   /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted.
   void need_slots();
@@ -228,15 +231,15 @@ class WindowGroup {
   /// Returns an unassigned part, or -1 if there is none.
   int take_part();
   void finish_part();
-  /// Waits until all parts are done. This is short, because no part waits for anything. Threads
+  /// Waits until all parts are done. The wait is short, because no part waits for anything. Threads
   /// wait without a deadline. On failure, buffers in HostMemory are detached, because a stopped
   /// process may resume its part later.
   void leave(TimePoint deadline);
 
   /// Ends running and later arrivals with this reason. Only the first reason is kept.
   void close(const Error& reason) noexcept { close_from(reason, std::nullopt); }
-  /// Returns why the group is closed, possibly by a member that left. May be called concurrently
-  /// with the other functions, after the first round.
+  /// Returns why the group is closed (a member that left may have closed it); nullopt if it is
+  /// open. May be called concurrently with the other functions, after the first round.
   std::optional<Error> failure() { return is_closed() ? std::optional(reason()) : std::nullopt; }
 
  private:

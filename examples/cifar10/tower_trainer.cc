@@ -13,7 +13,7 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
-/// Factor of losses, which prevents float16 gradients from underflowing.
+/// Factor by which losses are multiplied, so that float16 gradients do not underflow.
 constexpr double kLossScale = 1024.0;
 
 // Name of the total loss, which TowerTrainer::step() returns for each tower.

@@ -101,7 +101,8 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   if (!options.mesh.empty()) {
     const ExampleOptions defaults;
     if (options.strategy == defaults.strategy) options.strategy = "mesh";
-    if (options.devices == defaults.devices) options.devices = "";  // a CPU for each position
+    // An empty list gives each position of the mesh its own virtual CPU.
+    if (options.devices == defaults.devices) options.devices = "";
   }
   try {
     load_plugin(options);

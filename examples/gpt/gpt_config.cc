@@ -47,7 +47,7 @@ double real(const Json& json, const char* name, double otherwise) {
   return member ? member->as_double() : otherwise;
 }
 
-/// Requires that a setting, if present, has the only value which this program implements.
+/// Throws kUnimplemented if a setting is present and is not `expected`, the only supported value.
 void require(const Json& json, const char* name, const Json& expected) {
   const Json* const member = given(json, name);
   if (!member || *member == expected) return;

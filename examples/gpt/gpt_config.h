@@ -21,8 +21,10 @@ struct GptConfig {
   std::int64_t heads = 4;
   std::int64_t key_value_heads = 0;  // number of key and value heads; 0: as many as heads
   std::int64_t features = 128;
-  std::int64_t hidden = 0;  // size of feed-forward layers; 0: 4 (gpt2) or 8 / 3 (llama) * features
-  bool tied = true;         // true if the output shares the embedding's weights
+  // Size of feed-forward layers. 0: 4 * features (gpt2), or features * 8 / 3 rounded up to a
+  // multiple of 32 (llama).
+  std::int64_t hidden = 0;
+  bool tied = true;  // true if the output shares the embedding's weights
   double epsilon = 1e-5;
   double rotary_max_wavelength = 10000.0;
   double dropout = 0.0;

@@ -23,8 +23,8 @@ void add_pair(Places& places, const std::string& variable, const char* first, co
   places.push_back({concat(variable, '/', second), tensor + ".bias"});
 }
 
-/// Adds the places of a GPT-2 block. Its kernels have tutti's layout; query, key and value share
-/// one tensor.
+/// Adds the places of a GPT-2 block's weights. The file's kernels have tutti's layout, and one
+/// tensor of the file holds query, key and value.
 void add_gpt2_block(Places& places, const std::string& block, const std::string& tensor) {
   add_pair(places, block + "/attention_norm", "gamma", "beta", tensor + ".ln_1");
   for (const char* kind : {"kernel", "bias"}) {
@@ -156,9 +156,9 @@ void load_pretrained(Gpt& model, const std::string& folder) {
     Variable variable = find_variable(model, place.variable);
     Tensor value = cast(find_tensor(tensors, place.tensor), variable.dtype());
     if (value.num_elements() != place.num_parts * variable.shape().num_elements()) {
-      fail(ErrorCode::kInvalidArgument, "gpt: tensor '", place.tensor, "' of shape ", value.shape(),
-           " does not fit ", place.num_parts, " times ", variable.name(), " ", variable.shape(),
-           "; check that config.json belongs to these weights");
+      fail(ErrorCode::kInvalidArgument, "gpt: tensor '", place.tensor, "': expected elements for ",
+           place.num_parts, " x ", variable.name(), ' ', variable.shape(), ", got shape ",
+           value.shape(), "; check that config.json belongs to these weights");
     }
     if (place.num_parts > 1)
       value =

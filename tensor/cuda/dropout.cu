@@ -47,7 +47,7 @@ __device__ __forceinline__ PhiloxWords philox(std::uint64_t block, std::uint64_t
   return {{w0, w1, w2, w3}};
 }
 
-/// Uses a thread per Philox block of four elements, which it loads at once if `is_wide`.
+/// Uses a thread per Philox block of four elements, which are loaded together if `is_wide`.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(RandomKey given, const RandomKey* live, float rate, double scale_, bool is_wide,
@@ -82,7 +82,8 @@ void dropout(const KernelCall& call) {
   const T* const x = call.in<T>(0);
   T* const y = call.out<T>(0);
   const bool is_wide = is_aligned(x, sizeof(Pack<T, 4>)) && is_aligned(y, sizeof(Pack<T, 4>));
-  // Each thread hashes the key once, so a few threads process several blocks each.
+  // Each thread hashes the key once, so the grid is limited and threads process several Philox
+  // blocks.
   const unsigned blocks = std::min(blocks_for(static_cast<std::size_t>(count), 4), 2048u);
   launch(dropout_kernel<T>, blocks, kThreads, call.stream, attributes.key,
          static_cast<const RandomKey*>(call.step_values ? call.step_values : attributes.step_key),

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kColumns = 32, kLanesOfColumn = 8;
 
-/// Sums dy and dy z for each channel over rows [blockIdx.y * part_size, ...) of [rows, width].
+/// Sums dy and dy * z for each channel over rows [blockIdx.y * part_size, ...) of [rows, width].
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_channels(Extent extent, std::int64_t rows, std::int64_t part_size, double epsilon_,

@@ -38,7 +38,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     one_hot_kernel(Indices indices, const __grid_constant__ StridedAxes<2> axes, T on, T off,
                    T* y) {
-  std::int64_t offsets[2];  // of the index, and the class
+  std::int64_t offsets[2];  // offset of the index, and the class
   for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
     axes.offsets_of(i, offsets);
     y[i] = indices[offsets[0]] == offsets[1] ? on : off;
@@ -63,7 +63,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(Indices indices, const __grid_constant__ StridedAxes<2> axes,
                   std::int64_t num_rows, std::int64_t size, const T* x, T* y) {
-  std::int64_t offsets[2];  // of the index, and within the row
+  std::int64_t offsets[2];  // offset of the row's index, and offset within the row
   for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
     axes.offsets_of(i, offsets);
     const std::int64_t row = indices[offsets[0]];
@@ -88,10 +88,10 @@ void gather(const KernelCall& call) {
   });
 }
 
-/// Calls body(position), in order, for each position whose index is `row`, if `mine` is the first
-/// of them, and returns true. Otherwise returns false: another block handles the row, so that the
-/// bits are always the same. For up to some 100,000 positions, comparing all pairs costs less than
-/// sorting. All threads of the block must call it.
+/// If `mine` is the first position whose index is `row`, calls body(position) for every such
+/// position, in order, and returns true. Otherwise returns false: another block handles the row, so
+/// the bits are reproducible. For up to about 100,000 positions, comparing all pairs costs less
+/// than sorting. All threads of the block must call it.
 template <class Body>
 __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int64_t mine,
                                                 std::int64_t row, const Body& body) {
@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Same as scatter_kernel(), but into rows that have values, rounding after each position.
+/// Same as scatter_kernel(), but combines the values with those in the rows, and rounds after each
+/// position.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_into_kernel(ScatterOp op, Indices indices, std::int64_t num_rows, std::int64_t size,

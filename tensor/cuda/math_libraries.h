@@ -19,7 +19,7 @@ namespace tutti::cuda {
 /// Returns the type as cuDNN names it. Throws kUnimplemented unless it is floating.
 cudnnDataType_t cudnn_type(DType dtype);
 
-/// Returns the largest power of two that divides the address, up to `most`, for plans.
+/// Returns the largest power of two that divides the address, at most `most`. Plans depend on it.
 inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address == 0 ? most : std::min(most, address & (~address + 1));

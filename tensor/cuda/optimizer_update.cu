@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rules with norms.
 
-/// Returns the sums of weights and directions, block by block. add_norms() later overwrites the
-/// first pair with the sums of the whole variable.
+/// Returns the sums of squares of the weights and the directions, block by block. add_norms() later
+/// overwrites the first pair with the sums of the whole variable.
 __device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
   return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
 }

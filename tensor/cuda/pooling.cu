@@ -11,7 +11,7 @@
 namespace tutti::cuda {
 namespace {
 
-/// Sizes of images [height, width, channels] and of the pooled ones. Channels are counted in packs.
+/// Sizes of images [height, width, channels] and of pooled images. Channels are counted in packs.
 struct Geometry {
   int height, width, out_height, out_width, packs;
   int window_h, window_w, stride_h, stride_w, pad_top, pad_left;

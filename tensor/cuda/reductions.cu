@@ -16,7 +16,8 @@ namespace {
 
 struct Reduction {
   StridedAxes<1> kept, reduced;
-  std::int64_t parts = 1, part_size = 0;  // elements of a row in each part
+  // number of parts of a row; elements of a row in each part
+  std::int64_t parts = 1, part_size = 0;
 };
 
 /// Columns of a block that folds along an outer axis, and its threads per column.
@@ -202,7 +203,8 @@ void reduce(const KernelCall& call, std::uint32_t axes, const Fold& fold) {
                      call.stream, rows, r.parts, lanes_of_parts, fold, of_parts, y);
 }
 
-/// Type in which elements of type T are folded: 32 bits for bytes (the result is truncated).
+/// Type in which elements of type T are folded: int32 for one-byte types, whose results are
+/// truncated.
 template <class T>
 using FoldValue = std::conditional_t<sizeof(T) == 1, std::int32_t, Number<T>>;
 

@@ -1,4 +1,5 @@
-// Upsampling of images and its gradient: each element gathers its parts, in the order of the CPU.
+// Upsampling of images, and its gradient: each element of a result adds its terms in the CPU's
+// order.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -18,7 +19,7 @@ struct Source {
 };
 
 struct EnlargedAxis {
-  std::int64_t size = 0, factor = 1;  // of the small image
+  std::int64_t size = 0, factor = 1;  // size of the small image, and scale
   bool is_linear = false;
 
   template <class N>

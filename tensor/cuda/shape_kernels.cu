@@ -53,7 +53,7 @@ void slice(const KernelCall& call) {
                whole(call.outputs[0]), call.stream);
 }
 
-// Writes the inner part twice, which is rarely noticeable: convolutions pad images themselves.
+// Writes the inner part twice. This rarely matters, because convolutions pad images themselves.
 void pad(const KernelCall& call) {
   const auto& attributes = call.attributes_as<PadAttributes>();
   fill(call.outputs[0], attributes.value, call.stream);
@@ -126,7 +126,7 @@ void fill(const DeviceTensor& tensor, double value, cudaStream_t stream) {
   const auto count = static_cast<std::size_t>(tensor.shape.num_elements());
   if (count == 0) return;
   const std::size_t size = size_of(tensor.dtype);
-  std::array<std::byte, sizeof(Bytes16)> pattern;  // the value, as often as it fits
+  std::array<std::byte, sizeof(Bytes16)> pattern;  // the value, repeated to fill 16 bytes
   visit_dtype(tensor.dtype, [&]<class T>() {
     const T element = static_cast<T>(value);
     for (std::size_t i = 0; i < pattern.size(); i += size) {

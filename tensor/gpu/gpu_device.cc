@@ -102,8 +102,8 @@ struct GpuDevice::PendingUpdates {
   };
 
   bool empty() const { return groups_.empty(); }
-  /// Returns true if the launches would still apply all updates of the item's weights in the order
-  /// of the calls.
+  /// Returns true if adding the item to `launch` keeps all updates of its weights in the order of
+  /// the calls.
   bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
   void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
   void run(DeviceContext& context) const;
@@ -400,7 +400,7 @@ const std::string& GpuDevice::why_none() { return gpu_unavailable_reason(); }
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
-constexpr int kPollsBeforePause = 500;  // some hundred microseconds
+constexpr int kPollsBeforePause = 500;  // take a few hundred microseconds
 constexpr int kPollsOfCheck = 25;       // polls per check, until pauses begin
 
 void check_all(const PeerWatch::List& works) {

@@ -57,7 +57,8 @@ constexpr int kMaxParts = 64;
 std::int64_t parse_number(std::string_view who, std::string_view text) {
   if (const auto value = internal::parse_number<std::int64_t>(text)) return *value;
   fail(ErrorCode::kInvalidArgument, who,
-       ": expected a number of parts such as 4, or 4:512 for 512 MiB each, got '", text, "'");
+       ": expected a number of parts per GPU, such as 4, or 4:512 for 512 MiB each, got '", text,
+       "'");
 }
 
 std::string decimal(double value, int digits) {
@@ -70,15 +71,15 @@ std::string gib(std::int64_t bytes) {
   return decimal(static_cast<double>(bytes) / static_cast<double>(kMebibyte << 10), 2) + " GiB";
 }
 
-/// Returns the memory limit of each part.
+/// Returns the memory limit of each part of the GPU.
 std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGpus& wanted) {
   const std::int64_t share = device.free_bytes / wanted.per_gpu / kMebibyte * kMebibyte;
   if (wanted.memory_limit == 0) return share;
   internal::require(wanted.memory_limit <= device.total_bytes / wanted.per_gpu,
-                    "virtual GPUs: ", wanted.per_gpu, " parts of ", wanted.memory_limit / kMebibyte,
-                    " MiB each; expected at most ", device.total_bytes / kMebibyte,
-                    " MiB together, the memory of GPU ", ordinal, " (", device.name,
-                    "); try smaller parts");
+                    "virtual GPUs: expected at most ", device.total_bytes / kMebibyte,
+                    " MiB in total, the memory of GPU ", ordinal, " (", device.name, "), got ",
+                    wanted.per_gpu, " parts of ", wanted.memory_limit / kMebibyte,
+                    " MiB each; try smaller parts");
   return wanted.memory_limit;
 }
 
@@ -86,8 +87,7 @@ std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGp
 
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus) {
   internal::require(virtual_gpus.per_gpu >= 1 && virtual_gpus.per_gpu <= kMaxParts, who,
-                    ": expected 1 to ", kMaxParts, " parts of each GPU, got ",
-                    virtual_gpus.per_gpu);
+                    ": expected 1 to ", kMaxParts, " parts per GPU, got ", virtual_gpus.per_gpu);
   internal::require(virtual_gpus.memory_limit >= 0, who,
                     ": expected a memory limit of 1 MiB or more, got ", virtual_gpus.memory_limit,
                     " bytes");
@@ -331,8 +331,8 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;
-    // The library stays open: some libraries have their own C++ library, whose memory would be lost
-    // with its code.
+    // The library stays open: some libraries contain their own C++ runtime, whose memory would leak
+    // if its code were unloaded.
     found.push_back(std::move(library));
   }
   return found;

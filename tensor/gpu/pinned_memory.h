@@ -61,9 +61,9 @@ class PinnedRing {
 // Copies of batches to a GPU, concurrently with its computations.
 //
 // Copies in the compute stream would wait for all steps that are queued there. Large copies
-// therefore use the copy stream, and device memory that is reserved for them. A buffer may be
-// overwritten when the work that was queued before it was freed is done; steps that are queued
-// later do not delay it.
+// therefore use the copy stream, and device memory that is reserved for them. A freed buffer may be
+// overwritten as soon as the work that was queued before is done; steps that are queued later do
+// not delay this.
 
 /// The uploads of one device. Only the thread that holds the context calls fill() and settle(); any
 /// thread may free buffers.
@@ -80,7 +80,7 @@ class Uploads {
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
   /// Returns true if buffers were freed since the last call of settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }
-  /// Notes that work that is queued now may still use the freed buffers.
+  /// Records that work queued until now may still use the freed buffers.
   void settle(DeviceContext& context);
 
  private:
@@ -110,7 +110,7 @@ class Downloads {
 
   /// Returns a block for one copy at a time; nullptr if the system has no pinned memory.
   void* take();
-  /// Takes back a block whose last copy is done. A block with a pending copy is never given back.
+  /// Takes back a block. Requires: its last copy is done.
   void recycle(void* block);
 
  private:

@@ -147,8 +147,8 @@ const void* StepCapture::Recorder::reserve(Device device, std::size_t bytes,
     return static_cast<const std::byte*>(block_.address()) + known->offset;
   const std::size_t offset = host_.size();
   if (offset + bytes > static_cast<std::size_t>(kBlockBytes)) {
-    fail(ErrorCode::kResourceExhausted, "captured step: more than ", kBlockBytes,
-         " bytes of values that change from step to step; try several smaller steps");
+    fail(ErrorCode::kResourceExhausted, "captured step: expected at most ", kBlockBytes,
+         " bytes of values that change from step to step, got more; try several smaller steps");
   }
   host_.resize(offset + bytes);
   values_.push_back({offset, std::move(write), identity});
@@ -158,10 +158,9 @@ const void* StepCapture::Recorder::reserve(Device device, std::size_t bytes,
 void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) {
   if (std::ranges::find(variables_, memory) != variables_.end()) return;
   if (memory->device().type != DeviceType::kGpu) {
-    fail(
-        ErrorCode::kFailedPrecondition, "captured step: a variable on ", memory->device(),
-        " is used; expected variables on GPUs, because a replay repeats only work on GPUs; make it "
-        "in the strategy's scope, or read it outside the step");
+    fail(ErrorCode::kFailedPrecondition, "captured step: expected variables on GPUs, because a ",
+         "replay repeats only work on GPUs, got one on ", memory->device(),
+         "; make it in the strategy's scope, or read it outside the step");
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
        memory->shape(), " on ", memory->device(),
@@ -214,8 +213,8 @@ void wait_for(GpuDevice& waiting, GpuDevice& other) {
 StepCapture::Graph::Graph(std::span<const Device> of_replicas) {
   for (const Device& device : of_replicas) {
     if (device.type != DeviceType::kGpu) {
-      fail(ErrorCode::kUnimplemented, "captured step: a replica on ", device,
-           "; expected only GPUs; run the step function directly");
+      fail(ErrorCode::kUnimplemented, "captured step: expected replicas on GPUs, got one on ",
+           device, "; run the step function directly");
     }
     const bool is_known =
         std::ranges::any_of(memory, [&](const auto& each) { return each->device() == device; });

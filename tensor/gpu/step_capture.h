@@ -35,7 +35,7 @@ class GraphMemory {
   static GraphMemory* current(Device device);
 
   BufferAllocator& allocator() { return *pool_; }
-  /// Keeps a buffer that was freed while work was captured that may use it.
+  /// Keeps a buffer alive that was freed during the capture of work that may use it.
   void keep(BufferRef buffer);
   /// Returns a copy of `bytes` bytes in pinned memory, for copies that each launch repeats.
   const void* keep_pinned(const void* from, std::size_t bytes);
@@ -49,8 +49,8 @@ class GraphMemory {
   std::vector<std::unique_ptr<Pinned>> pinned_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Scope in which this thread allocates a device's tensors from the entry of `memories` for that
-/// device (one each).
+/// Scope in which this thread allocates the tensors of each device from that device's entry of
+/// `memories`, which has one entry per device.
 class GraphMemoryScope {
  public:
   using Memories = std::vector<std::unique_ptr<GraphMemory>>;

@@ -152,7 +152,7 @@ Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits) {
   require_floating(op, logits);
   require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
   if (labels.shape() != logits.shape()) {
-    fail_op(op, logits.where, "expected labels and logits of one shape, got ", labels.shape(),
+    fail_op(op, logits.where, "expected labels and logits of equal shape, got ", labels.shape(),
             " and ", logits.shape());
   }
   return dispatch_one(

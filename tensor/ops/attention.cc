@@ -104,7 +104,8 @@ Tensor attention(const Operand& query, const Operand& key, const Operand& value,
   check_attention(OpId::kAttention, query, key, value, options.steps_before);
   const Shape& q = query.shape();
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q[3])));
-  // XLA has no such operation; positions of a mesh have it, even if their steps are traced.
+  // A traced step composes attention below, because XLA has no such operation. A partitioner
+  // handles the operation itself, even in a traced step.
   if (!StepTracer::current() || OpPartitioner::current()) {
     std::vector<Tensor> outputs =
         dispatch({OpId::kAttention,

@@ -204,8 +204,8 @@ void check_transposed(const Operand& x, const Operand& filter,
   }
 }
 
-/// Returns the window of a convolution along one axis of an image of `size`. Throws unless it has
-/// `input` positions.
+/// Returns the window of a convolution along one axis of an image of `size`. Throws unless the
+/// window has `input` positions.
 WindowAxis transposed_axis(const Operand& x, std::int64_t size, std::int64_t input,
                            std::int64_t window, std::int64_t stride, Padding padding) {
   if (size >= 0 && (padding == Padding::kSame || size - window + stride >= 0)) {

@@ -126,7 +126,8 @@ class Einsum {
     operands_.push_back(diagonals(std::move(named)));
   }
 
-  /// Merges axes of one name into one, which keeps the elements where their indices are equal.
+  /// Merges axes with the same name into one axis, which keeps only the diagonal: the elements
+  /// whose indices on these axes are equal.
   Named diagonals(Named x) const {
     for (std::size_t i = 0; i < x.axes.size(); ++i) {
       const std::size_t twin = x.axes.find(x.axes[i], i + 1);

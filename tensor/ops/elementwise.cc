@@ -196,7 +196,7 @@ Tensor activation_grad(OpId op, const Operand& dy, const Operand& y) {
   require_floating(op, dy);
   require_same_dtype(op, dy.tensor, defined(op, y), dy.where);
   if (dy.shape() != y.shape()) {
-    fail_op(op, dy.where, "expected two tensors of one shape, got ", dy.shape(), " and ",
+    fail_op(op, dy.where, "expected two tensors of equal shape, got ", dy.shape(), " and ",
             y.shape());
   }
   return dispatch_one({op, {dy.tensor, y.tensor}, {{dy.shape(), dy.dtype()}}, {}, dy.where});

@@ -128,7 +128,7 @@ std::int64_t product(const std::int64_t* first, const std::int64_t* last) {
   return std::accumulate(first, last, std::int64_t{1}, std::multiplies<>());
 }
 
-/// `rows`: the first dimensions of x, which have statistics of their own.
+/// `rows`: the leading dimensions of x. Each row has its own statistics.
 Tensor normalize(const Operand& x, const Operand& gamma, const Operand& beta,
                  std::vector<std::int64_t> rows, const GroupNormAttributes& attributes) {
   rows.push_back(attributes.groups);

@@ -69,7 +69,8 @@ void refuse_in_capture(const char* who) {
        "dropout(), or make the tensor outside the step and pass it as an argument");
 }
 
-// Returns device memory with the key of each replay of a captured step; nullptr for other keys.
+// Returns device memory that holds a new key in each replay of a captured step; nullptr if the key
+// stays the same, or if no step is captured.
 const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
   StepRecorder* const recorder = StepRecorder::current();
   if (!recorder || !recorder->is_of_step(key)) return nullptr;
@@ -81,8 +82,8 @@ const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
   });
 }
 
-// Repeats a draw beyond two standard deviations with further indices of the element (element + n
-// 2^48), so that the value stays a function of the element alone.
+// Redraws a value beyond two standard deviations. Redraw n uses index element + n * 2^48, so that
+// the value stays a function of the element alone.
 double truncated(const RandomStream& stream, std::uint64_t element) {
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double value = stream.normal(element + (attempt << 48));
@@ -157,7 +158,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
 
 RandomKey next_random_key() {
   const RandomContext& context = current_random_context();
-  // The key differs from those of layers, which count their calls under small numbers.
+  // This call site differs from those of layers, which are small numbers.
   const std::uint64_t call = next_call_ordinal(~std::uint64_t{0});
   return {context.seed, kUserPurpose, context.step, context.replica, call};
 }

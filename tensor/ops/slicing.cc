@@ -96,9 +96,9 @@ std::vector<Tensor> split(const Operand& x, int num_parts, int axis) {
   axis = split_axis(x, axis);
   const std::int64_t length = x.shape().dim(axis);
   if (num_parts <= 0 || length % num_parts != 0) {
-    fail(ErrorCode::kInvalidArgument, who("split", x.where), ": axis ", axis, " of shape ",
-         x.shape(), " cannot be cut into equal parts; expected a divisor of ", length, ", got ",
-         num_parts, "; call split(x, sizes, axis)");
+    fail(ErrorCode::kInvalidArgument, who("split", x.where), ": expected num_parts to divide ",
+         length, ", the length of axis ", axis, " of shape ", x.shape(), ", got ", num_parts,
+         "; call split(x, sizes, axis)");
   }
   const std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_parts), length / num_parts);
   return cut(x, sizes, axis);

@@ -11,8 +11,8 @@ namespace {
 
 [[noreturn]] void refuse_integers(const OpCall& call) {
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-       ": not available for integers in a step that XLA compiles; expected a floating type, got ",
-       call.inputs[0].dtype(), "; call cast()");
+       ": expected a floating type in a step that XLA compiles, got ", call.inputs[0].dtype(),
+       "; call cast()");
 }
 
 /// Emitters of formulas for numbers.
@@ -77,7 +77,7 @@ std::uint64_t hash_of_key(const RandomKey& key, std::uint64_t start) {
   return hash;
 }
 
-/// The two halves of the 64-bit products of 32-bit words and a number.
+/// High and low halves of the 64-bit products of 32-bit words and a factor.
 struct HloProduct {
   HloProduct(const Hlo& words, std::uint64_t factor) {
     HloText& text = *words.text;

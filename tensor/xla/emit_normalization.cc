@@ -9,7 +9,7 @@ namespace {
 
 Hlo sum_over(const Hlo& x, std::uint32_t axes) { return x.text->reduce("add", x, 0.0, axes); }
 
-/// Returns the bits of all axes but the last.
+/// Returns the bit mask of all axes but the last.
 std::uint32_t rows_axes(const Hlo& x) { return (1u << (x.shape.rank() - 1)) - 1; }
 
 double num_rows(const Hlo& x) {

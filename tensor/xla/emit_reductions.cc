@@ -134,7 +134,8 @@ Hlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, HloInputs in) {
   return {(probabilities - own) * beside_row(dy, logits)};
 }
 
-/// Computes sums over windows that begin before the first element, or end after the last.
+/// Computes cumulative sums as sums over windows that begin before the first element, or end after
+/// the last.
 Hlos running_sum(HloText& text, const OpCall& call, HloInputs in) {
   const auto& attributes = call.attributes_as<CumulativeSumAttributes>();
   const auto axis = static_cast<std::size_t>(attributes.axis);

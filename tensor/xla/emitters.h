@@ -20,13 +20,13 @@ using HloInputs = std::span<const Hlo>;
 using Hlos = std::vector<Hlo>;
 
 /// Writes an operation and returns its outputs. `inputs` are the inputs of the call, with 16-bit
-/// types widened; dropout has another input, words_of_key().
+/// types widened; dropout has an additional input, words_of_key().
 using HloEmitter = Hlos (*)(HloText& text, const OpCall& call, HloInputs inputs);
 
 /// Returns the emitter; nullptr if none writes the operation in StableHLO.
 HloEmitter find_emitter(OpId op);
 
-/// Returns the words from which Philox starts for this key: the halves of its key, then those of
+/// Returns Philox's initial words for this key: the two halves of Philox's key, then the halves of
 /// its counter's upper part.
 std::array<std::int64_t, 4> words_of_key(const RandomKey& key);
 

@@ -142,7 +142,7 @@ Hlo HloText::line(const Shape& shape, HloType type, const Parts&... parts) {
   return result;
 }
 
-/// Returns a region with two scalar arguments; no other value has the numbers of its values.
+/// Returns a region with two scalar arguments. The names of its values are unique in the program.
 std::string HloText::region(std::string_view by, HloType type) {
   const Hlo a = next({}, type), b = next({}, type), result = next({}, type);
   const std::string scalar = type_of(a);
@@ -313,7 +313,7 @@ Hlo HloText::select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& wi
              keeps.name(), " = stablehlo.compare GE, ", a.name(), ", ", b.name(), ", FLOAT : (",
              scalar, ", ", scalar, ") -> tensor<i1>\n      stablehlo.return ", keeps.name(),
              " : tensor<i1>\n    }, ");
-  const std::string sum = region("add", x.type).substr(1);  // within the same brackets
+  const std::string sum = region("add", x.type).substr(1);  // `choice` already opened the bracket
   return line(x.shape, x.type, "\"stablehlo.select_and_scatter\"(", x.name(), ", ", dy.name(), ", ",
               zero.name(), ") ", window_text(window), " ", choice, sum, " : (", type_of(x), ", ",
               type_of(dy), ", ", type_of(zero), ") -> ");

@@ -32,7 +32,7 @@ class HloText;
 /// (tensor/cpu/elementwise_functions.h) also accept these values.
 struct Hlo {
   Hlo() = default;
-  /// Creates a number, which gets shape and type of the value with which it is combined.
+  /// Creates a number, which takes the shape and type of the value with which it is combined.
   Hlo(double value) : full_of(value) {}
   Hlo(HloText* text_, int number_, const Shape& shape_, HloType type_)
       : text(text_), number(number_), shape(shape_), type(type_) {}
@@ -101,16 +101,17 @@ class HloText {
   Hlo concatenate(std::span<const Hlo> values, int axis);
   Hlo reverse(const Hlo& x, std::span<const int> axes);
 
-  /// Reduces `axes` by "add", "maximum", ... from `initial` on, and removes them.
+  /// Reduces `axes` by "add", "maximum", ..., starting from `initial`, and removes these axes.
   Hlo reduce(std::string_view by, const Hlo& x, double initial, std::uint32_t axes);
   /// Returns the index (int64) of the first largest (or smallest) element along `axis`, and removes
-  /// it.
+  /// this axis.
   Hlo arg_extreme(bool largest, const Hlo& x, int axis);
   /// Returns the k largest elements along the last axis, and their indices, int32.
   std::pair<Hlo, Hlo> top_k(const Hlo& x, std::int64_t k);
   Hlo reduce_window(std::string_view by, const Hlo& x, double initial, const HloWindow& window,
                     const Shape& shape);
-  /// Gradient of a maximum over windows: adds each element of `dy` to the window's first largest.
+  /// Gradient of a maximum over windows: adds each element of `dy` at the position of the first
+  /// largest element in its window.
   Hlo select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window);
 
   /// Multiplies and sums over the given axes. Results have the batch axes, then those of a, then
@@ -140,7 +141,7 @@ class HloText {
   int next_ = 0;
 };
 
-/// Append "stablehlo.NAME" of one value, or of two values, one of which may be a number.
+/// Appends "stablehlo.NAME" of one value, or of two values, one of which may be a number.
 Hlo hlo_op(std::string_view name, const Hlo& x);
 Hlo hlo_op(std::string_view name, const Hlo& a, const Hlo& b);
 Hlo hlo_comparison(std::string_view direction, const Hlo& a, const Hlo& b);

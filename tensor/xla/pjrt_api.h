@@ -1,4 +1,4 @@
-// Own declarations of that part of the C API of PJRT plugins that is used here.
+// Our own declarations of the part of PJRT's C API that is used here.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Facts that hold for all plugins of major version 0:

@@ -220,7 +220,7 @@ std::string device_assignment(const std::vector<std::int64_t>& ids) {
 }  // namespace
 
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
-  std::string build;  // ExecutableBuildOptionsProto; a plugin aborts without both numbers
+  std::string build;  // ExecutableBuildOptionsProto; plugins abort if it lacks either number
   put_number(build, 4, ids.size());
   put_number(build, 5, 1);  // partitions
   put_bytes(build, 9, device_assignment(ids));

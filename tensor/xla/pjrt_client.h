@@ -76,7 +76,7 @@ class PjrtPlugin {
 
 class PjrtClient;
 
-/// Elements on one device, row-major as the program sees them. Thread-safe.
+/// Buffer on one device. Its elements are row-major from the program's point of view. Thread-safe.
 class PjrtBuffer {
  public:
   PjrtBuffer(const PjrtClient& client, PjrtBufferHandle* handle)
@@ -132,7 +132,8 @@ class PjrtClient {
   PjrtClient& operator=(PjrtClient&&) = delete;
 
   const PjrtPlugin& plugin() const { return plugin_; }
-  /// Returns the mutex that is held while a program runs: two with collectives would deadlock.
+  /// Returns the mutex that is held while a program runs: two concurrent programs with collectives
+  /// would deadlock.
   Mutex& launching() const { return launching_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
   /// Returns "cpu", "tpu", "cuda".
@@ -163,8 +164,9 @@ class PjrtClient {
 /// Returns the plugins' number for an element type.
 int pjrt_type(DType dtype);
 
-/// Returns the xla.CompileOptionsProto of a program whose replica r runs on the device of number
-/// ids[r]. A plugin would end the process if `ids` were empty. `on_cpu`: NaN stays NaN in maxima.
+/// Returns the xla.CompileOptionsProto of a program whose replica r runs on the device with id
+/// ids[r]. Requires: `ids` is not empty, because the plugin would end the process. `on_cpu`: NaN
+/// stays NaN in maxima.
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu);
 
 }  // namespace internal

@@ -60,12 +60,11 @@ void StepValue::materialize(std::byte* to) {
   }
   if (is_lost_) {
     fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-         " was to be computed by a step that failed; expected a step that ran; restore the "
-         "last checkpoint");
+         ": expected a step that succeeded, got one that failed; restore the last checkpoint");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-       " is read on the host within a step that XLA has not computed yet; expected a step that "
-       "works only with tensors; return the tensor and read it after run()");
+       ": expected a read after the step has run, got one on the host within the step, which XLA "
+       "has not computed yet; return the tensor and read it after run()");
 }
 
 namespace {
@@ -75,7 +74,7 @@ std::uint64_t next_trace_number() {
   return ++last;
 }
 
-/// Values with fewer elements are joined, and combined over replicas by one operation.
+/// Values with fewer elements are concatenated and combined over the replicas by one operation.
 constexpr std::int64_t kSmallValue = 64 * 1024;
 
 std::shared_ptr<StepValue> step_value(const Tensor& tensor) {
@@ -105,8 +104,8 @@ void Trace::begin(std::string_view what, const SourceLocation& where) {
 
 bool Trace::holds(const Tensor& value) const { return step_value(value) != nullptr; }
 
-/// Remembers a variable, so that the first step, for which it is on the host, has the same argument
-/// as later steps.
+/// Remembers a variable whose value is on the host, as in the first step, so that this step has the
+/// same argument as later steps.
 void Trace::note_variable(const Tensor& whole) {
   if (step_value(whole)) return;
   variables_.insert_or_assign(whole.buffer().get(), TensorSpec{whole.shape(), whole.dtype()});
@@ -266,8 +265,8 @@ std::vector<Tensor> Trace::all_reduce(ReduceOp op, std::span<const Tensor> value
   std::map<DType, std::vector<std::size_t>> small;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (op == ReduceOp::kMean && !is_floating(values[i].dtype())) {
-      fail(ErrorCode::kInvalidArgument, operations_.back().maker(), ": MEAN of ", values[i].dtype(),
-           "; expected a floating type; call cast()");
+      fail(ErrorCode::kInvalidArgument, operations_.back().maker(),
+           ": expected a floating type for MEAN, got ", values[i].dtype(), "; call cast()");
     }
     if (num_replicas_ == 1) {
       results[i] = values[i].alias();
@@ -299,9 +298,9 @@ Tensor Trace::all_gather(const Tensor& value, int axis, const SourceLocation& wh
 
 namespace {
 
-/// Compiled programs, a file for each, in the folder that TUTTI_XLA_CACHE names. A plugin accepts
-/// the bytes of another version without an error and computes wrong values, so each file names the
-/// plugin's hash, the processor, the options and the text. Thread-safe, also between processes.
+/// Compiled programs, one file each, in the folder that TUTTI_XLA_CACHE names. A plugin loads the
+/// bytes of another version without an error, and then computes wrong values, so each file names
+/// the plugin's hash, the processor, the options and the text. Thread-safe, also between processes.
 class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
@@ -335,7 +334,7 @@ std::string processor() {
   return hash_of(text);
 }
 
-/// Returns one line, which is equal for equal programs only.
+/// Returns a one-line key; only equal programs have equal keys.
 std::string key_of(const PjrtClient& client, std::string_view text,
                    const std::vector<int>& devices) {
   static const std::string this_processor = processor();
@@ -409,7 +408,7 @@ std::string_view lines_of(const Trace& trace, std::size_t index) {
 }
 
 std::string operation_at(const Trace& trace, std::size_t index) {
-  if (index >= trace.operations().size()) return "nothing more";
+  if (index >= trace.operations().size()) return "no further operation";
   const std::string_view lines = lines_of(trace, index);
   const std::size_t type = lines.rfind(" : ");
   return concat(trace.operations()[index].maker(), " (",
@@ -424,11 +423,10 @@ std::string operation_at(const Trace& trace, std::size_t index) {
          lines_of(first, index) == lines_of(other, index)) {
     ++index;
   }
-  fail(ErrorCode::kInvalidArgument, "a step of ", "replicas that XLA compiles: replica ",
-       first.replica(), " does ", operation_at(first, index), ", replica ", other.replica(),
-       " does ", operation_at(other, index),
-       "; expected the same operations on the same shapes in all replicas; use batches that "
-       "divide equally among the replicas: batch(n, drop_remainder)");
+  fail(ErrorCode::kInvalidArgument, "step that XLA compiles: expected the same operations on the ",
+       "same shapes in all replicas, got ", operation_at(first, index), " in replica ",
+       first.replica(), " and ", operation_at(other, index), " in replica ", other.replica(),
+       "; use batches that divide equally among the replicas: batch(n, drop_remainder)");
 }
 
 bool same_arguments(const Trace& a, const Trace& b) {

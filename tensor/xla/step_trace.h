@@ -60,14 +60,14 @@ class StepValue final : public LazyValue {
 };
 
 /// Tracer of the function of replica `replica`. Every tensor that the trace did not make is an
-/// argument of the program, whatever it holds, so that steps that differ only in numbers are one
+/// argument of the program, whatever it holds, so that steps that differ only in numbers share one
 /// program. Used by the replica's thread, later by the thread that runs the step.
 class Trace final : public StepTracer {
  public:
-  /// The replica computes on XLA device `xla_device`; for this process's kernels its tensors are on
-  /// the CPU device of that number.
+  /// The replica computes on XLA device `xla_device`. This process's kernels see its tensors on the
+  /// CPU device with the same number.
   Trace(int replica, int num_replicas, int xla_device);
-  /// Marks the values that were not computed as lost.
+  /// Marks as lost the values that were not computed.
   ~Trace() override;
   Trace& operator=(Trace&&) = delete;
 
@@ -87,7 +87,7 @@ class Trace final : public StepTracer {
     std::shared_ptr<StepValue> value;  // on the device
     TensorSpec spec;
   };
-  /// A value that an operation returned to the function, which may have dropped it since.
+  /// A value that an operation returned to the step function, which may have dropped it since.
   struct Made {
     Hlo hlo;
     std::weak_ptr<StepValue> value;
@@ -131,7 +131,7 @@ class Trace final : public StepTracer {
   /// Host arguments, keyed by address, shape and type.
   std::map<std::tuple<const std::byte*, std::string, DType>, Hlo> host_arguments_;
   std::map<const StepValue*, Hlo> device_arguments_;
-  std::map<const Buffer*, TensorSpec> variables_;  // on the host, whole
+  std::map<const Buffer*, TensorSpec> variables_;  // on the host, with their full shapes
   std::vector<Made> made_;
   std::vector<Operation> operations_;
   std::vector<std::tuple<std::array<double, DeviceRule::kNumConstants>, DType, Hlo>> constants_;
@@ -146,8 +146,8 @@ class StepPrograms {
   explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
 
   /// Computes the values of all replicas' traces (in replica order) that tensors still hold, and
-  /// waits until that is done. Values that no tensor holds any more give their memory to the
-  /// results. Throws kInvalidArgument naming operation and line if the replicas' operations differ,
+  /// waits until that is done. The results reuse the memory of values that no tensor holds any
+  /// more. Throws kInvalidArgument naming operation and line if the replicas' operations differ,
   /// and the errors of the compiler and the devices.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 

@@ -1,4 +1,4 @@
-// The PJRT client of this process: which plugin it opens, or why it has none.
+// The PJRT client of this process: the plugin that it opens, or the reason why there is none.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/xla/xla_devices.h"
 

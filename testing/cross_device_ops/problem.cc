@@ -29,15 +29,15 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Returns a value small enough for finite sums and products.
+/// Returns a value so small that sums and products remain finite.
 double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
   const double uniform = static_cast<double>(bits >> 11) * 0x1p-53;  // [0, 1)
   if (op == ReduceOp::kProduct) return (bits & 1) != 0 ? -0.6 - uniform : 0.6 + uniform;
   return (2 * uniform - 1) * static_cast<double>(1 << index % 9);
 }
 
-/// Returns a value that exposes a wrong order or a wrong rank; for later elements an arbitrary
-/// value.
+/// Returns a value that exposes a wrong order or a wrong rank, or an arbitrary value for later
+/// elements.
 double special_value(const Case& c, int rank, std::size_t index, std::uint64_t bits) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -151,7 +151,7 @@ void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& len
   allocate(r, combines(case_.collective) ? 0 : own_start, is_scatter ? own_start : 0);
 }
 
-/// Makes the memory: guard, input, guard, output, guard. In place, input and output are one range.
+/// Makes the memory: guard, input, guard, output, guard. In place, input and output are the same.
 void Problem::allocate(int r, std::size_t input_place, std::size_t output_place) {
   Rank& rank = ranks_[static_cast<std::size_t>(r)];
   const std::size_t element = size_of(case_.dtype), start = kZone + case_.offset;
@@ -259,7 +259,7 @@ std::string Problem::check(Determinism grade, double max_relative_error,
       return concat("rank ", r, ": an input, or bytes before or after a buffer, were written");
     }
     const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
-    if (is_like_first && std::ranges::equal(output, first)) continue;  // as correct as the first
+    if (is_like_first && std::ranges::equal(output, first)) continue;  // equals a checked output
     const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
       return wrong_output<T>(grade, is_inexact ? &error : nullptr, r, output,
                              is_like_first ? first : output);
@@ -328,7 +328,7 @@ void call(CrossDeviceOps& ops, const std::vector<Call>& calls) {
       break;
   }
   fail(ErrorCode::kInvalidArgument,
-       "barrier: not available for one object; expected another collective");
+       "barrier: a single CrossDeviceOps has none; expected another collective");
 }
 
 namespace {

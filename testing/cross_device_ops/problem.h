@@ -45,9 +45,9 @@ CollectiveHandle start(Communicator& communicator, const Call& call);
 /// Error of sums, for an operation that declares a max_relative_error().
 struct SumError {
   double declared = 0.0;
-  /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, their mean. It
-  /// is not finite if a value is not. In that case any result passes, except a finite result for a
-  /// sum that is not finite.
+  /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, their mean. If
+  /// a value is not finite, the unit is not finite either. Then any result passes, except a finite
+  /// result for a non-finite sum.
   long double unit = 0;
   long double largest = 0;  // largest error so far, in units
 };
@@ -118,10 +118,10 @@ decltype(auto) visit_stored(DType dtype, Visitor&& visitor) {
 }
 
 /// Returns "" if `got` is a correct reduction of `values` (one per rank, at most 64), else the
-/// expected value. Integers are exact modulo 2^bits. For kCanonical, floating-point results have
-/// the bits of the canonical tree. Otherwise they must be within the rounding error of any order of
-/// float additions (16-bit types: added as float32, rounded once), plus `error`, if given. The
-/// result must be NaN if a value is NaN, and for inf - inf or 0 * inf.
+/// expected value. Integers are exact modulo 2^bits. For kCanonical, floating-point results must be
+/// bit-identical to the canonical tree's. Otherwise they must be within the rounding error of any
+/// order of float additions (16-bit types: added as float32, rounded once), plus `error`, if given.
+/// The result must be NaN if a value is NaN, and for inf - inf or 0 * inf.
 template <class T>
 std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T> values, T got,
                               SumError* error = nullptr);
@@ -134,7 +134,7 @@ struct Outcome {
 };
 
 /// Time limit for threads. After `limit`, `rescue` is called, which should wake waiting threads. If
-/// `rescue` is empty, or if threads still run after another two times `limit`, the process prints
+/// `rescue` is empty, or if threads still run after a further 2 * `limit`, the process prints
 /// `message` and exits with code 1, because threads cannot be killed.
 struct TimeLimit {
   Duration limit;
@@ -146,9 +146,10 @@ struct TimeLimit {
 std::vector<Outcome> run_threads(int size, const TimeLimit& limit,
                                  const std::function<void(int)>& body);
 
-/// Returns "" if calls failed correctly because the group's last rank made none, else the error.
-/// Without `on_all` some calls may succeed. The deadline of the first call ends all calls: on a
-/// busy machine a rank may begin its call just before this deadline, and then counts as missing.
+/// Returns "" if the calls failed as they must when the group's last rank makes no call, else the
+/// error. Without `on_all` some calls may succeed. The deadline of the first call ends all calls:
+/// on a busy machine a rank may begin its call just before this deadline, and then counts as
+/// missing.
 std::string wrong_deadline(std::span<const Outcome> callers, Duration timeout, bool on_all = true);
 
 }  // namespace tutti::conformance

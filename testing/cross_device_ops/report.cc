@@ -36,7 +36,7 @@ std::string operation_of(const Row& row) {
                               : concat(to_string(collective));
 }
 
-/// Numbers of results in a report.
+/// Counts of the results in a report.
 struct Summary {
   explicit Summary(const Report& report) {
     for (const Result& result : report.results) {
@@ -241,7 +241,7 @@ bool is_tried(const Case& c) {
       return combines(c.collective) && is_floating(c.dtype);
     case Check::kRepeated:
       return !is_barrier;
-    case Check::kConcurrent:  // concurrent groups share no state per op and type
+    case Check::kConcurrent:  // groups share no state, so not every op with every type
       return !is_barrier && (is_sum || is_float);
     case Check::kSlices:
       return is_local && c.collective == Collective::kAllReduce;
@@ -276,7 +276,7 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
     c.offset = offsets[layout / 4];
     if (c.in_place ? !can_be_in_place : must_be_in_place) continue;
     if (c.uneven && !has_parts(c.collective)) continue;
-    if (layout < 8 || c.offset > 1) all.push_back(c);  // a 1-byte offset only once
+    if (layout < 8 || c.offset > 1) all.push_back(c);  // skips a repeated offset 1
   }
   if (layouts == Layouts::kAll) {
     list.insert(list.end(), all.begin(), all.end());
@@ -285,8 +285,8 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
   }
 }
 
-/// Adds the cases of one shape, check, collective, reduction and type. `key` is their number in the
-/// full plan, so that a case is the same in every plan with the same seed.
+/// Adds the cases of one shape, check, collective, reduction and type. `key` is the index of this
+/// group in the full plan, so that a case is the same in every plan with the same seed.
 void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& plan,
                std::uint64_t key) {
   const bool is_barrier = c.collective == Collective::kBarrier;
@@ -380,7 +380,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical") return;  // others use messages between threads, as in kSpread
+  if (name != "canonical") return;  // other operations exchange messages, as in kSpread
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

@@ -75,8 +75,8 @@ struct ExpectedError {
   std::vector<ErrorCode> codes;           // any of these
   std::vector<std::string> parts = {""};  // one of these is in the message
   bool on_all = true;                     // true: every caller must get it; false: at least one
-  Duration soonest = Duration::zero();    // earliest time, after the first caller began
-  Duration latest = kInTime;              // latest time, after the caller itself began
+  Duration soonest = Duration::zero();    // earliest end, measured from the first caller's begin
+  Duration latest = kInTime;              // latest end, measured from the caller's own begin
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {
@@ -232,7 +232,7 @@ void start_calls(Communicator& communicator, std::span<const Problem> problems) 
   const int rank = communicator.rank();
   std::vector<CollectiveHandle> handles;
   for (const Problem& each : problems) handles.push_back(start(communicator, each.call(rank)));
-  // 2 and 3 are coprime to 5, so each step reaches another handle.
+  // 2 and 3 are coprime to 5, so the steps reach every handle.
   const std::size_t step = 2 + static_cast<std::size_t>(rank) % 2;
   for (std::size_t i = 1; i < 5; ++i) handles[i * step % 5].wait();
 }
@@ -378,7 +378,8 @@ Duration timeout_of(const Case& c) {
   return breaks_group(c) ? kErrorTimeout : kCallTimeout;
 }
 
-/// Runs the case in the kept group if it fits. Uses a new group otherwise, and if the case fails.
+/// Runs the case in the kept group if it fits, else in a new group. A case that fails in the kept
+/// group runs again in a new one.
 Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup>& kept) {
   const bool fits = kept && kept->shape == c.shape && kept->world == c.world && !breaks_group(c);
   if (!fits) kept.reset();

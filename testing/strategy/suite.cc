@@ -29,8 +29,9 @@ struct Tested {
 
 using Numbers = std::vector<double>;
 
-// Expectations throw std::runtime_error, because a check may expect a tutti::Error. Checks compare
-// the results of replicas outside of replicas, because the strategy handles exceptions in replicas.
+// A failed expectation throws std::runtime_error, because a check may expect a tutti::Error. Checks
+// compare replicas' results outside the replicas, because the strategy handles exceptions in
+// replicas.
 
 std::string text_of(const Numbers& numbers) {
   constexpr std::size_t kShown = 16;

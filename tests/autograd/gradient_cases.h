@@ -111,7 +111,7 @@ inline bool is_differentiated(const testing::OpCase& c) {
     if (is_floating(input.dtype()) && input.dtype() != DType::kFloat64) return false;
     in_float64 = in_float64 || is_floating(input.dtype());
   }
-  // Gradients of activations require two tensors of one shape.
+  // Gradients of activations require two tensors of equal shape.
   const bool broadcasts = call.op >= OpId::kReluGrad && call.op <= OpId::kGeluTanhGrad &&
                           call.inputs[0].shape() != call.inputs[1].shape();
   return in_float64 && !broadcasts && !c.has_special_numbers &&
@@ -128,7 +128,7 @@ inline bool is_empty(const OpCall& call) {
   return call.inputs[0].num_elements() == 0 || call.outputs[0].shape.num_elements() == 0;
 }
 
-/// Returns a product over rows that contain no, one and two zeros.
+/// Returns a product over rows that contain 0, 1 and 2 zeros.
 inline Case product_of_zeros() {
   const OpCall call{OpId::kReduceProduct,
                     {Tensor::from<double>({3, 3}, {2, 0, 3, 0, 0, 4, 5, 6, 7})},

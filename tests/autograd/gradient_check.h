@@ -118,8 +118,8 @@ inline void check_second_order(const Case& c, std::size_t first) {
   check_gradients(gradient, c.call.inputs, c.step, first);
 }
 
-/// Expects numbers that differ by at most `tolerance` times the largest magnitude of `expected`, or
-/// times 0.1 if that is larger.
+/// Expects numbers that differ by at most `tolerance` times the larger of 0.1 and the largest
+/// magnitude of `expected`.
 inline void expect_near_largest(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   const std::vector<double> want = expected.to_doubles();

@@ -145,7 +145,7 @@ TEST(AttentionGradients, MemoryGrowsLinearlyWithSequenceLength) {
   const std::size_t of_result = 512 * kHeads * kFeatures * sizeof(float);
   EXPECT_LE(peak_of(512, true), 12 * of_result);
   EXPECT_LE(peak_of(2048, true), 4.1 * static_cast<double>(peak_of(512, true)));
-  // The test would detect stored scores: unfused attention stores them.
+  // Shows that the test would detect stored scores: unfused attention stores them.
   EXPECT_GE(peak_of(512, false), 512 * 512 * kHeads * sizeof(float));
 }
 

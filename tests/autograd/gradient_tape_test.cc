@@ -151,7 +151,7 @@ TEST(GradientTape, WatchesOnlyTrainableVariablesByDefault) {
   EXPECT_EQ(number(tape.gradient(square(frozen), frozen)), 4.0);
 }
 
-TEST(GradientTape, WatchesOnlyExplicitVariablesOnRequest) {
+TEST(GradientTape, DoesNotWatchAccessedVariablesIfOptionIsOff) {
   const Variable a = tape_test::variable(2.0), b = tape_test::variable(3.0);
   GradientTape tape({.watch_accessed_variables = false});
   tape.watch(b);
@@ -199,7 +199,7 @@ TEST(GradientTape, NonPersistentTapeStopsRecordingAtGradient) {
   GradientTape inner;
   const Tensor y = v * v * v;
   const Tensor first = inner.gradient(y, v).dense();
-  // the outer tape still records this product, and the second derivative of v
+  // the outer tape records this product, and has recorded the backward pass of `inner`
   const Tensor later = first * v;
   EXPECT_EQ(number(outer.gradient(later, v)), 18.0 * 3.0 + 27.0);
 }

@@ -100,7 +100,7 @@ TEST_F(DamagedCheckpoint, EveryTruncationIsDetected) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// Truncates a large file at each page.
+// Truncates a large file at each multiple of the page size.
 TEST_F(DamagedCheckpoint, ErrorNamesTruncatedFile) {
   const Variable large(Tensor::full({600'000}, 0.5), VariableOptions{.name = "large"});
   CheckpointManager manager(Checkpoint({large}), folder_);

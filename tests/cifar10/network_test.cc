@@ -88,7 +88,7 @@ TEST(Cifar10Network, InitialWeightsMatchTutorialDeviations) {
       largest = std::max(largest, std::abs(value));
     }
     EXPECT_LE(largest, 2.0 * stddevs[layer] * (1.0 + 1e-6));
-    // A normal distribution truncated at two deviations has 0.77374 of the full variance.
+    // A normal distribution truncated at two standard deviations has 0.77374 of the full variance.
     const double variance = squares / static_cast<double>(w.size());
     EXPECT_NEAR(variance / (0.77374 * stddevs[layer] * stddevs[layer]), 1.0,
                 6.0 / std::sqrt(static_cast<double>(w.size())));
@@ -119,7 +119,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   set_random_seed(1);
   VariableStore store;
   const Cifar10Network network(store);
-  // Uses larger weights than initial ones, so that LRN and both signs of sums matter.
+  // Uses larger weights than the initial ones, so that LRN and both signs of sums matter.
   Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
   const Tensor images = standardised_images(2, 7) * 3.0f;
   Tower tower("tower_0");
@@ -229,7 +229,7 @@ TEST(Cifar10Network, LearningRateDecaysTenfoldPerPeriod) {
   EXPECT_NEAR(smooth(68'359), 0.1 * std::sqrt(0.1), 1e-12);
 }
 
-// A bright pixel at (16, 16) and a darker one at its right show where the crop is (0 .. 8 on each
+// A bright pixel at (16, 16) and a darker one to its right show where the crop is (0 .. 8 on each
 // axis) and whether the image is mirrored. Standardisation keeps the order of values.
 TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   const ImageData data = pictures(8, [](auto, auto y, auto x, auto) {
@@ -263,7 +263,7 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
 }
 
 // Contrast multiplies differences within a colour by its factor, but not the distance between the
-// means of two colours. So the ratio of both is the factor, which standardisation keeps.
+// means of two colours. So the factor is the ratio of the two, which standardisation preserves.
 // (Standardisation removes brightness, which tests/data/augment_test.cc tests.)
 TEST(Cifar10Input, ContrastFactorsAreUniformInTutorialRange) {
   const ImageData data = pictures(
@@ -361,7 +361,7 @@ ArchiveIdentity identity_of_text(const std::string& text) {
   return identity_of(in);
 }
 
-// Vectors from RFC 1321, A.5, and texts whose length is near the end of a block.
+// Vectors from RFC 1321, A.5, and texts that end near the end of a block.
 TEST(Md5, MatchesRfc1321Vectors) {
   std::string digits;
   for (int i = 0; i < 8; ++i) digits += "1234567890";

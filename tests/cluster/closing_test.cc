@@ -48,9 +48,9 @@ void expect_end_of(int leaver, Transport& mine) {
                concat("tcp: rank ", leaver, " (127.0.0.1:"), "disconnected: ");
 }
 
-/// Case in which a rank sends `count` bytes and leaves. The other rank receives them immediately or
-/// late. Data beyond the socket buffer is read while the sender still exists, the remainder after
-/// it has left.
+/// Case in which a rank sends `count` bytes and disconnects. The other rank reads them at once or
+/// late. A late read begins after the disconnection if the bytes fit into the socket buffer;
+/// otherwise it begins after 300 ms, while the sender waits.
 struct Leaving {
   std::size_t count;
   int leaver;

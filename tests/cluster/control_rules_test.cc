@@ -173,7 +173,7 @@ TEST(HealthRules, NoWarningWithoutWaitingMembers) {
 
 using Groups = std::vector<GroupProgress>;
 
-/// Returns members 0, 1, ...; the last two reports of each, both at 0 s, named these calls.
+/// Returns members 0, 1, ... whose last two reports, both at 0 s, named these calls.
 std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
   std::vector<internal::MemberRecord> records;
   for (const Groups& each : groups) {
@@ -356,7 +356,7 @@ TEST(StopAgreement, UnreachableMemberDoesNotBlockAgreement) {
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
   EXPECT_TRUE(server.current()->is_final());
-  // The worker may also be known to have exited.
+  // Alternatively, the worker is known to have exited.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
   EXPECT_TRUE(other.forget(2)->is_final());
@@ -471,7 +471,7 @@ class Disconnections : public ::testing::Test {
       [](const internal::JoiningProcess&) { return internal::ProcessState{}; }, clock_};
 };
 
-TEST_F(Disconnections, ReportYieldsOneVerdictAndKeepsMembers) {
+TEST_F(Disconnections, ReportCausesOneVerdictAndRemovesNoMember) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
@@ -553,8 +553,8 @@ TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   EXPECT_EQ(last(), before);
 }
 
-// The call Leave overtakes a report on the stream. The task's new process counts its calls from the
-// start, so its predecessor's progress must not count for it.
+// The Leave call overtakes a report on the stream. The task's new process counts its calls from the
+// start, so its predecessor's progress must not be attributed to it.
 TEST_F(Disconnections, ProgressReportAfterLeaveIsIgnored) {
   const auto progress_in = [](std::uint64_t entered, std::uint64_t finished) {
     v1::MemberReport report;
@@ -637,7 +637,7 @@ TEST(ControlDisconnections, ReportReachesAllMembersOfRunningServer) {
     EXPECT_EQ(verdict.kind, VerdictKind::kDisconnected);
     EXPECT_EQ(verdict.message,
               "worker 1 lost its connection to worker 0: a chunk with a wrong checksum");
-    // The members reconnect and wait for each other, undisturbed by the verdict that they know.
+    // The members reconnect and wait for each other, undisturbed by the verdict that they received.
     (*each)->set(concat("here/", verdict.who.task.index), "x");
     EXPECT_EQ((*each)->wait("here/1", late()), "x");
   }

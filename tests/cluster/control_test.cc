@@ -529,7 +529,7 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
     const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
                                         {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
     const auto other = join(*server, 1, {.tls = options.tls});
-    // How many bytes pass per change varies, so the loop counts faults.
+    // The number of bytes per call varies, so the loop also counts faults.
     const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
     for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
       const std::string key = concat("k/", i);

@@ -213,7 +213,7 @@ TEST(JobRendezvous, FailureToHostServerIsReportedByAllTasks) {
   EXPECT_THAT(met->errors, Each(AllOf(HasSubstr("worker 0 cannot host"), HasSubstr("127.0.0.1:"))));
 }
 
-/// Covers every resolver that can have a cluster without this process's task.
+/// Covers every resolver whose cluster may lack this process's task.
 TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
   const auto tf_config =
       TfConfigResolver::from_text(R"({"cluster": {"worker": ["127.0.0.1:4000"]}})");

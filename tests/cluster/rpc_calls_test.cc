@@ -1,5 +1,5 @@
-// Tests calls between tasks, including calls over connections that break, and their messages,
-// however gRPC splits these.
+// Tests calls between tasks, also over connections that break, and messages that gRPC splits at any
+// byte.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>

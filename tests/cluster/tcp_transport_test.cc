@@ -269,7 +269,7 @@ TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
     const char* name;
     Fault fault;
     std::uint64_t num_seeds;
-    int num_damaged;  // expected number of pairs in which one rank reports a changed bit
+    int num_damaged;  // expected number of pairs of ranks that report a changed bit
   };
   for (const Case& each : {Case{"reset", Fault::kCut, 12, 0},
                            {"changed bit", Fault::kFlip, 16, 16},

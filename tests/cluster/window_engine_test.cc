@@ -49,7 +49,8 @@ void fill(std::byte* data, std::size_t count, int rank, int step) {
   }
 }
 
-/// Runs all collectives on one rank, also with lists of buffers; returns the bytes of all results.
+/// Runs all collectives on one rank, also those on lists of buffers; returns the bytes of all their
+/// results.
 std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memory memory) {
   const int rank = mine.rank(), size = mine.size();
   const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);

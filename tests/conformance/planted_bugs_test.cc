@@ -89,8 +89,8 @@ class BuggyEngine final : public internal::CollectiveEngine {
     return engine_->subgroup(ranks, number);
   }
   void answer_state_queries(const std::function<std::string()>& own_state) override {
-    // With this bug the engine outlives the communicator, whose state is destroyed, so it must not
-    // answer.
+    // With this bug the engine outlives its communicator, so it must not call own_state, which uses
+    // the communicator.
     if (bug_ != "IgnoresLostPeer"_bug) engine_->answer_state_queries(own_state);
   }
   std::vector<std::string> states_of_ranks(TimePoint deadline) override {
@@ -145,8 +145,8 @@ bool names(const Case& c, const Planted& planted) {
 // Fewer cases with sanitizers, which make code ten times as slow.
 constexpr std::size_t kSample = testing::kIsSanitized ? 400 : 1500;
 
-/// Returns the bugs that the kit must detect in this build. Some bugs are omitted with sanitizers,
-/// which would end the process first.
+/// Returns the bugs that the kit must detect in this build. Builds with sanitizers omit some bugs,
+/// because the sanitizer would end the process first.
 std::vector<Planted> planted_here() {
   std::vector<Planted> planted(std::begin(kPlanted), std::end(kPlanted));
   if (!testing::kIsSanitized) return planted;

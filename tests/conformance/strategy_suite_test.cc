@@ -122,7 +122,7 @@ class PlantedContext final : public ReplicaContext {
   ReplicaContext& right_;
 };
 
-/// Strategy with one bug that mirrors variables as MirroredStrategy does.
+/// Strategy that mirrors variables as MirroredStrategy does, except for one bug.
 class PlantedStrategy final : public Strategy {
  public:
   explicit PlantedStrategy(std::string_view name)

@@ -38,7 +38,7 @@ class FileTest : public Test {
   const std::filesystem::path folder_ = empty_folder();
 };
 
-TEST_F(FileTest, RoundTripsThroughNewFoldersAndUnsizedFiles) {
+TEST_F(FileTest, RoundTripsInNewFoldersAndReadsProcFiles) {
   for (std::size_t size :
        {std::size_t{0}, std::size_t{1}, std::size_t{65536}, std::size_t{300'001}}) {
     std::string bytes(size, '\0');

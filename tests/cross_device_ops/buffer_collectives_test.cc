@@ -1,5 +1,5 @@
-// Tests collectives of plain buffers and of tensors, the transport and store of one process's
-// threads, and tensor packing.
+// Tests collectives of plain buffers and of tensors, the transport and store between threads of one
+// process, and tensor packing.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <atomic>

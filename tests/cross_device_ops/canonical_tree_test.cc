@@ -50,7 +50,7 @@ TEST(CanonicalTree, AddsNeighborsForAnyBlockSize) {
 }
 
 TEST(CanonicalTree, ResultDiffersFromSequentialSum) {
-  // Shows that the test above can fail: a sum from left to right has other bits.
+  // Shows that the test above can fail: a sum from left to right has different bits.
   const auto inputs = random_inputs<float>(8, 100);
   const auto sums = tree_sums(inputs);
   int different = 0;
@@ -145,8 +145,8 @@ TEST(CanonicalNodes, AreLargestCompleteSubtrees) {
   EXPECT_THROW(canonical_nodes(0, 0, 4), Error);
 }
 
-// Each process reduces one of three consecutive ranges of replicas; the result has the bits that
-// one process computes.
+// Each process reduces one of three consecutive ranges of replicas; the result is bit-identical to
+// that of one process.
 TEST(CanonicalNodes, CombiningGivesSameBitsAsFullTree) {
   constexpr std::size_t kCount = 9001;  // several blocks and a partial one
   for (int replicas = 1; replicas <= 9; ++replicas) {

@@ -225,7 +225,7 @@ TEST_P(CrossDeviceOpsTest, BatchMayMixTypesAndEmptyTensors) {
   EXPECT_EQ(sums[4][0].dense().dtype(), DType::kInt64);
 }
 
-TEST(CrossDeviceOps, CanonicalIsDefaultOnCpuAndOperationsReportDeterminism) {
+TEST(CrossDeviceOps, CpuDefaultIsCanonicalAndOperationsReportDeterminism) {
   const auto ops = build_cross_device_ops({}, Group{2, 0, cpus(2)});
   EXPECT_EQ(ops->name(), "canonical");
   EXPECT_EQ(ops->determinism(), Determinism::kCanonical);

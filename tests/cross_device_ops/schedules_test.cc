@@ -205,8 +205,8 @@ class SymbolicRun {
 };
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33};
-// Numbers of elements of 4 bytes. With segments of 64 bytes, these give several segments, of which
-// some are empty.
+// Counts of 4-byte elements. With 64-byte segments, they yield several segments, some of which are
+// empty.
 constexpr std::size_t kCounts[] = {0, 1, 5, 16, 37, 200};
 
 CallShape shape_of(Collective collective, int size, std::size_t count) {
@@ -264,7 +264,7 @@ void for_all_shapes(Collective collective, const Body& body) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const int size : kWorlds) {
       for (const std::size_t count : kCounts) {
-        // only counts of one and of several segments
+        // for large groups, only one count within a segment and one of several segments
         if (size > 9 && count != 5 && count != 37) continue;
         SCOPED_TRACE(concat(algorithm.name, ", ", size, " ranks, ", count, " elements"));
         body(algorithm, shape_of(collective, size, count));
@@ -415,8 +415,8 @@ TEST(Schedules, BarrierVerifiesEveryRank) {
     const CallShape shape = shape_of(Collective::kBarrier, size, 0);
     SymbolicRun run(symbols, schedules_of(find_algorithm("ring"), shape));
     run.run();
-    // A verified rank has the header of its left neighbour, so n - 1 verified ranks have compared
-    // all headers.
+    // Each verified rank has compared its header with its left neighbour's, so n - 1 verified ranks
+    // have compared all headers.
     expect_everybody_verified(run, static_cast<std::size_t>(size) - 1);
   }
 }

@@ -18,7 +18,7 @@
 
 namespace tutti::testing::cuda_kernels_test {
 
-TEST(CudaElementwise, LaunchesWithLimitedGridComputeAllElements) {
+TEST(CudaElementwise, LimitedGridComputesAllElements) {
   const std::int64_t size = 65'535 * 256 + 1000;  // unaligned, so each thread computes one element
   const Tensor x = Tensor::full({size}, 13, DType::kUInt8);
   const OpCall call = device_test_call(OpId::kSquare, {x}, {{x.shape(), DType::kUInt8}});
@@ -348,7 +348,7 @@ struct Trained {
 };
 
 /// Trains 60 variables both on the device and on the host, and compares them. With `with_norms`,
-/// the rule's rate depends on the norms of the weights and of its direction.
+/// the rule's rate depends on the norms of the weights and of the update direction.
 void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms = false) {
   SCOPED_TRACE(concat(rule.name(), " ", dtype));
   DeviceArena arena;
@@ -413,7 +413,7 @@ TEST(CudaUpdate, RmspropAndFtrlMatchCpuBitwise) {
       RmspropHyperparameters hyper;
       hyper.momentum = momentum;
       hyper.centered = centered;
-      // prevents a negative variance, which rounding can cause with `centered`
+      // keeps variance + epsilon positive: with `centered`, rounding can make the variance negative
       hyper.epsilon = 1.5;
       expect_same_training_of_both_types(RmspropRule(hyper));
     }
@@ -426,7 +426,7 @@ TEST(CudaUpdate, RmspropAndFtrlMatchCpuBitwise) {
   expect_same_training_of_both_types(FtrlRule(ftrl));
 }
 
-TEST(CudaUpdate, WrappingRulesMatchCpuBitwise) {
+TEST(CudaUpdate, WeightDecayAndMovingAverageMatchCpuBitwise) {
   const AdamRule adam;
   const internal::DecoupledWeightDecayRule decaying(adam);
   expect_same_training_of_both_types(decaying);

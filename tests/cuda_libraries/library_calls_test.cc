@@ -26,7 +26,7 @@ struct EmptyCall {
   KernelCall call{{}, {}, attributes, nullptr, nullptr, libraries, workspace};
 };
 
-// This is set before the first call of CUDA, so that the test does the same on a machine with a
+// Hides GPUs before the first call to CUDA, so that this test behaves the same on a machine with a
 // GPU. Other tests run the kernels there.
 const bool kGpusAreHidden = ::setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
@@ -36,8 +36,8 @@ TEST(RealCublas, GpusAreHidden) {
   EXPECT_TRUE(cudaGetDeviceCount(&count) != cudaSuccess || count == 0) << count;
 }
 
-// The descriptors are made before the handle, so an attribute that cuBLASLt does not know would be
-// named in the error.
+// The descriptors are made before the handle, whose creation fails without a driver. If cuBLASLt
+// did not accept a descriptor, the error would name the attribute instead.
 TEST(RealCublas, AcceptsMatrixProductDescriptors) {
   for (const DType dtype : kFloatingTypes) {
     for (int flags = 0; flags < 32; ++flags) {

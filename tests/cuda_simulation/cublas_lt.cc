@@ -115,7 +115,7 @@ cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Contents of a simulated algorithm, which reveal its use for a different problem.
+/// Contents of a simulated algorithm. They show if it is used for a problem it was not chosen for.
 struct Algorithm {
   std::uint64_t magic, workspace, m, n, k;
   std::array<std::uint16_t, 4> alignment;  // of A, B and D; the last is unused

@@ -50,12 +50,12 @@ struct Descriptor {
   cudnnBackendDescriptorType_t type;
   bool finalized = false;
   std::map<cudnnBackendAttributeName_t, Value> values;
-  // set in configurations, engines and plans; -1 in others
+  // number of the engine, in descriptors of engines, configurations and plans; otherwise -1
   std::int64_t engine = -1;
   std::shared_ptr<const Descriptor> operation;  // set in the same types as `engine`
 };
 
-/// Numbers of a finalized convolution operation. Dimensions are [outer, channels, height, width].
+/// Parameters of a finalized convolution. Dimensions are [outer, channels, height, width].
 struct ConvolutionNumbers {
   struct Tensor {
     std::int64_t id = 0, alignment = 1;
@@ -76,7 +76,7 @@ struct ConvolutionPointers {
   void *x = nullptr, *filter = nullptr, *y = nullptr;
 };
 
-/// Attribute names of the three kinds of convolution operations, in the same order for each.
+/// Names of the attributes of a convolution: forward, backward for data, or backward for filters.
 struct Names {
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
 };
@@ -156,7 +156,7 @@ bool is_convolution(cudnnBackendDescriptorType_t type) {
          type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 }
 
-/// Returns the numbers of an operation. All its attributes must be set.
+/// Returns the parameters of a convolution, all of whose attributes must be set.
 std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   const Names names = names_of(operation.type);
   const Descriptor& window = operation.descriptor(names.window);

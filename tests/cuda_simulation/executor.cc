@@ -12,7 +12,7 @@ namespace tutti::cuda_simulation {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
-// maximum depth of nested waits: a deeper nesting is a cycle
+// maximum depth of nested waits; deeper waits must form a cycle
 constexpr std::size_t kMaxDepth = 1'000'000;
 
 void break_gpu(World& world, int gpu, cudaError_t failure, const char* what) {

@@ -24,7 +24,7 @@
 // ThreadSanitizer counts calls and returns per stack. A function that switches stacks must
 // therefore be inlined, so that it is not counted.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // Clang's no_sanitize_thread would still count
+#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // no_sanitize_thread still counts the calls
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
 #elif defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
@@ -177,7 +177,7 @@ class FiberBlock {
     fiber.state = State::kDone;
     fiber.known.end_to(block.scheduler_known_);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
-    _longjmp(block.scheduler_.registers, 1);  // with sanitizers, uc_link continues there
+    _longjmp(block.scheduler_.registers, 1);  // with sanitizers, uc_link leads to the scheduler
 #endif
   }
 

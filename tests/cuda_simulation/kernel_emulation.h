@@ -1,4 +1,4 @@
-// Lets g++ compile kernels (.cu) and the CPU run them, with the results of nvcc and a GPU.
+// Lets g++ compile kernels (.cu) for the CPU, with the results that nvcc and a GPU give.
 // SPDX-License-Identifier: Apache-2.0
 // ¶ Included before everything else in each source of the simulated backend. A launch is put into
 // the simulated stream (executor.cc); when it is due, its blocks run sequentially. The threads of a
@@ -34,7 +34,7 @@ void enqueue_alone(cudaStream_t stream, dim3 grid, dim3 block, std::function<voi
 void enqueue_cooperatively(cudaStream_t stream, dim3 grid, dim3 block,
                            std::function<void()> thread);
 
-/// Waits for all threads of the block (of the warp, respectively) that have not ended.
+/// Wait for all threads of the block, or of the warp, that have not ended.
 void block_barrier();
 void warp_barrier();
 /// Returns the 8 bytes through which lane `lane` shares values with the other lanes of this
@@ -99,7 +99,7 @@ T atomicMax(T* address, T value) {
 
 namespace tutti::cuda {
 
-// Only this closure is instantiated per signature of a kernel, because the backend has a thousand
+// Only this closure is instantiated for each kernel signature, because the backend has a thousand
 // kernels.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,

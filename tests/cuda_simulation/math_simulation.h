@@ -54,7 +54,7 @@ namespace internal {
 void count_math(const MathCounts& more);
 }  // namespace internal
 
-/// Registry of the objects behind opaque handles. Detects handles that were never created or are
+/// Registry of the objects behind opaque handles. Detects handles that were never created or were
 /// destroyed. Thread-safe.
 template <class T>
 class Handles {

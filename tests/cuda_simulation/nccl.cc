@@ -239,7 +239,7 @@ std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
 }
 
 /// Reads and writes the memory of all ranks. Sums are accumulated in the order of ranks and rounded
-/// for each rank.
+/// after each addition.
 void carry_out(const std::vector<NcclLaunch>& ranks) {
   if (!ranks[0].calls.empty() && ranks[0].calls[0].is_collective()) {
     for (std::size_t i = 0; i < ranks[0].calls.size(); ++i) {
@@ -351,7 +351,7 @@ ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t
   return check_stream(comm, call, stream);
 }
 
-/// Refuses a call outside a group that would wait for calls which the same thread has yet to make.
+/// Refuses a call outside a group if it would wait for later calls of the same thread.
 ncclResult_t check_alone(const ncclComm* comm, const NcclCall& call) {
   for (const ncclComm* other : comm->clique->ranks) {
     if (other == comm || other->thread != comm->thread) continue;
@@ -371,7 +371,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // only sends and receives: ranks without any need not join
+  bool exchanges = true;  // only sends and receives; a rank that has none need not join
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

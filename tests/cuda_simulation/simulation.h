@@ -36,8 +36,8 @@ struct Machine {
   Faults faults;
 };
 
-/// Returns the machine that the environment describes. Throws kInvalidArgument that names an
-/// invalid value.
+/// Returns the machine that environment variables describe. Throws kInvalidArgument, naming the
+/// value, if one is invalid.
 Machine machine_of_environment();
 /// Replaces the machine. All streams, events and memory of the previous one become invalid.
 void set_machine(const Machine& machine);
@@ -46,7 +46,7 @@ void inject(const Faults& faults);
 
 /// Counts since the machine was set.
 struct Counts {
-  std::int64_t kernels = 0;  // items of enqueue() that have run
+  std::int64_t kernels = 0;  // items that enqueue() added and that have run
   std::int64_t waiting = 0;  // items in streams that have not run
   std::int64_t live_blocks = 0;
   std::int64_t used_bytes = 0;

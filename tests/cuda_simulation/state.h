@@ -192,8 +192,8 @@ cudaError_t run_all(World& world, int gpu);
 /// Runs at most one item of the stream, and the work for which that item waits.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
-/// Invalidates the captures that forbid the current call of this thread: captures that this thread
-/// began, unless relaxed. Returns cudaErrorStreamCaptureUnsupported if there are any.
+/// Invalidates the captures that forbid the current call: all that this thread began, except those
+/// in relaxed mode. Returns cudaErrorStreamCaptureUnsupported if there are any.
 cudaError_t refuse_while_capturing(World& world);
 cudaError_t invalidate(Capture& capture, cudaError_t status);
 /// Returns work that runs the nodes of a finished capture, each as late as possible.

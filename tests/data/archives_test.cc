@@ -39,7 +39,7 @@ TEST(Npy, WritesSameBytesAsNumpySave) {
 
 TEST(Npy, RoundTripsEveryType) {
   for (DType dtype : kAllDTypes) {
-    if (dtype == DType::kBFloat16) continue;  // numpy lacks it; refusal is tested below
+    if (dtype == DType::kBFloat16) continue;  // not in numpy; a test below expects an error
     for (const Shape& shape : {Shape{}, Shape{3}, Shape{2, 1, 3}, Shape{0, 4}}) {
       const Tensor tensor = Tensor::full(shape, 1, dtype);
       const Tensor read = parse_npy(format_npy(tensor), "f");
@@ -147,8 +147,8 @@ TEST(Npz, RoundTrips) {
   EXPECT_INVALID(format_npz({{"x", Tensor(1.0f)}, {"x", Tensor(1.0f)}}), "format_npz", "'x'");
 }
 
-/// Returns format_npz() plus the output of numpy.savez for np.array(['cat', 'dog'], object) as
-/// member "o", and a member that is not an array.
+/// Returns an .npz file whose member "o" has the dtype that numpy.savez writes for Python objects,
+/// and whose member "README.txt" is not an array.
 std::string mixed_npz() {
   std::string bytes = format_npz({{"x_train", Tensor::from<float>({2}, {1, 2})},
                                   {"o", Tensor::from<std::uint8_t>({1}, {7})},
@@ -200,12 +200,12 @@ TEST(Npz, WarnsAboutSkippedUnsupportedMembers) {
   EXPECT_EQ(all.size(), 2u);
   EXPECT_THAT(all.at("x_train").to_doubles(), ElementsAre(1, 2));
   EXPECT_THAT(all.at("y_train").to_doubles(), ElementsAre(3, 4));
-  for (const char* part : {"f: left out", "'o.npy'", "'|O'", "'README.txt'", "NpzOptions::names"}) {
+  for (const char* part : {"f: skipped", "'o.npy'", "'|O'", "'README.txt'", "NpzOptions::names"}) {
     EXPECT_NE(lines[0].find(part), std::string::npos) << part << " in " << lines[0];
   }
 }
 
-TEST(Npz, ReadsUncompressedPythonFilesAndRefusesDamagedOnes) {
+TEST(Npz, ReadsUncompressedFilesFromPythonAndRefusesDamagedFiles) {
   expect_arrays_of_python("stored.npz");
   const std::string good = format_npz({{"x", Tensor::from<float>({2}, {1, 2})}});
   for (std::size_t length = 0; length < good.size(); ++length) {
@@ -596,7 +596,7 @@ TEST(CompressedTFRecord, RoundTripsAndErrorSuggestsMissingCompressionOption) {
                "use Compression::kGzip");
 }
 
-TEST(CompressedNpz, ReadsPythonDeflatedFiles) { expect_arrays_of_python("deflated.npz"); }
+TEST(CompressedNpz, ReadsFilesDeflatedByPython) { expect_arrays_of_python("deflated.npz"); }
 
 std::string file_of(const std::string& bytes) {
   const std::string path = empty_folder() + "/some";

@@ -59,7 +59,7 @@ TEST(Augment, SkippingPreservesRandomNumbersOfLaterElements) {
         augment(Dataset::range(30), random_number, {.num_parallel_calls = calls});
     auto elements = dataset.iterate(0);
     Numbers seen;
-    // Skips elements before the first one, among those that were read ahead, and beyond them.
+    // Skips elements before the first read, then elements that were read ahead, then later ones.
     for (const std::int64_t skipped : {3, 1, 0, 12}) {
       elements->skip(skipped);
       seen.push_back(elements->next()->operator[](0).item_int());
@@ -388,7 +388,7 @@ TEST(Mixup, WeightsFollowTheBetaDistribution) {
       if (labels[r * kRows + r] < 1.0) weights.push_back(labels[r * kRows + r]);
     }
   }
-  // In each batch, one of the twelve rows is its own partner on average.
+  // On average, one of the twelve rows in a batch is its own partner.
   EXPECT_NEAR(static_cast<double>(weights.size()), 400.0 * 11, 200);
   EXPECT_LT(largest_distance(weights, [](double x) { return 3 * x * x - 2 * x * x * x; }),
             1.95 / std::sqrt(static_cast<double>(weights.size())));

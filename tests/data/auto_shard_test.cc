@@ -88,10 +88,10 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
             (std::vector<std::string>{
                 "auto_shard: AUTO is FILE: 10 files for 5 workers",
                 "warning: auto_shard: AUTO is DATA: 10 files are fewer than 11 workers; every "
-                "worker reads everything and keeps one of 11 elements; where that is intended, "
+                "worker reads everything and keeps one in 11 elements; where that is intended, "
                 "use AutoShardPolicy::kData",
                 "warning: auto_shard: AUTO is DATA: the dataset has sources other than files; "
-                "every worker reads everything and keeps one of 2 elements; where that is "
+                "every worker reads everything and keeps one in 2 elements; where that is "
                 "intended, use AutoShardPolicy::kData"}));
 }
 
@@ -284,7 +284,7 @@ TEST(AutoShard, FewerElementsThanWorkersIsAnError) {
   const auto any = [](const Element&) { return true; };
   EXPECT_INVALID((void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData), "at least 10",
                  "got 5");
-  // If the number of elements is not known in advance, every worker finds out at the first element.
+  // If the number of elements is not known in advance, each worker throws at its first element.
   for (int worker = 0; worker < 10; ++worker) {
     const Dataset part =
         auto_shard(Dataset::range(5).filter(any), 10, worker, AutoShardPolicy::kData);
@@ -369,7 +369,7 @@ TEST(AutoShard, AutoPolicyShardsElementsIfThereAreFewerFilesThanWorkers) {
     all.insert(all.end(), part.begin(), part.end());
   }
   EXPECT_EQ(sorted(all), first_numbers(30));
-  // With two lists of files, the shorter one decides.
+  // With two lists of files, the policy depends on the length of the shorter one.
   const Dataset both = Dataset::zip({records_of(record_files(3)), records});
   EXPECT_EQ(choose_auto_shard(both, 4, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);

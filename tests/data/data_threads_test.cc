@@ -174,7 +174,7 @@ TEST(Prefetch, StopsWhenDestroyedWhileSourceBlocks) {
   EXPECT_TRUE(destroyed.wait_until(soon()));
 }
 
-TEST(Prefetch, SkipsBeforeAndAfterFirstElement) {
+TEST(Prefetch, SkipWorksBeforeAndAfterFirstRead) {
   auto elements = Dataset::range(20).prefetch(2).iterate();
   elements->skip(5);
   EXPECT_EQ(number_in(*elements->next()), 5);

@@ -74,7 +74,7 @@ struct DatasetPosition {
   std::int64_t elements = 0;
 
   Json to_json() const { return Json::object().set("epoch", epoch).set("elements", elements); }
-  /// Throws kInvalidArgument naming the member that is missing, not a number or negative.
+  /// Throws kInvalidArgument, naming the member, if one is missing, negative or not a number.
   static DatasetPosition from_json(const Json& json) {
     return {static_cast<std::uint64_t>(count_at(json, "epoch")), count_at(json, "elements")};
   }
@@ -108,7 +108,7 @@ class ResumableIterator {
     return element;
   }
 
-  /// Skips the remaining elements of the current epoch, or all of them at its start.
+  /// Skips the rest of the current epoch, which at its start is the whole epoch.
   void next_epoch() {
     elements_.reset();
     position_ = {position_.epoch + 1, 0};
@@ -116,8 +116,8 @@ class ResumableIterator {
 
   DatasetPosition position() const { return position_; }
 
-  /// Resumes at `position`, which may be one past the last element of an epoch. The next call of
-  /// next() skips elements by ElementIterator::skip(). Throws kOutOfRange if the dataset is known
+  /// Resumes at `position`, which may be one past the last element of an epoch. The next call to
+  /// next() calls ElementIterator::skip() to get there. Throws kOutOfRange if the dataset is known
   /// to be shorter.
   void restore(const DatasetPosition& position) {
     const std::int64_t length = dataset_.cardinality().value_or(kInfinite);

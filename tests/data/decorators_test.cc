@@ -319,7 +319,7 @@ TEST(Shuffle, OrderDependsOnSeedAndOptionallyEpoch) {
   EXPECT_NE(scalars_of(kept, 0), first_numbers(50));
 }
 
-// When a buffer of b elements yields the element at position i, it has read 0 .. i + b - 1.
+// When a buffer of size b yields the element at position i, it has read elements 0 .. i + b - 1.
 // Therefore, no element is yielded more than b - 1 positions early.
 TEST(Shuffle, SmallBufferMovesElementsForwardByLessThanItsSize) {
   constexpr std::int64_t kBuffer = 10;

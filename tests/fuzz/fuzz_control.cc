@@ -20,8 +20,8 @@ Handshake end_of(Side side, const JobSecret& secret) {
   return {side, {side == Side::kClient ? 1 : 0, 7}, secret};
 }
 
-/// Passes the bytes, split at `cut`, to both kinds of sides. Neither may accept the peer or buffer
-/// many bytes.
+/// Passes the bytes, split at `cut`, to a server and to a client. Neither may accept the peer or
+/// buffer many bytes.
 void meet(std::span<const std::byte> bytes, std::size_t cut, const JobSecret& secret) {
   for (const Side side : {Side::kServer, Side::kClient}) {
     Handshake end = end_of(side, secret);

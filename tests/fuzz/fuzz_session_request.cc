@@ -1,8 +1,8 @@
 // Fuzzes requests and programs that a task reads from clients of sessions, and runs them.
 // SPDX-License-Identifier: Apache-2.0
 // ¶ An input consists of requests: two bytes with the length of the head, two with that of the
-// payload, head and payload. A task runs the decoded requests in one session. A run uses the
-// program of any signature, because an input could not guess it.
+// payload, head and payload. A task runs the decoded requests in one session. The target sets the
+// signature in requests to run a program, because an input could not guess it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Fuzzes cluster descriptions: TF_CONFIG (and ClusterDef), Slurm's lists, lists of pods, devices.
+// Fuzzes cluster descriptions: TF_CONFIG, ClusterDef, Slurm's lists, and lists of pods or devices.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ An accepted text must be written and read back to an equal cluster and obey the rules; a
-// refused one must give an error of one line of valid UTF-8.
+// ¶ A cluster from an accepted text must be valid, and equal after it is written and read again. A
+// refused text must give an error that is one line of valid UTF-8.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -251,7 +251,7 @@ TEST(Pretrained, CanBeFineTunedSavedAndReloadedUnderAnyStrategy) {
   EXPECT_NE(loaded(tokens_of()).to_doubles(), before.to_doubles());
 }
 
-TEST(Pretrained, LoadsFromSeveral16BitFiles) {
+TEST(Pretrained, LoadsSeveralFilesWith16BitWeights) {
   const Folder folder("parts");
   const FileOfWeights written = gpt2_weights();
   std::ofstream(folder.path + "/config.json") << kGpt2Config;
@@ -286,8 +286,8 @@ TEST(Pretrained, ErrorsNameTensorsAndSettings) {
   SafetensorsFile file = gpt2_weights().file;
   file.tensors[1].value = Tensor::zeros({5, 12});
   EXPECT_THAT(refused(file, kGpt2Config),
-              HasSubstr("tensor 'transformer.wpe.weight' of shape [5, 12] does not fit 1 times "
-                        "position_embedding/embeddings [9, 12]"));
+              HasSubstr("tensor 'transformer.wpe.weight': expected elements for 1 x "
+                        "position_embedding/embeddings [9, 12], got shape [5, 12]"));
   file.tensors.erase(file.tensors.begin() + 1);
   EXPECT_THAT(refused(file, kGpt2Config),
               HasSubstr("the file has no tensor 'transformer.wpe.weight'"));

@@ -69,7 +69,7 @@ struct Trainer {
   std::atomic<int> num_runs{0};
 };
 
-/// Losses and final weights after some steps, made by calls of the function or by replays.
+/// Losses and final weights of some steps, each of which calls the function or replays its graph.
 struct Outcome {
   std::vector<double> losses;
   std::string weights, state;
@@ -174,7 +174,7 @@ TEST(CapturedStep, ArgumentsOtherThanTensorsArePartOfSignature) {
 
 TEST(CapturedStep, LargeBatchesAreUploadedDuringReplays) {
   OneDeviceStrategy strategy(kGpu);
-  constexpr std::int64_t kCount = 100'000;  // above the size that the compute stream copies itself
+  constexpr std::int64_t kCount = 100'000;  // large enough for the upload to use the copy stream
   const auto step = captured([](const Tensor& x) { return reduce_sum(x * 2.0f); });
   for (int i = 0; i < 8; ++i) {
     const Tensor batch = Tensor::full({kCount}, i, DType::kFloat32).to(kGpu);
@@ -269,7 +269,7 @@ TEST(CapturedStep, VariablesOnTheHostAreRefused) {
                         counter.assign_add(Tensor::scalar(1, DType::kInt64));
                         return x;
                       }),
-              HasSubstr("a variable on cpu:0 is used"));
+              HasSubstr("got one on cpu:0"));
 }
 
 /// Trains 5 steps with an optimizer that uses norms, and writes rows of a table. Returns a hash of
@@ -331,7 +331,7 @@ TEST(GpuVariables, AreStoredOnTheirDevice) {
   expect_tensor(w.value(), {3}, {4, 5, 6});
 }
 
-TEST(GpuVariables, KeepTheirAddressWithoutReaders) {
+TEST(GpuVariables, KeepTheirAddressIfNoReadValueIsAlive) {
   Variable w = variable_on(kGpu, Tensor::from<float>({3}, {1, 2, 3}));
   const void* const place = w.value().address();
   w.assign(Tensor::from<float>({3}, {4, 5, 6}));
@@ -381,7 +381,7 @@ TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
   }
 }
 
-TEST(GpuVariables, ScatterChecksIndexTypesAndHostDivisors) {
+TEST(GpuVariables, ScatterChecksIndexTypesAndDivisorsOnHost) {
   Variable n = variable_on(kGpu, Tensor::full({3}, 6.0, DType::kInt64));
   const auto divide = [&](Device device) {
     n.scatter_div({Tensor::from<std::int64_t>({2}, {0, 2}, device),

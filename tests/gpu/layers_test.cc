@@ -93,8 +93,8 @@ TEST(GpuLayers, EveryLayerAgreesWithCpu) {
 
 TEST(GpuLayers, MaskedLayersAgreeWithCpu) {
   Tensor x = numbers({2, 5, 3}, 1);
-  // The second sequence begins with masked steps, so its first query is masked, and has a masked
-  // step inside.
+  // The second sequence begins with masked steps, so its first query is masked. It also has a
+  // masked step between unmasked ones.
   const Tensor counts = Tensor::from<float>({2, 5, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 1, 1});
   x = x * counts;
   const auto make = [] {

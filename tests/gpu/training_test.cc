@@ -90,7 +90,7 @@ TEST(GpuTraining, FitWithClippingAndAveragesAgreesWithTheCpu) {
 }
 
 /// Returns the losses of three steps on a mesh of two devices. One layer is sharded by columns and
-/// the next by rows; a ring exchanges the second factor of a product above them.
+/// the next by rows. Their output is multiplied by a matrix whose shards are passed around a ring.
 std::vector<double> losses_on_mesh(const std::string& devices) {
   set_random_seed(5);
   MeshOptions options;

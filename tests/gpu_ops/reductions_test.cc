@@ -1,5 +1,5 @@
-// Tests reductions on GPUs: calls of NCCL, its errors, the other operations, and other simulated
-// machines.
+// Tests reductions on GPUs: calls to NCCL, its errors, the other cross-device operations, and other
+// simulated machines.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
                          Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
                                 "nccl"));
 
-/// Makes later work in the compute stream of `begins` wait for all work queued by now on `ends`.
+/// Makes later work in the compute stream of `begins` wait for the work already queued on `ends`.
 void follow(Device begins, Device ends) {
   const auto event = GpuDevice::of(ends).with_context(
       [](DeviceContext& context) { return context.record(StreamId::kCompute); });
@@ -251,7 +251,7 @@ TEST_F(SimulatedHardware, VirtualGpusUseCanonicalAndRejectNccl) {
               ExitedWithCode(1), "replicas 0 .gpu:0. and 1 .gpu:1. are both on GPU 0");
 }
 
-/// Environment that selects a simulated machine unless environment variables name another one.
+/// GoogleTest environment that selects a simulated machine unless environment variables name one.
 class SimulatedMachine final : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -321,7 +321,7 @@ TEST(Nccl, UnevenShardsUseBroadcastsAndReductions) {
   EXPECT_THAT(take_nccl_notes(), HasSubstr("reduce rank 0 count 2\nreduce rank 0 count 1\n"));
 }
 
-TEST(Nccl, MeanDividesSumAndFloatMinFallsBack) {
+TEST(Nccl, SupportsMeansButNotFloat32Minimum) {
   const auto ops = make_on("nccl", gpus(2));
   const auto means = ops->all_reduce(ReduceOp::kMean, powers_of_ten(gpus(2)));
   expect_tensor(means[1], {3}, {1.5, 15, 150});

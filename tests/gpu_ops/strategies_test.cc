@@ -1,5 +1,5 @@
-// Tests strategies over GPUs, with one worker and with several: sums of gradients on the GPUs,
-// shards, equality with bits of the CPU, memory of each GPU.
+// Tests strategies over GPUs, with one or several workers: gradient sums on the GPUs, shards,
+// results that are bit-identical to those of CPUs, and the memory of each GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/in_process/in_process_transport.h"
 
@@ -187,8 +187,8 @@ TEST(FullyShardedOnGpus, EveryOperationMatchesMirroredBitwise) {
 
 using Variables = std::vector<Variable>;
 
-/// Trains weights that no number of replicas divides evenly (one has fewer elements than there are
-/// shards), rows of a table, and layers that compute in 16 bits. Returns a hash of all variables.
+/// Trains weights whose sizes are not multiples of the number of replicas (one has fewer elements
+/// than there are shards), rows of a table, and 16-bit layers. Returns a hash of all variables.
 std::string trained(Strategy& strategy, const OptimizerSpec& spec) {
   const auto scope = strategy.scope();
   const auto weight = [](const Shape& shape, std::uint64_t number) {
@@ -431,7 +431,7 @@ TEST(MultiWorkerGpus, EveryTypeAndWorkerLayoutMatchesCpusBitwise) {
                     }
                     sums[static_cast<std::size_t>(strategy.worker())] = sums_of(strategy, dtype);
                   });
-      if (devices[0] == "gpu:0-1") {  // NCCL adds in another order
+      if (devices[0] == "gpu:0-1") {  // NCCL adds in a different order
         EXPECT_EQ(sums[0], sums[1]);
         for (std::size_t i = 0; i < expected.size(); i += 97) {
           EXPECT_NEAR(sums[0][i], expected[i], 0.04) << dtype;

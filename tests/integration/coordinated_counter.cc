@@ -86,7 +86,7 @@ bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& t
   return true;
 }
 
-/// Runs the program and returns the exit code. Sets `coordinates` on the chief.
+/// Runs the program and returns the exit code. On the chief, sets `coordinates` to true.
 int count(const CounterOptions& options, bool& coordinates) {
   const auto resolver = resolver_from_environment();
   say(concat("task ", resolver->task() ? resolver->task()->to_string() : "alone", " pid ",
@@ -95,7 +95,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   servers.coordinated = true;
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
-  // Limits the wait of a late worker, whose peers may all have ended.
+  // Limits how long a late worker waits, because its peers may all have ended.
   servers.cluster.join_timeout = std::chrono::seconds(options.join_timeout_s);
   ParameterServerStrategy strategy(*resolver, servers);
   const auto scope = strategy.scope();

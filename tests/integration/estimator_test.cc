@@ -265,7 +265,7 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
         client.evaluate([] { return ones(1); }, {.checkpoint_path = entry.path().string()});
     EXPECT_EQ(-logs.at("loss"), std::stod(name.substr(5))) << name;
   }
-  EXPECT_GE(num_checkpoints, 4);  // at steps 10 or slightly later, 20, 25 and 30
+  EXPECT_GE(num_checkpoints, 4);  // steps 10 (or slightly later), 20, 25 and 30
   // An estimator with a different strategy resumes from the client's checkpoint.
   Estimator alone(counts_updates, {.model_dir = client.model_dir()});
   alone.train(input, {.steps = 1});

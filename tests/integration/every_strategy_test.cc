@@ -81,8 +81,8 @@ std::function<Sequential()> around_layer(std::size_t number) {
   };
 }
 
-/// Returns the layers that compute each row of a batch separately; with `by_replica`, those that
-/// draw random numbers per replica or combine rows of a batch. Skips embeddings, whose inputs are
+/// If `by_replica`, returns the layers that draw random numbers per replica or combine rows of a
+/// batch; otherwise those that compute each row separately. Skips embeddings, whose inputs are
 /// class numbers.
 Kinds kinds(bool by_replica) {
   const std::regex draws(R"(^\["(BatchN|.*Dropout|GaussianN|Random).*|.*dropout":0\.[1-9].*)");
@@ -98,8 +98,8 @@ Kinds kinds(bool by_replica) {
   return found;
 }
 
-/// Trains one model on one device without a strategy: it computes each half of the batch like the
-/// corresponding replica, and the gradients are added. Returns the trainable weights.
+/// Trains one model on one device without a strategy: computes each half of the batch as the
+/// corresponding replica does, and adds the gradients. Returns the trainable weights.
 std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, const Tensor& x,
                                       const Tensor& y) {
   set_random_seed(5);
@@ -131,7 +131,7 @@ std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, c
   return values;
 }
 
-TEST(ReplicatedLayers, LayersThatSeparateRowsMatchUndividedBatch) {
+TEST(ReplicatedLayers, RowwiseLayersMatchUndividedBatch) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   Kinds all = kinds(false);
   EXPECT_GT(all.size(), 60u);
@@ -278,7 +278,7 @@ struct Program {
   OptimizerSpec optimizer;
 };
 
-/// Returns points of the plane in three classes: the thirds of the circle, by angle.
+/// Returns points of the plane. Each class consists of the points in one third of all directions.
 Dataset points() {
   const Tensor x = noise({kPoints, 2}, 1);
   const std::vector<double> values = x.to_doubles();

@@ -1,9 +1,9 @@
-// Program of three rounds, each with a separate strategy, in every style of training.
+// Program that trains in three rounds, each with a separate strategy, in one of several styles.
 // SPDX-License-Identifier: Apache-2.0
 //
 // restarted_program --style loop|fit|estimator|horovod --folder DIR: every process prints the hash
-// of its trained state. With --ends-in ROUND, the first process of worker --who ends in the middle
-// of that round, or before it (--ends-before); --ends names the way in which it ends.
+// of its trained state. With --ends-in ROUND, the first process of the worker that --who selects
+// ends in the middle of that round, or before it (--ends-before); --ends selects how it ends.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -257,8 +257,8 @@ TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
 }
 
-/// Layers whose variables are on ps tasks compute on the worker. This includes batch statistics,
-/// which are stored with the weights.
+/// Layers whose variables are on ps tasks compute on the worker. The worker also computes batch
+/// statistics, which are stored with the weights.
 TEST_F(SessionSteps, LayerTrainingMatchesOneProcess) {
   const auto train = [](const Places& places) {
     set_random_seed(3);

@@ -1,4 +1,4 @@
-// Tests the sharded dense layers of the examples: a step gives the updates of one device, and
+// Tests the sharded dense layers of the examples: a step updates weights as on one device, and
 // Krizhevsky's schemes exchange as many bytes as in the paper.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/sharded_dense.h"
@@ -76,9 +76,9 @@ Trained trained(int workers, DenseScheme scheme, int rounds) {
   return result;
 }
 
-/// Trains for two steps on one device. Round r has share r of every worker's rows. The dense layers
-/// are updated with the mean over the round's rows, and the convolutions with the mean over all
-/// rows.
+/// Trains for two steps on one device. Each worker's rows are divided among the rounds. The dense
+/// layers are updated with the mean over the round's rows, and the convolutions with the mean over
+/// all rows.
 Trained trained_on_one_device(int workers, int rounds) {
   set_random_seed(9);
   const Network network;

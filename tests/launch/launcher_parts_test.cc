@@ -122,7 +122,8 @@ TEST(DryRun, PrintsOneCommandPerProcess) {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Returns the lines of `pieces`, which are appended one by one; for "|", finish() is called.
+/// Appends `pieces` one by one to a LineBuffer, then calls finish(). Returns the lines, with "|"
+/// where finish() was called.
 std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
   LineBuffer buffer;
   std::vector<std::string> lines;
@@ -237,7 +238,7 @@ TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
     last.status = failed;
     last.order = 3;
     EXPECT_EQ(outcome.exit_code(), 3);
-    outcome.stop_signal = SIGHUP;  // the second task's signal is then not the launcher's
+    outcome.stop_signal = SIGHUP;  // so the second task's signal is not the launcher's
     EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
     outcome = outcome_of(StopReason::kSignal, {done, asked});  // no checkpoint was saved
     outcome.stop_signal = asked.signal;

@@ -1,4 +1,4 @@
-// Tests what the launcher does with a process when the job continues without it.
+// Tests how the launcher handles processes that the job gives up, early exits and first failures.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 
@@ -34,7 +34,7 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   return ended;
 }
 
-/// Runs one worker, with `script`, which the job gives up as soon as it has started.
+/// Runs one worker, which executes `script`. The job gives the worker up as soon as it has started.
 Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;
@@ -46,8 +46,8 @@ Ended run_given_up(const std::string& script, bool is_ending, const std::string&
   return run_job(plan, options);
 }
 
-/// Worker 1 fails first and causes worker 0's failure, which the job knows, but worker 0's process
-/// ends first.
+/// Worker 1 fails first and causes worker 0's failure, but worker 0's process ends first. The job
+/// knows the order of the failures.
 Ended run_two_that_fail(const std::string& end_of_worker_1) {
   const std::string script = "case \"$TF_CONFIG\" in *'\"index\":1'*) " + end_of_worker_1 +
                              ";; esac; echo rank 1 has left; exit 1";
@@ -64,7 +64,7 @@ std::string file_of_this_process(const std::string& name) {
 }
 
 /// Worker 1 exits with code 0, while worker 0 waits for a file that only worker 1's second process
-/// would create. `joined`: the job's view of worker 1.
+/// would create. `joined` is that of worker 1's AwaitedTask.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   const std::string file = file_of_this_process(concat("joined-", max_restarts));
   const std::string script =
@@ -154,7 +154,7 @@ TEST(Supervisor, ReportsSuccessfulExitThatCausedAnotherFailure) {
                         "finished, after "));
 }
 
-TEST(Supervisor, ReportsCauseEvenIfItExitsLater) {
+TEST(Supervisor, ReportsFirstFailureEvenIfItsProcessExitsLater) {
   const Ended ended = run_two_that_fail("sleep 0.3; echo my own bug; exit 3");
   EXPECT_EQ(ended.outcome.first_failure, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 3);
@@ -162,13 +162,13 @@ TEST(Supervisor, ReportsCauseEvenIfItExitsLater) {
   EXPECT_THAT(ended.said, HasSubstr("    [worker-1]: my own bug"));
 }
 
-TEST(Supervisor, ReportsFirstExitIfCauseKeepsRunning) {
+TEST(Supervisor, ReportsFirstExitIfFirstFailedProcessKeepsRunning) {
   const Ended ended = run_two_that_fail("exec sleep 600");
   EXPECT_EQ(ended.outcome.first_failure, 0);
   EXPECT_EQ(ended.outcome.exit_code(), 1);
 }
 
-TEST(Supervisor, KillsStoppedProcess) {
+TEST(Supervisor, KillsSuspendedProcess) {
   const Ended ended = run_given_up("kill -STOP $$", false, "worker 0 is stopped");
   EXPECT_EQ(ended.outcome.tasks[0].status, (ExitStatus{0, SIGKILL}));
   EXPECT_THAT(ended.said, HasSubstr("because the job gave it up: worker 0 is stopped"));

@@ -1,4 +1,4 @@
-// Tests attention, its caches, other parts of transformers, and masks of steps in all layers.
+// Tests attention, its caches, other parts of transformers, and step masks in all layers.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

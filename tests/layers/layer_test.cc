@@ -584,7 +584,7 @@ TEST(MixedPolicy, LayerPolicyOverridesGlobalPolicy) {
   EXPECT_ERROR(head.set_dtype_policy("float64"), kFailedPrecondition, "before the layer is added");
 }
 
-TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
+TEST(MixedPolicy, LossesOfFloat16PredictionsAreFloat32) {
   const Loss loss("mse");
   const Tensor value =
       loss.per_example(Tensor::zeros({2, 1}), Tensor::full({2, 1}, 300, DType::kFloat16));

@@ -182,7 +182,7 @@ TEST(ClassLabels, FractionOrNanErrorNamesRowAndValue) {
     EXPECT_INVALID(iou.update_state(reshape(labels, {2}), Tensor::from<std::int64_t>({2}, {0, 1})),
                    "mean_io_u", "whole numbers");
   }
-  // For labels of steps, the error names the row in the batch.
+  // If labels have a dimension of steps, the error names the row in the batch.
   EXPECT_INVALID((void)losses::sparse_categorical_crossentropy(
                      Tensor::from<float>({2, 3}, {0, 1, 2, 0, 0.5f, 1}), Tensor::zeros({2, 3, 4})),
                  "got 0.5 in row 1");
@@ -235,7 +235,7 @@ TEST(AverageLoss, IsMeanWithoutStrategyAndZeroForEmptyInput) {
   EXPECT_INVALID(compute_average_loss(Tensor(1.0f)), "at least rank 1");
 }
 
-TEST(AverageLoss, ReportsEqualRowAssumptionToGroup) {
+TEST(AverageLoss, ReportsToGroupThatReplicasMustHaveEqualRowCounts) {
   struct Group : EqualReplicas {
     Group() : EqualReplicas(2) {}
     void assume_equal_rows(std::int64_t rows) override { assumed.push_back(rows); }
@@ -361,7 +361,7 @@ TEST(StepWeightsTest, StepWeightsHaveGradients) {
   expect_values(tape.gradient(loss, x).dense(), {1, 1, 6, 0});
 }
 
-TEST(StepWeightsTest, MetricsOfHalfPredictionsApplyMask) {
+TEST(StepWeightsTest, MetricsApplyMaskForEveryPredictionDType) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const Tensor x = cast(numbers_of_steps(), dtype);
     const MaskScope masks;

@@ -131,10 +131,10 @@ TEST(EmbeddingTest, TiedTableProducesLogits) {
   GradientTape tape;
   const Tensor logits = tied(indices);
   EXPECT_EQ(logits.shape(), (Shape{1, 2, 3}));
-  // The rows of the table are 0 1, 2 3, 4 5.
+  // The rows of the table are [0, 1], [2, 3] and [4, 5].
   expect_values(logits, {5, 23, 41, 1, 3, 5});
-  // The gradient of each table row is the sum of all looked-up rows, 4 6. A row that was looked up
-  // also gets the sum of all table rows, 6 9.
+  // The gradient of each table row is the sum of all looked-up rows, [4, 6]. For a row that was
+  // looked up, the sum of all table rows, [6, 9], is added.
   const Gradient gradient = tape.gradient(reduce_sum(logits), table);
   expect_values(gradient.to_dense(), {4 + 6, 6 + 9, 4, 6, 4 + 6, 6 + 9});
   EXPECT_THAT(error_of([&] {
@@ -342,7 +342,7 @@ TEST(BatchNormalizationTest, FrozenLayerRunsInInferenceMode) {
   expect_values(layer.variables()[2], {0, 0}, 0.0);
 }
 
-TEST(BatchNormalizationTest, SynchronizedUsesOneAllReduceAndTheGlobalStatistics) {
+TEST(BatchNormalizationTest, SynchronizedLayerUsesGlobalStatisticsAndOneAllReduce) {
   BatchNormalization layer({.momentum = 0.0, .synchronized = true});
   layer.build_for({2});
   EqualReplicas group(3);
@@ -508,7 +508,7 @@ TEST(ImageAugmentation, TrainingGradientsMatchFiniteDifferences) {
   for (Layer* layer :
        std::initializer_list<Layer*>{&exact_flip, &exact_contrast, &exact_brightness}) {
     layer->build_for({3, 4, 2});
-    // All calls use the same random numbers, so all differences belong to one function.
+    // All calls use the same random numbers, so finite differences are those of one function.
     expect_gradient_of_differences(
         [&](const Tensor& x) {
           const Tensor y = in_training(*layer, x);

@@ -86,7 +86,8 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   const MeshReport training = strategy.explain(mlp(8, 64), batch);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").count, 2);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").bytes, 2 * kSum);
-  // A position sums gradients of 8 + 8 x 16 + 16 + 16 x 8 numbers, with factor 2 (P-1)/P = 1.
+  // In a ring of P = 2, a position sends each of 8 + 8 x 16 + 16 + 16 x 8 elements 2 (P-1)/P = 1
+  // time.
   EXPECT_EQ(exchanged(training, "all_reduce", "data").bytes, 4u * (8 + 128 + 16 + 128));
   EXPECT_THAT(training.warnings, ElementsAre());
 }
@@ -132,7 +133,7 @@ TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {
   EXPECT_EQ(variables, 4u * (8 + 512 + 64 + 512));
 }
 
-TEST(MeshExplain, BlocksDoNotChangeVariablesOfDevice) {
+TEST(MeshExplain, BlocksDoNotChangeVariableBytesOfDevice) {
   for (const std::vector<MeshAxis>& blocks :
        {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {
     MeshStrategy strategy(on_mesh({{"data", 1}, {"model", 2}}, kPair, blocks));
@@ -172,7 +173,7 @@ TEST(MeshExplain, TransformerLayerNeedsTwoAllReducesPerDirection) {
     const Exchanged more = exchanged(five, "all_reduce", "model");
     const int directions = is_trained ? 2 : 1;
     EXPECT_EQ(more.count - less.count, 3 * 2 * directions);
-    // Each all_reduce sums the positions' terms of [8 rows, 8 steps, 16 features].
+    // In each all_reduce, each position contributes a term of shape [8 rows, 8 steps, 16 features].
     const std::uint64_t sum = 2 * 3 * (8 * 8 * 16 * 4) / 4;
     EXPECT_EQ(more.bytes - less.bytes, 3 * 2 * static_cast<std::uint64_t>(directions) * sum);
     EXPECT_EQ(exchanged(five, "all_gather", "model").count, 0) << five.to_string();
@@ -180,7 +181,7 @@ TEST(MeshExplain, TransformerLayerNeedsTwoAllReducesPerDirection) {
   }
 }
 
-TEST(MeshExplain, SequenceAxisExchangesHeadsAndGradientsOnly) {
+TEST(MeshExplain, SequenceAxisExchangesOnlyHeadsAndGradients) {
   MeshOptions options = on_mesh({{"data", 2}, {"sequence", 4}});
   options.sequence_axis = "sequence";
   MeshStrategy strategy(options);
@@ -189,12 +190,12 @@ TEST(MeshExplain, SequenceAxisExchangesHeadsAndGradientsOnly) {
   // Activations stay sharded; only rows and indices of the embedding's gradient are gathered.
   EXPECT_EQ(exchanged(report, "all_gather", "sequence").count, 2) << report.to_string();
   EXPECT_EQ(exchanged(report, "all_reduce", "sequence").count, 0) << report.to_string();
-  // In each layer, three inputs and two results move forward; six inputs and three gradients move
-  // backward.
+  // In each layer, the forward pass exchanges three inputs and two results; the backward pass
+  // exchanges six inputs and three gradients.
   EXPECT_EQ(exchanged(report, "all_to_all", "sequence").count, 2 * (5 + 9));
 }
 
-/// Memory limits of the devices cpu:1 to cpu:4, in bytes, until its end.
+/// Limits the memory of the devices cpu:1 to cpu:4, in bytes, during its lifetime.
 class MemoryLimits {
  public:
   explicit MemoryLimits(std::size_t bytes) {
@@ -338,7 +339,7 @@ TEST(MeshExplain, PredictedExchangesMatchRun) {
   }
 }
 
-TEST(MeshExplain, StepOnExistingModelChangesNothing) {
+TEST(MeshExplain, ExplainedStepDoesNotChangeExistingModel) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 2}}, kPair));
   const auto scope = strategy.scope();
   const Mlp network(8, 64);
@@ -387,7 +388,7 @@ TEST(MeshExplain, ErrorForReadNamesLine) {
   }
 }
 
-TEST(MeshExplain, WarnsAboutGathersUnusedAndMissingLayouts) {
+TEST(MeshExplain, WarnsAboutGathersAndAboutUnusedOrMissingLayouts) {
   LayoutMap layout = kPair;
   layout.set("dwon/kernel", {"model", ""});
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 2}}, layout));

@@ -27,8 +27,8 @@ class Draws {
   std::uint64_t num_drawn_ = 0;
 };
 
-/// Returns a sharding in which each axis splits a dimension that it divides, splits the value into
-/// terms, or does neither.
+/// Returns a sharding in which each axis splits a dimension whose size it divides evenly, splits
+/// the value into terms, or does neither.
 Sharding random_sharding(const MeshGrid& grid, const Tensor& x, Draws& draws) {
   Sharding sharding;
   for (std::size_t axis = 0; axis < grid.mesh().axes().size(); ++axis) {
@@ -107,8 +107,8 @@ Numbers values_and_gradients(const MeshCall& c, const std::vector<Tensor>& input
   return numbers;
 }
 
-/// Expects each number to be within 1e-12 of the expected number, relative to the largest one or to
-/// 1.
+/// Expects each number to differ from the expected one by at most 1e-12 times the largest expected
+/// magnitude, or times 1 if that is larger.
 void expect_close(const Numbers& found, const Numbers& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -109,7 +109,7 @@ std::vector<std::vector<double>> value_and_gradients(
   return results;
 }
 
-/// Returns value_and_gradients() in a step of the strategy.
+/// Returns the result of value_and_gradients() inside a step of the strategy.
 std::vector<std::vector<double>> in_step(
     MeshStrategy& strategy, const std::vector<Tensor>& inputs,
     const std::function<Tensor(const std::vector<Tensor>&)>& function) {
@@ -130,7 +130,8 @@ void expect_near(const std::vector<std::vector<double>>& actual,
   }
 }
 
-/// Compares each collective of x * v with the same on one device; v is not sharded over "a".
+/// Compares each collective on x * v with the same computation on one device; v is not sharded over
+/// "a".
 void compare_collectives(MeshStrategy& strategy) {
   const std::vector<Tensor> inputs = {doubles({6, 12}, 1), doubles({1, 12}, 2)};
   for (const Collective& each : collectives()) {
@@ -199,8 +200,8 @@ TEST(LocalMap, RingExchangeOfShardsMultipliesMatrices) {
       inputs, [](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); });
   MeshStrategy strategy(on_mesh({{"ring", 4}}));
   expect_near(in_step(strategy, inputs, ring_matmul), expected);
-  // Each of four positions sends a shard of w three times forward, and a shard of its gradient
-  // three times backward.
+  // Each of four positions sends a shard of w three times in the forward pass, and a shard of its
+  // gradient three times in the backward pass.
   const std::map<std::string, MeshTraffic> traffic = strategy.traffic();
   EXPECT_EQ(traffic.at("send_receive").bytes, 2u * 3 * 4 * (3 * 5 * 8));
   EXPECT_EQ(traffic.at("send_receive").busiest_bytes, 2u * 3 * (3 * 5 * 8));

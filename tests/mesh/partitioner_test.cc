@@ -1,5 +1,5 @@
-// Tests that nothing bypasses the partitioner: operations, creation, variables and host reads of
-// sharded tensors.
+// Tests that nothing bypasses the partitioner: operations, variables, and the creation and host
+// reads of sharded tensors.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <set>
@@ -104,7 +104,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   for (const testing::OpFamily& family : testing::op_families()) {
     for (const auto& [op, calls] : calls_of(family)) {
       known.insert(op);
-      constexpr std::size_t kMost = 6;  // enough calls if one of them has a sharded result
+      constexpr std::size_t kMost = 6;  // makes more calls only until one has a sharded result
       for (std::size_t n = 0; n < calls.size(); ++n) {
         if (n >= kMost && sharded.contains(op)) break;
         const MeshCall& c = calls[n];

@@ -1,5 +1,5 @@
-// Tests training under MeshStrategy: values equal to one device, and bits that depend only on the
-// blocks.
+// Tests training under MeshStrategy: values equal those of one device, and the bits depend only on
+// the blocks.
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
@@ -275,12 +275,12 @@ TEST(MeshAttention, SwitchesFromSequenceShardsToHeadShards) {
   }
   const auto traffic = strategy.traffic();
   // The forward pass exchanges three inputs and the result; the backward pass exchanges five
-  // tensors that are sharded by sequence, and three gradients. Each position keeps half of its
-  // values [2, 4, 3, 5].
+  // tensors that are sharded by sequence, and three gradients. Of each tensor, a position has a
+  // shard [2, 4, 3, 5], keeps half of its elements and sends the other half.
   EXPECT_GE(traffic.at("all_to_all").bytes, 2u * (4 + 3) * (2 * 4 * 3 * 5 * 4) / 2);
 }
 
-TEST(MeshTraining, BatchSizeMayBeIndivisibleByAxis) {
+TEST(MeshTraining, BatchSizeNeedNotBeDivisibleByAxis) {
   for (const bool is_sharded : {false, true}) {
     const std::vector<MeshAxis> axes = {{"data", is_sharded ? 4 : 1}};
     MeshStrategy strategy(on_mesh(DeviceMesh(axes)));

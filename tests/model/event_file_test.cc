@@ -208,7 +208,7 @@ TEST(ProgressTest, PrintsOneLinePerEpochOutsideTerminal) {
   EXPECT_EQ(printed(20, 20, {}), "epoch 2/3  20/20 steps" + values + "\n");
 }
 
-TEST(ProgressTest, SmallAndLargeValuesKeepTheirDigits) {
+TEST(ProgressTest, PrintsSignificantDigitsOfSmallAndLargeValues) {
   const Values values = {{"a", 1e-5}, {"b", 0.0}, {"c", -0.00025}, {"d", 2e9}, {"e", std::nan("")}};
   EXPECT_THAT(printed(1, 1, {}, Verbosity::kLinePerEpoch, values),
               HasSubstr("  a 1e-05  b 0.0000  c -0.00025  d 2e+09  e nan  "));

@@ -63,7 +63,7 @@ TEST(FitTest, EvaluationAveragesOverExamplesWithPartialBatch) {
   }
 }
 
-TEST(FitTest, PerBatchLearningRateIsSameUnderStrategy) {
+TEST(FitTest, PerBatchLearningRateTrainsEquallyWithAndWithoutStrategy) {
   auto run = [](Strategy* strategy) {
     Sequential model = correctness_model(strategy);
     const Tensor x = alternating(640);
@@ -85,7 +85,7 @@ TEST(FitTest, PerBatchLearningRateIsSameUnderStrategy) {
   }
 }
 
-TEST(FitTest, EveryReductionGivesSameHistoryUnderStrategy) {
+TEST(FitTest, LossReductionsGiveSameHistoryWithAndWithoutStrategy) {
   using enum LossReduction;
   for (const LossReduction reduction : {kSumOverBatchSize, kSum, kAuto}) {
     auto run = [&](Strategy* strategy) {
@@ -124,7 +124,7 @@ class LossAndMetric : public Layer {
   std::shared_ptr<Mean> mean_;
 };
 
-TEST(FitTest, AddedLossesAndMetricsAreSameUnderStrategy) {
+TEST(FitTest, AddedLossesAndMetricsAreEqualWithAndWithoutStrategy) {
   auto run = [](Strategy* strategy, std::optional<Loss> loss) {
     std::optional<Scope> scope;
     if (strategy) scope.emplace(strategy->scope());
@@ -141,8 +141,8 @@ TEST(FitTest, AddedLossesAndMetricsAreSameUnderStrategy) {
   for (const std::optional<Loss>& loss : {std::optional<Loss>("mse"), std::optional<Loss>()}) {
     const std::vector<double> expected = run(nullptr, loss);
     for (const auto& strategy : several_strategies()) {
-      // Three replicas get different numbers of rows from a batch of 32. So a mean of their means
-      // differs.
+      // Three replicas get different numbers of rows from a batch of 32. So the mean of their means
+      // differs from the mean of the batch.
       if (strategy->num_replicas_in_sync() == 3) continue;
       SCOPED_TRACE(label_of(*strategy));
       expect_near(run(strategy.get(), loss), expected, 1e-5);
@@ -191,7 +191,7 @@ TEST(FitTest, CallbacksSeeEachGlobalBatchOnce) {
   }
 }
 
-TEST(FitTest, ReplacingStrategyIsBitIdentical) {
+TEST(FitTest, ResultsAreBitIdenticalUnderDifferentStrategies) {
   set_random_seed(3);  // a strategy reads the seed when it is constructed
   auto train = [](Strategy& strategy) {
     set_random_seed(3);
@@ -303,7 +303,7 @@ double printed_rate(const std::string& text) {
   return std::stod(text.substr(text.rfind(' ', end - 1)));
 }
 
-TEST(FitTest, ProgressLineCountsEveryStepWithinExecution) {
+TEST(FitTest, ProgressLineCountsEachStepOfAnExecution) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(1));
@@ -421,7 +421,7 @@ TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
 // Keras warns "Your input ran out of data" and ends the epoch; tutti begins a new pass.
 TEST(FitTest, WarnsOnceWhenDataEndsWithinEpoch) {
   for (const FitOptions& options :
-       {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // has 5 batches of 2
+       {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // the data are 5 batches of 2 rows
         FitOptions{.epochs = 3, .batch_size = 2, .steps_per_epoch = 6}}) {
     const auto [warnings, batches] = warnings_and_batches(options);
     ASSERT_EQ(warnings.size(), 1u);
@@ -476,8 +476,8 @@ std::pair<double, double> expected_of(double first, std::int64_t rows) {
   return {squares / rows, magnitudes / rows};
 }
 
-/// Callback that calls a function in the method named `moment`, at its second call if it is called
-/// repeatedly.
+/// Callback that calls a function in the method named `moment`: in its only call, or in its second
+/// call if it is called repeatedly.
 class At : public Callback {
  public:
   At(std::string moment, std::function<void()> action)

@@ -329,7 +329,7 @@ TEST(FunctionalTest, LayerCalledTwiceSharesWeights) {
   expect_near(model({x, y}).to_doubles(), expected.to_doubles(), 1e-6);
 }
 
-TEST(FunctionalTest, SupportsNestedModelsAndStates) {
+TEST(FunctionalTest, SupportsNestedModelsAndRecurrentStates) {
   const SymbolicTensor words = Input{{5, 3}}, more = Input{{4, 3}};
   const std::vector<SymbolicTensor> encoded =
       LSTM(6, {.return_state = true}).apply(std::vector<SymbolicTensor>{words});

@@ -402,7 +402,7 @@ TEST(StopOnSignals, StopsAtEndOfEpoch) {
             fit_with_signal({}, 0).weights);
 }
 
-TEST(StopOnSignals, SignalAfterTheLastBatchReachesTheProgram) {
+TEST(StopOnSignals, SignalAfterLastBatchIsHandledByProgram) {
   static int received = 0;
   const auto earlier = std::signal(SIGINT, [](int) { ++received; });
   const auto raise_after_last = [](std::int64_t epoch, const Logs&) {

@@ -1,4 +1,4 @@
-// Tests the operation "mpi" between processes with a sample of the conformance cases.
+// Tests the cross-device operation "mpi" between processes with some of the conformance cases.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -132,7 +132,7 @@ TEST_F(MpiConformance, SampledCasesAreCorrectAndBitIdenticalOnAllRanks) {
   }
 }
 
-TEST_F(MpiConformance, BufferListsSubgroupsAndMeansEachTakeOneMpiCall) {
+TEST_F(MpiConformance, SupportsBufferListsSubgroupsAndMeans) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   EXPECT_EQ(all->name(), "mpi");
   EXPECT_EQ(all->determinism(), Determinism::kRunToRun);

@@ -55,7 +55,7 @@ class MpiProcesses : public ::testing::Test {
 };
 
 TEST_F(MpiProcesses, AllPairsExchangeMessagesConcurrently) {
-  // Lengths are on both sides of the eager limit, and up to several chunks.
+  // Some lengths are below the eager limit, others above it, and the longest need several chunks.
   const std::vector<std::size_t> lengths{0,         1,         4096,      16 << 10, (16 << 10) + 1,
                                          256 << 10, 1'500'001, 5'000'000, 17};
   const Bytes head = pattern_of(8, 1);
@@ -94,7 +94,7 @@ TEST_F(MpiProcesses, CancellationPreservesOrderOfOtherMessages) {
     {
       const Bytes given_up = pattern_of(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);
-      for (int i = 0; i < round; ++i) send->test();  // abandoned later in each round
+      for (int i = 0; i < round; ++i) send->test();  // each round abandons the send a bit later
     }
     const Bytes body = pattern_of(2'000'000, seed_of(rank(), next, round));
     const auto send = group_->send(next, 3, {}, body);

@@ -51,7 +51,7 @@ TUTTI_PROCESS_FUNCTION(mpr_sum) {
               testing::this_process().index);
 }
 
-TEST(MultiProcessRunner, ProcessesHaveOwnTfConfigAndReturnValues) {
+TEST(MultiProcessRunner, EachProcessHasOwnTfConfigAndReturnsValue) {
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2, .num_ps = 1, .num_chiefs = 1});
   runner.start();
   const MultiProcessResult& result = runner.join();

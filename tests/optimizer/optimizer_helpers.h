@@ -1,5 +1,5 @@
-// Helpers for tests of optimizers: variables, runs over given gradients, a reducer that records its
-// calls.
+// Helpers for tests of optimizers: variables, updates with given gradients, and a reducer that
+// records its calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -61,7 +61,7 @@ inline void copy_state(const Optimizer& from, const Optimizer& to) {
   copy(from.state_variables(), to.state_variables());
 }
 
-/// Returns a learning rate for each step; it repeats 0.3, 0.06, 0.3, 0.012.
+/// Returns a learning rate for each step. The rates cycle through 0.3, 0.06, 0.3 and 0.012.
 inline std::vector<double> changing_rates(std::size_t num_steps) {
   const double cycle[] = {0.3, 0.06, 0.3, 0.012};
   std::vector<double> rates;

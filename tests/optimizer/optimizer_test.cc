@@ -265,8 +265,8 @@ TEST(GradientAccumulation, AccumulatesSparseRowsAndMissingGradients) {
   EXPECT_EQ(never.value().item_double(), 1.0);  // a variable without a gradient does not decay
 }
 
-// Tests all 2^9 patterns of calls, in 3 rounds of 3 calls, in which a variable gets a gradient.
-// They include each call without a gradient after rounds in which it had one.
+// In 3 rounds of 3 calls, a variable gets a gradient in some calls; tests all 2^9 choices of these
+// calls. They include each call without a gradient after rounds in which it had one.
 TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {
@@ -276,7 +276,7 @@ TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
             {.learning_rate = 1.0, .gradient_accumulation_steps = kCalls});
     double expected = 0.0;
     for (int call = 0; call < kRounds * kCalls; ++call) {
-      // sums of different calls differ, and a third of each is exact
+      // different sets of calls have different sums, and dividing by 3 is exact
       const double g = 3.0 * (1 << call);
       const bool has_gradient = (pattern >> call & 1) != 0;
       const std::vector<Gradient> gradients = {doubles({3.0}),
@@ -337,7 +337,7 @@ std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
       SgdOptions{.learning_rate = 1.0, .gradient_accumulation_steps = accumulation_steps});
 }
 
-TEST(GradientAccumulation, ResumingWithOtherStepCountDividesByAccumulatedCalls) {
+TEST(GradientAccumulation, ResumingWithDifferentStepCountDividesByAccumulatedCalls) {
   for (const std::int64_t saved : {2, 3, 4, 6}) {
     for (const std::int64_t resumed : {2, 3, 5}) {
       for (std::int64_t num_held = 0; num_held < saved; ++num_held) {

@@ -399,7 +399,7 @@ TEST(ExponentialMovingAverage, DecayIncreasesWithUpdateCount) {
   EXPECT_EQ(moving.average("w").value().item_double(), 0.5);
 }
 
-TEST(ExponentialMovingAverage, ListsVariablesThenNumbersForCheckpoints) {
+TEST(ExponentialMovingAverage, ListsAveragesOfVariablesBeforeThoseOfNumbers) {
   const std::vector<Variable> variables = {variable(floats({1}), "a"), variable(floats({2}), "b")};
   ExponentialMovingAverage averages({.name = "avg"});
   averages.track_number("loss");

@@ -1,5 +1,5 @@
-// Tests update rules: published steps, plain loops, descriptions, and properties that every named
-// optimizer must have.
+// Tests update rules: compares them with published values and plain loops, and tests their
+// descriptions and properties that every named optimizer must have.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -302,7 +302,7 @@ struct Elements {
       if (rule.uses_norms()) {
         rule.direct(args, &direction[first]);
         args.gradient_data = &direction[first];
-        args.scalars.weight_norm = 3.25;  // the norm of all weights, for any part of them
+        args.scalars.weight_norm = 3.25;  // the norm of all weights, also for a part of them
         args.scalars.direction_norm = 1.75;
       }
       rule.apply(args);

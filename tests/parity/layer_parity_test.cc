@@ -349,8 +349,8 @@ TEST_P(InitializerParity, MatchesKerasMomentsAndLimits) {
       squares += (value - mean) * (value - mean);
       largest = std::max(largest, std::abs(value));
     }
-    // With 150,000 values, one standard error is 0.0037 deviations for the mean, and 0.3 % for the
-    // deviation.
+    // With 150,000 values, the standard error of the mean is 0.0037 standard deviations, and that
+    // of the standard deviation is 0.3 %.
     EXPECT_NEAR(mean, expected[0], 0.02 * expected[1]) << kernel;
     EXPECT_NEAR(std::sqrt(squares / count), expected[1], 0.012 * expected[1]) << kernel;
     const bool cut = GetParam().find("random_normal") == std::string::npos &&
@@ -529,7 +529,7 @@ FunctionOfOne relu_layer(ReluOptions options) {
   return layer_made_by([=] { return Relu(options); });
 }
 
-/// Returns functions with corners. Their names lack the suffix "_at_corners".
+/// Returns functions with corners, by their names without the suffix "_at_corners".
 std::map<std::string, FunctionOfOne> functions_with_corners() {
   std::map<std::string, FunctionOfOne> all = {
       {"relu_slope", relu_layer({.negative_slope = 0.25})},

@@ -141,7 +141,7 @@ class LossParity : public TestWithParam<std::string> {
   }
 };
 
-TEST_P(LossParity, MatchesKerasPerExampleAndBackward) {
+TEST_P(LossParity, PerExampleLossesAndGradientsMatchKeras) {
   compare_with_record(DType::kFloat64, tolerance_of_loss(GetParam()));
 }
 

@@ -77,7 +77,7 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, double re
   ASSERT_EQ(actual.shape(), expected.shape()) << what;
   const std::vector<double> a = actual.to_doubles();
   const std::vector<double> b = expected.to_doubles();
-  double largest = 1e-3;  // for values below a millionth, the absolute error counts
+  double largest = 1e-3;  // minimum, so that the tolerance is not 0 if all values are tiny
   for (const double value : b) largest = std::max(largest, std::abs(value));
   double worst = 0.0;
   std::size_t where = 0;

@@ -76,7 +76,7 @@ std::vector<Variable> train(const Record& record, const TrainingCase& which,
 
 class TrainingParity : public TestWithParam<std::string> {};
 
-TEST_P(TrainingParity, Float64IsWithin1e9) {
+TEST_P(TrainingParity, Float64ResultsMatchToNineDigits) {
   const Float64 policy;
   const Record record("training_float64");
   const TrainingCase& which = training_table().at(GetParam());
@@ -89,7 +89,7 @@ TEST_P(TrainingParity, Float64IsWithin1e9) {
   }
 }
 
-TEST_P(TrainingParity, Float32IsWithin1e4ForTenStepsThen1e3) {
+TEST_P(TrainingParity, Float32LossesMatchToFourThenThreeDigits) {
   const Record record("training_float32");
   const TrainingCase& which = training_table().at(GetParam());
   train(record, which, [](std::size_t step, double ours, double theirs) {
@@ -316,7 +316,7 @@ std::map<std::string, std::pair<MadeMetric, bool>> metrics_of_steps() {
   };
 }
 
-/// Returns a weight for each row: that of its first step.
+/// Returns one weight per row: the weight of the row's first step.
 Tensor first_weights(const Tensor& weights) { return slice(weights, {0, 0}, {-1, 1}); }
 
 TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
@@ -336,7 +336,7 @@ TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
         metric->update_state(one_hot_labels ? one_hot(labels, 3, DType::kFloat64) : labels,
                              predictions, weights);
       }
-      // Keras computes a third of each step's classes in float32.
+      // Keras computes the mean over a step's three classes in float32.
       EXPECT_NEAR(metric->result().item_double(), fit_number(concat("masked/", name, '_', kind)),
                   name == "binary_accuracy" ? 1e-7 : 1e-9)
           << name << ", " << kind;

@@ -180,7 +180,7 @@ std::atomic<int>& calls_of_counted_sums() {
   return calls;
 }
 
-TEST(BucketReducer, CallsConfiguredOperationEvenIfCanonicalAndSliceable) {
+TEST(BucketReducer, CallsConfiguredOperationEvenIfItsSumsAreCanonical) {
   std::atomic<int>& calls = calls_of_counted_sums();
   const std::vector<std::byte> expected = sums_by("canonical");
   for (const char* const name : {"counted_slices", "counted_sums"}) {
@@ -212,7 +212,7 @@ std::vector<std::vector<double>> results_of_step(Strategy& strategy,
   return results;
 }
 
-TEST(BucketReducer, EveryStrategyReducesAllBytesByConfiguredOperation) {
+TEST(BucketReducer, EveryStrategyReducesAllBytesWithConfiguredOperation) {
   calls_of_counted_sums();
   std::vector<std::vector<std::vector<double>>> sums_of_default;
   for (const char* const operation : {"canonical", "counted_slices", "counted_sums"}) {
@@ -362,7 +362,7 @@ TEST(BucketReducer, AggregatedVariablesOfWorkersUseConfiguredOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3 * 16, 3 * 16}));
 }
 
-TEST(BucketReducer, CallsPluginWithCanonicalAndSliceableOperation) {
+TEST(BucketReducer, CallsCanonicalAndSliceablePlugin) {
   const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
   EXPECT_ERROR(sums_by(name), kDeadlineExceeded, "peer 3 is silent");
 }
@@ -417,7 +417,7 @@ TEST(BucketReducer, BucketIdAndNameAreStableAcrossSteps) {
   const std::vector<Variable> others = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());
-  // An operation without reproducible results gets neither a bucket id nor a name.
+  // A call that is not known to repeat has neither a bucket id nor a name.
   build_cross_device_ops(options.cross_device_ops, {2, 0, {Device{}, Device{}}})
       ->all_reduce(ReduceOp::kSum, PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
   EXPECT_EQ(seen[0], (std::set<std::string>{" float32 1"}));

@@ -26,8 +26,8 @@ std::string empty_folder() {
   return path;
 }
 
-/// Program state: weights that shards do not divide evenly (one is too small to give every replica
-/// a shard), Adam's slots, and a moving mean and a count with one value per replica.
+/// Program state: weights that cannot be divided into equal shards (one is too small to give every
+/// replica a shard), Adam's slots, and a moving mean and a count with one value per replica.
 struct Training {
   explicit Training(Strategy& strategy)
       : strategy_(strategy),
@@ -86,7 +86,8 @@ Runner workers(std::vector<int> replicas, int stage = 3) {
   return [=](const auto& body) { return run_sharded(replicas, stage, body); };
 }
 
-/// Returns runners by name: each strategy of one process, no strategy, and several workers.
+/// Returns runners by name: one without a strategy, one for each strategy of one process, and some
+/// with several workers.
 std::map<std::string, Runner> all_runners() {
   std::map<std::string, Runner> runners;
   runners["none"] = [](const auto& body) {
@@ -287,7 +288,8 @@ TEST(StrategyCheckpoint, MismatchedRestoreLeavesVariablesUnchanged) {
     more.add_state("new", {[] { return Json(1); }, [](const Json&) {}});
     EXPECT_THROW(CheckpointManager(more, folder).restore_latest(), Error);
     EXPECT_EQ(training.hash(), before);
-    // Restoring fails halfway: the values already restored are reset, without a collective.
+    // Restoring fails halfway: variables already restored get their earlier values back, without a
+    // collective.
     Checkpoint fails = training.checkpoint();
     bool refuses = true;
     fails.add_tensors("fails", {[] { return std::vector<NamedTensor>(); },

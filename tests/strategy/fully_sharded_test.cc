@@ -1,5 +1,5 @@
-// Tests FullyShardedStrategy: bits equal to MirroredStrategy's, memory per replica, and memory that
-// tapes release.
+// Tests FullyShardedStrategy: results that are bit-identical to MirroredStrategy's, memory per
+// replica, and memory that tapes release.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 
@@ -18,7 +18,7 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{3, kUserPurpose, number, 0, 0});
 }
 
-/// Network whose weights are not divisible by any number of replicas.
+/// Network whose weights have sizes that are not divisible by the number of replicas.
 struct Net {
   std::vector<Variable> weights = {
       Variable(normal({7, 37}, 1), {.name = "w1"}), Variable(normal({37}, 2), {.name = "b1"}),
@@ -54,7 +54,7 @@ FullyShardedOptions keeping_values(int devices) {
   return {.local = on_cpus(devices), .reshard_after_forward = false, .min_shard_bytes = 0};
 }
 
-TEST(FullySharded, Gathering16BitValuesMatchesMirroredBitForBit) {
+TEST(FullySharded, GatheredValuesIn16BitsMatchMirroredBitForBit) {
   FullyShardedStrategy kept(keeping_values(4));
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     const Trained expected = trained(*mirrored(4), type);
@@ -122,7 +122,7 @@ TEST(FullySharded, VariablesAndSlotsAreShardedEvenly) {
   }
 }
 
-TEST(FullySharded, SmallDivergentAndOnReadVariablesAreMirrored) {
+TEST(FullySharded, DoesNotShardSmallDivergentOrOnReadVariables) {
   FullyShardedStrategy strategy(on_cpus(2));
   const auto scope = strategy.scope();
   const auto num_bytes = [&](std::int64_t count, VariableOptions options = {}) {
@@ -274,8 +274,8 @@ TEST(FullySharded, WriteBetweenReadAndGradientFails) {
   step(kept);
 }
 
-/// Returns d/dw of the sum of (d/dw of sum(x w)^3)^2, computed through casts and reshapes of w.
-/// `type`: type in which w is read.
+/// Returns d/dw of the sum of (d/dw of sum(x w)^3)^2, computed through casts and reshapes of w,
+/// which is read as `type`.
 std::vector<double> second_derivative(Strategy& strategy, DType type) {
   const auto scope = strategy.scope();
   const Variable w(normal({4, 9}, 1), {.name = "w"});

@@ -212,7 +212,7 @@ TEST(ErrorFeedback, FailedStepOrRestoreClearsResiduals) {
   }
 }
 
-/// Returns the sums of three steps with equal gradients, which exceed one block of elements.
+/// Returns the sums of three steps with equal gradients, each larger than one block of elements.
 /// Rounding errors are carried from step to step.
 std::vector<double> sums_of_three_steps(Strategy& strategy) {
   const auto scope = strategy.scope();

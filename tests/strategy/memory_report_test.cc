@@ -35,7 +35,7 @@ Table table_of(const std::vector<DeviceBytes>& rows) {
   return table;
 }
 
-// The 120 parameters take 480 bytes and Adam's slots 960; every device has the mean of 20 bytes.
+// The 120 parameters take 480 bytes and Adam's slots 960. Every device also has the mean: 20 bytes.
 TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredPerDevice) {
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);

@@ -1,5 +1,5 @@
-// Tests several workers, each a thread with its own strategy: bits equal to one process, and errors
-// that name the worker.
+// Tests several workers, each a thread with its own strategy: results are bit-identical to those of
+// one process, and errors name the worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
@@ -58,7 +58,8 @@ TEST(MultiWorker, FewerReplicasThanDevicesAreRejected) {
   EXPECT_THAT(errors[1], HasSubstr("3 replicas over 2 workers give worker 1 a share of 1"));
 }
 
-/// Runs `body` once per replica on workers of 2 and 1 replicas; returns the results by replica.
+/// Runs `body` once per replica on a worker with 2 replicas and one with 1; returns the results in
+/// replica order.
 template <class Fn>
 std::vector<Tensor> by_replica(const Fn& body) {
   const auto results = results_of_workers(
@@ -312,7 +313,7 @@ TEST(MultiWorker, StepErrorIsReportedByAllWorkers) {
       }
       sgd.minimize(tape, loss);
     };
-    // docs/deviations.md: tf raises the same type on all workers.
+    // docs/deviations.md: in tf, all workers raise errors of the same type.
     const bool is_other = strategy.worker() == 0;
     thrown::expect_error(
         is_other ? ErrorCode::kAborted : ErrorCode::kResourceExhausted,
@@ -400,7 +401,7 @@ TEST(MultiWorker, NcclOnCpuReplicasFailsOnEveryWorker) {
                  "only on GPUs");
   expect_refusal(options, on_cpus(1), "worker 1 names another implementation");
   options.cross_device_ops.name = "ring";
-  expect_refusal(options, options, "implementation NCCL is the operation 'nccl'");
+  expect_refusal(options, options, "implementation NCCL selects the operation 'nccl'");
 }
 
 TEST(MultiWorker, TrainsWithRingUnlessDeterminismIsRequired) {

@@ -1,5 +1,5 @@
-// Tests every optimizer and its options under strategies: bits that do not depend on devices, exact
-// resumption, and loss scales.
+// Tests every optimizer and its options under strategies: results whose bits do not depend on
+// devices, exact resumption, and loss scales.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizers.h"
 

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 
 constexpr int kTrainers = 2;
 constexpr std::int64_t kSteps = 6, kBreaksAt = 3;
-/// Last step of workers that no fault interrupts, so that the test fails instead of hanging.
+/// Step at which workers stop if no fault interrupts them, so that the test cannot hang.
 constexpr std::int64_t kLastStep = 20000;
 
 /// State that a worker has when training ends.

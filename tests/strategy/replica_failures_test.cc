@@ -1,4 +1,4 @@
-// Tests faults in replicas: with every operation, each fault ends within a second in an error that
+// Tests faults of replicas during every operation: within a second, each fault causes an error that
 // names the replica.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>

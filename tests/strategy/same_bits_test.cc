@@ -1,4 +1,4 @@
-// Tests that weights are equal bit by bit, no matter which strategy, devices and schedule are used.
+// Tests that weights are bit-identical, no matter which strategy, devices and schedule are used.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 

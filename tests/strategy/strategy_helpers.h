@@ -138,7 +138,7 @@ inline std::vector<double> copies_of(double x, int n) {
   return std::vector<double>(static_cast<std::size_t>(n), x);
 }
 
-/// Runs `fn`, which must throw a tutti::Error, and returns it.
+/// Runs `fn`, which must throw a tutti::Error, and returns the error.
 inline Error error_of(const std::function<void()>& fn) {
   try {
     fn();

@@ -24,8 +24,8 @@ Elements elements_of(MutableTensor& tensor) {
   return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
 }
 
-/// Adds ones in the team's partial sums on a worker of two replicas and a worker of one. Returns,
-/// for each worker, whether its buffers were in shared memory.
+/// Sums ones in a WorkerTeam whose workers have two replicas and one replica. Returns, for each
+/// worker, whether its buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);
@@ -145,8 +145,8 @@ TEST(WorkerValues, CorruptedBytesNeverCrashDecoder) {
 
 class Stragglers : public ::testing::Test {
  protected:
-  /// Runs a step of `length` milliseconds in which each worker waits for its entry of
-  /// `milliseconds`.
+  /// Runs a step of `length` milliseconds in which worker w waits for milliseconds[w]
+  /// milliseconds.
   std::optional<Straggler> step(const std::vector<double>& milliseconds, int length = 10) {
     clock_.sleep_for(std::chrono::milliseconds(length));
     std::vector<double> seconds;

@@ -13,8 +13,8 @@
 
 namespace tutti::testing {
 
-/// Faults of a proxy. Distances are mean numbers of bytes; the next fault comes after 1 byte to
-/// twice the mean. 0: no such fault.
+/// Faults of a proxy. Fields named `..._every` are the mean number of bytes between faults; each
+/// distance is random, between 1 byte and twice the mean. 0: no such faults.
 struct ChaosPlan {
   std::uint64_t seed = 1;
   std::uint64_t cut_every = 0;         // both ends see a reset

@@ -21,7 +21,7 @@
 
 namespace tutti::testing {
 
-/// Protected memory of all fake devices, and the recorded requests.
+/// Memory of all fake devices, protected from access by the host, and the recorded requests.
 struct FakeGpuState {
   static constexpr std::size_t kArena = std::size_t{4} << 30;  // unused pages take no memory
   static constexpr std::size_t kPage = 4096;

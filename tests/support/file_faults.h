@@ -1,4 +1,4 @@
-// Ends or fails the n-th call that changes files below a folder, like a crash or a failing disk.
+// Simulates a crash or a failing disk at the n-th call that changes files below a folder.
 // SPDX-License-Identifier: Apache-2.0
 //
 // This library intercepts libc's functions. A test program links with it and calls arm(). Start
@@ -16,7 +16,7 @@ namespace tutti::file_faults {
 enum class Action {
   kCount,     // only counts calls
   kKill,      // SIGKILL before the call
-  kPowerCut,  // like kKill, and unsynced data is lost: half of the bytes, new names, renames
+  kPowerCut,  // like kKill, and also loses unsynced data: half of the bytes, new names, renames
   kNoSpace,   // ENOSPC; a write first stores half of its bytes
   kIoError,   // EIO
   kReadOnly,  // EROFS

@@ -139,7 +139,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
   }
 }
 
-/// Expects all ranks to refuse invalid calls and to be able to continue.
+/// Expects that all ranks refuse invalid calls and remain usable.
 inline void expect_refusals(Communicator& own) {
   for (const Kind& kind : kKinds) {
     if (kind.others) continue;
@@ -165,7 +165,7 @@ inline void expect_errors_on_every_rank(const Connect& connect) {
   int number = 0;
   for (const char* const algorithm : {"canonical", "ring", "hierarchical_copy"}) {
     for (const Kind& kind : kKinds) {
-      // 120,000 floats exceed a message that includes its header.
+      // 120,000 floats are too many for a message that also contains the header.
       for (const std::size_t count : {12, 120'000}) {
         SCOPED_TRACE(concat(algorithm, ", ", kind.name, " x ", count));
         const auto own = make(concat("case-", number), algorithm);

@@ -69,8 +69,8 @@ class MultiProcessRunner {
   /// Waits until all started processes have ended, and returns their results. Throws the error of a
   /// process's function, prefixed with the task's name, or kAborted if a process failed in another
   /// way; terminate() causes no error. The chief's error takes precedence and names processes that
-  /// were killed because of it. Throws kDeadlineExceeded if processes still run after `timeout`; it
-  /// names and kills them. After an error, result() has the partial results.
+  /// were killed because of it. If processes still run after `timeout`, kills them and throws
+  /// kDeadlineExceeded naming them. After an error, result() has the partial results.
   const MultiProcessResult& join(Duration timeout = kTimeout);
   const MultiProcessResult& result() const;
 

@@ -204,7 +204,7 @@ Shape with_ones(Shape shape, std::uint32_t axes) {
 std::vector<OpCase> reduction_cases() {
   Cases cases;
   // Sizes are close to those at which the CPU's order of additions changes: lanes (16), tile (64),
-  // block (1024). GPUs add 300 rows, or a row of more than two times 8192, in parts.
+  // block (1024). GPUs add 300 rows, or a row of more than 2 * 8192 elements, in parts.
   const std::vector<Shape> of_floats{{},           {1},         {15},         {17},
                                      {1023},       {1025},      {3, 1, 70},   {40, 65},
                                      {2, 1030, 3}, {2, 3, 130}, {2, 3, 4, 5}, {2, 2, 2, 3, 2},
@@ -520,7 +520,7 @@ void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DTyp
 }
 
 struct Groups {
-  std::int64_t batch, positions, groups, channels;  // `channels` is the number in each group
+  std::int64_t batch, positions, groups, channels;  // `channels`: number of channels per group
 };
 
 void add_group_normalization(Cases& cases, const Groups& g, DType dtype) {

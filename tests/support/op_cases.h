@@ -14,8 +14,8 @@ namespace tutti::testing {
 struct OpCase {
   OpCall call;
   /// Largest allowed difference from the reference kernels' result; 0: equal bits. The unit is the
-  /// type's resolution (for 16-bit types, float32's plus their own), relative to the value or to 1.
-  /// Integers must always be equal.
+  /// type's resolution (for 16-bit types, plus that of float32), multiplied by the value if that
+  /// exceeds 1. Integers must always be equal.
   double ulps = 0.0;
   /// True if elements are NaN, infinite, or so small or large that backends may give different
   /// results.

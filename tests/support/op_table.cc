@@ -63,7 +63,7 @@ std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) 
   for (auto& [type, cases] : by_type) {
     std::size_t count = cases.size();
     if (backend.cases_of_float32 != 0) {
-      // A small selection has no empty cases, except for one in float32.
+      // A small selection has no cases with empty tensors, except for one in float32.
       const auto end = std::stable_partition(cases.begin(), cases.end(), has_elements);
       const bool is_float32 = type.second == DType::kFloat32;
       if (is_float32 && end != cases.end() && end != cases.begin()) chosen.push_back(cases.back());

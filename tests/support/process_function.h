@@ -1,4 +1,4 @@
-// Functions of a test program that run in separate processes, and what these know of the cluster.
+// Functions of a test program that run in separate processes, and these processes' tasks.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     TUTTI_PROCESS_FUNCTION(add_index) {  // const Json& arguments -> Json

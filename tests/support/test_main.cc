@@ -16,7 +16,7 @@
 namespace {
 
 /// Ends a program whose test hangs, and prints the stacks of all threads. Uses an alarm instead of
-/// a thread, because tests count threads and fork.
+/// a thread, because some tests count threads, and some call fork().
 class TestLimit : public testing::EmptyTestEventListener {
  public:
   // Shorter than ctest's limit, so that the stacks are printed.
@@ -25,7 +25,7 @@ class TestLimit : public testing::EmptyTestEventListener {
   TestLimit() {
     struct sigaction action = {};
     action.sa_handler = &end;
-    action.sa_flags = SA_NODEFER;  // end() sets another alarm
+    action.sa_flags = SA_NODEFER;  // end() sets a second alarm, which must interrupt it
     ::sigaction(SIGALRM, &action, nullptr);
   }
   void OnTestStart(const testing::TestInfo&) override { ::alarm(kSeconds); }

@@ -58,8 +58,8 @@ inline std::string coded_error_of(const std::function<void()>& action) {
 
 }  // namespace tutti::thrown
 
-/// Namespace of test files; makes GoogleTest's names and the helpers of tests/support visible in
-/// it.
+/// Namespace of test files, in which GoogleTest's names and the helpers of tests/support are
+/// visible.
 namespace tutti::testing {
 using namespace ::testing;
 using namespace thrown;

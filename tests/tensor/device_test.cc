@@ -174,7 +174,7 @@ TEST(DeviceSpec, FieldsAreReplacedMergedAndResolved) {
 
 constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
 
-/// Gives this process another task name during its lifetime.
+/// Changes the task name of this process during the lifetime of this object.
 struct AsTask {
   explicit AsTask(const char* spec) { set_process_spec(DeviceSpec::parse(spec)); }
   ~AsTask() { set_process_spec({}); }
@@ -676,7 +676,7 @@ constexpr Device kOwn{DeviceType::kCpu, 61};
 constexpr Device kOther{DeviceType::kCpu, 62};
 constexpr std::int64_t kKibi = 256;  // number of float32 elements in 1 KiB
 
-/// Gives device kOwn a separate memory during its lifetime.
+/// Gives device kOwn separate memory during the lifetime of this object.
 struct OwnMemory {
   explicit OwnMemory(std::size_t bytes = kUnlimitedMemory) {
     set_memory_limit(kOwn, bytes);

@@ -1,5 +1,5 @@
-// Compares elementwise operations and reductions with plain loops. Tests every 16-bit number, every
-// midpoint of two, bulk conversions, and that each operation rounds once.
+// Compares elementwise operations and reductions with plain loops. Tests every 16-bit number, the
+// midpoint of each two neighbours, bulk conversions, and that each operation rounds once.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -112,7 +112,7 @@ TEST(Elementwise, UnaryOperationsMatchTheirFormulas) {
   }
 }
 
-TEST(Elementwise, ComputesLeakySlopesSmallLogarithmsAndRoundingTies) {
+TEST(Elementwise, ComputesLeakyReluLog1pAndRound) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     expect_tensor(leaky_relu(tensor_of({2}, {-2, 3}, dtype)), {2}, {-0.4, 3}, 1e-6);
     expect_tensor(log1p(tensor_of({2}, {1e-10, 1}, dtype)), {2}, {1e-10, std::log(2)}, 1e-7);
@@ -650,7 +650,7 @@ void check_conversions() {
               std::bit_cast<std::uint32_t>(static_cast<float>(all[i])))
         << i;
   }
-  // Adds every 16-bit number and its midpoint to the next one, at which rounding can tie.
+  // Covers every 16-bit number, and the midpoint between it and the next one, where rounding ties.
   std::vector<float> values = interesting_floats();
   for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
     values.push_back(wide[i]);

@@ -20,7 +20,7 @@ namespace tutti::testing::gpu_device_test {
 constexpr Device kFakeGpu{DeviceType::kGpu, 0};
 constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
 
-/// Returns `notes` without allocations and recorded events.
+/// Returns the entries of `notes` that are neither allocations nor records of events.
 std::vector<std::string> work_of(std::vector<std::string> notes) {
   std::erase_if(notes, [](const std::string& note) {
     return note.find("allocate") != std::string::npos || note.find("record") != std::string::npos;
@@ -104,7 +104,7 @@ TEST(GpuTensor, WritersCopySharedMemory) {
   expect_tensor(value.freeze(), {2}, {9, 9});
 }
 
-TEST(GpuTensor, AssignCopiesInPlaceUnlessReaderExists) {
+TEST(GpuTensor, AssignWritesInPlaceUnlessReaderExists) {
   FakeGpus gpus;
   MutableTensor value({2}, DType::kFloat32, kFakeGpu);
   const void* const place = value.address();
@@ -133,7 +133,7 @@ TEST(GpuDevice, BatchesAreCopiedDuringQueuedWork) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
-  EXPECT_THAT(gpus.take_notes(),  // reused memory: work of its former owner must have ended
+  EXPECT_THAT(gpus.take_notes(),  // the copy waits until work on the memory's former owner ends
               ElementsAre("gpu0 allocate 163840", "gpu0 record", "gpu0 wait copy stream",
                           "gpu0 copy_to_device 160000 copy stream", "gpu0 record copy stream",
                           "gpu0 wait"));
@@ -276,7 +276,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // updates by an optimizer with averages
+  for (const MutableTensor* each : {&w, &v}) {  // as an optimizer that keeps moving averages does
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }
@@ -304,8 +304,8 @@ TEST(GraphMemory, KeepsMemoryThatIsFreedDuringCapture) {
       const GraphMemoryScope scope(memories);
       EXPECT_EQ(GraphMemory::current(kFakeGpu), &memory);
       EXPECT_EQ(GraphMemory::current(kOtherFakeGpu), nullptr);
-      place_within = (before + 1.0f).address();            // freed immediately ...
-      EXPECT_EQ((before * 2.0f).address(), place_within);  // ... and reused within the capture
+      place_within = (before + 1.0f).address();            // its memory is freed at once
+      EXPECT_EQ((before * 2.0f).address(), place_within);  // reuses that memory within the capture
       result = before * 3.0f;
       before = Tensor();
     }
@@ -335,7 +335,7 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that is done at its query number `queries`, or never if `queries` is 0.
+/// Event that is done when it is queried for the n-th time, n = `queries`; 0: it is never done.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -348,7 +348,7 @@ class LateEvent final : public DeviceEvent {
   const int queries_;
 };
 
-/// Work whose check number `checks` fails; if `checks` is 0, no check fails.
+/// Work whose check() throws from the n-th call on, n = `checks`; 0: it never throws.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}
@@ -365,7 +365,7 @@ class FailingWork final : public PeerWork {
   const bool pending_;
 };
 
-TEST(PeerWatch, BlocksInDriverWithoutPendingWork) {
+TEST(PeerWatch, WaitBlocksInDriverIfNoWorkIsPending) {
   PeerWatch peers;
   const LateEvent event(0);
   peers.wait(event);
@@ -396,7 +396,7 @@ TEST(PeerWatch, DropsDestroyedWork) {
   PeerWatch peers;
   auto work = std::make_shared<FailingWork>(0);
   peers.add(work);
-  const LateEvent event(2000);  // more queries than are made without a pause
+  const LateEvent event(2000);  // exceeds the number of queries before the first pause
   peers.wait(event);
   EXPECT_EQ(event.num_queries, 2000);
   EXPECT_GT(work->num_checks, 1000);
@@ -417,7 +417,7 @@ TEST(PeerWatch, WaitForSpaceInPinnedRingChecksForFailures) {
   EXPECT_ERROR(ring.place(1024), kUnavailable, "the peer has ended");
 }
 
-/// Copy that is done after its owner completes it, or after a wait for it.
+/// Copy that is done as soon as the test sets `done`, or as soon as a thread waits for the copy.
 class SlowCopy final : public DeviceEvent {
  public:
   bool is_done() const override { return done; }

@@ -149,8 +149,8 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
   EXPECT_GT(text.size(), 12u) << text;
 }
 
-// The fingerprint names the instruction set of this processor instead of a limit such as "all",
-// which would not determine the bits.
+// The fingerprint names the instruction set that is used on this processor. A permitted maximum
+// such as "all" would not determine the bits of results.
 TEST(Numerics, FingerprintInstructionSetIsSupportedByProcessor) {
   const std::string text = numerics_fingerprint();
   // tutti's own loops have the same bits on every processor

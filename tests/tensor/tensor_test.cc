@@ -612,7 +612,7 @@ TEST(RandomUniform, SixteenBitValuesNeverRoundUpToLimit) {
   }
 }
 
-/// With 16-bit noise, this improbable class would be drawn in one of 512 draws.
+/// With 16-bit noise, class 1, whose probability is practically 0, would be 1 of 512 draws.
 TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);

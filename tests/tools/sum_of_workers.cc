@@ -1,8 +1,8 @@
 // Program for every launcher: finds its rank and the other workers, and adds numbers with them.
 // SPDX-License-Identifier: Apache-2.0
 //
-// sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". When worker DIES is started for
-// the first time, it kills itself before the sum.
+// sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". The worker with number DIES kills
+// itself before the sum when it is started for the first time.
 #include <signal.h>
 
 #include <cstdio>

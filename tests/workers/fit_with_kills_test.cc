@@ -1,5 +1,5 @@
-// Tests training in processes that are killed at any batch or asked to stop, and are then
-// restarted: bits equal an uninterrupted run.
+// Tests training in processes that are killed at any batch or requested to stop, and are then
+// restarted: the result is bit-identical to that of an uninterrupted run.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -11,12 +11,12 @@
 namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
-/// Earliest event at which a run is killed. By then the fourth batch is finished, so the save after
-/// the second batch is committed, because the save after the fourth batch waits for it.
+/// Earliest event at which a run is killed. By then the fourth batch is finished. The save after it
+/// has waited until the save after the second batch was committed.
 constexpr std::int64_t kEarliest = 8;
 
-/// Callback that sends SIGKILL to its process at the given event of this run; negative: never.
-/// Begins and ends of batches and ends of epochs count as events.
+/// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if the
+/// number is negative. The begin and end of each batch and the end of each epoch are events.
 class KillsItself : public Callback {
  public:
   explicit KillsItself(std::int64_t moment) : left_(moment) {}
@@ -246,7 +246,7 @@ TEST(Preemption, SigtermToOneWorkerSavesCommonStep) {
     const int victim = ::getpid() % kWorkers;
     RecordProperty("victim", victim);
     runner.send("worker", victim, SIGTERM);
-    EXPECT_THROW(runner.join(), Error);  // because they end with a non-zero code
+    EXPECT_THROW(runner.join(), Error);  // because the workers exit with a non-zero code
     for (int worker = 0; worker < kWorkers; ++worker) {
       EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
     }

@@ -104,7 +104,7 @@ TEST(GpuWorkers, GpuCommunicatorsFallBackToHostMemory) {
   }
 }
 
-TEST(GpuWorkers, CrashedProcessIsNamedInFailedGpuCall) {
+TEST(GpuWorkers, FailedGpuCallErrorNamesCrashedProcess) {
   MultiProcessOptions options = with_gpus(2);
   options.auto_restart = false;
   MultiProcessRunner runner("ranks_on_gpus", options,

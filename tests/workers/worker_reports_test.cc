@@ -48,7 +48,7 @@ class ChiefSetsRate : public Callback {
   }
 };
 
-/// Runs fit(); the workers differ in the setting that "differ" names.
+/// Runs fit(); the workers differ in the setting that the argument "differ" names.
 TUTTI_PROCESS_FUNCTION(consistency_fit) {
   const std::string differ = arguments.at("differ").as_string();
   const bool is_other = this_process().index == 1;

@@ -155,7 +155,7 @@ bool xla_leaves_out(const OpCase& c) {
 }
 
 const OpBackend kXla{"xla",    xla_has,        run_on_xla,
-                     xla_ulps, xla_leaves_out, 2};  // 2 limits the compile time
+                     xla_ulps, xla_leaves_out, 2};  // few cases, to save compile time
 
 class XlaKernels : public OpTableTest {};
 

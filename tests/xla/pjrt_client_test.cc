@@ -1,5 +1,5 @@
-// Tests PJRT plugins: finding them, devices, programs stored in a folder, and checks of conditions
-// under which a plugin would abort the process.
+// Tests PJRT plugins: how they are found, their devices, programs stored in a folder, and checks
+// that prevent calls in which a plugin would abort the process.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
 

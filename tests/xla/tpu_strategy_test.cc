@@ -39,7 +39,7 @@ Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
       make_optimizer);
 }
 
-/// Returns a smaller network than mlp(), which compiles twice as fast.
+/// Returns a network that is smaller than mlp() and compiles twice as fast.
 template <class MakeOptimizer>
 Trainee two_layers(const MakeOptimizer& make_optimizer) {
   return trainee_of(
@@ -239,10 +239,10 @@ TEST(TpuStrategy, RejectsValueOfFailedStep) {
             ErrorCode::kUnimplemented);
   const Error error = error_of([&] { (void)kept.to_doubles(); });
   EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_NE(error.message().find("a step that failed"), std::string::npos) << error.message();
+  EXPECT_NE(error.message().find("got one that failed"), std::string::npos) << error.message();
 }
 
-TEST(TpuStrategy, ReadValuesPersistAndHostWritesApply) {
+TEST(TpuStrategy, EarlierReadsKeepTheirValuesAndStepsSeeHostWrites) {
   TpuStrategy strategy({.replicas = 2});
   const auto scope = strategy.scope();
   Variable weight(Tensor::ones({3}), {.name = "weight"});
@@ -401,8 +401,8 @@ Trainee regression() {
   return {step, {all.begin(), all.end()}};
 }
 
-/// Returns the result of training with TpuStrategy, which runs only once for each number of
-/// replicas.
+/// Trains with TpuStrategy and returns the result. Trains only once for each number of replicas;
+/// later calls return the stored result.
 const Trained& trained_by_tpu_strategy(int replicas) {
   static std::map<int, Trained> kept;
   const auto found = kept.find(replicas);

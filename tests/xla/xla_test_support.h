@@ -84,7 +84,8 @@ inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrain
   return result;
 }
 
-/// Trains on `replicas` virtual CPU devices and on as many XLA devices; expects close results.
+/// Trains on `replicas` virtual CPU devices and on as many XLA devices; expects results that differ
+/// by at most `tolerance`.
 inline void expect_close_to_mirrored(int replicas, const Dataset& dataset, const MakeTrainee& make,
                                      int steps, double tolerance) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0", .replicas = replicas});

@@ -39,7 +39,7 @@ struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      fail(ErrorCode::kResourceExhausted, "run: cannot make a pipe: ", ::strerror(errno));
+      fail(ErrorCode::kResourceExhausted, "run: cannot create a pipe: ", ::strerror(errno));
     }
     read_end = FileDescriptor(ends[0]);
     write_end = FileDescriptor(ends[1]);
@@ -210,7 +210,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
     ::fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // may fail: users have limits
+    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // fails at the user's pipe limit
   }
   fds_[0] = std::move(output.read_end);
   fds_[1] = std::move(error.read_end);
@@ -391,7 +391,8 @@ std::optional<long> counter_in(const std::string& file) {
   return std::nullopt;
 }
 
-/// Returns files of the groups in /proc/self/cgroup: "4:memory:/path", "0::/path".
+/// Returns the files that count OOM kills, for the cgroups in /proc/self/cgroup, whose lines are
+/// "4:memory:/path" or "0::/path".
 std::vector<std::string> files_of_cgroups() {
   std::vector<std::string> files;
   std::istringstream lines(read_file_if_any("/proc/self/cgroup"));
@@ -447,7 +448,7 @@ SignalQueue::SignalQueue() {
     ::sigaction(number, nullptr, &action);
     const bool ignored = action.sa_handler == SIG_IGN;
     if (number == SIGCHLD && ignored)
-      ::signal(SIGCHLD, SIG_DFL);  // if ignored, there is no exit status
+      ::signal(SIGCHLD, SIG_DFL);  // if SIGCHLD is ignored, waitpid() returns no exit status
     if (!ignored || number == SIGCHLD) ::sigaddset(&wanted, number);
   }
   ::signal(SIGPIPE, SIG_IGN);

@@ -1,4 +1,4 @@
-// Child processes: start, output and signals; signals, open files and cleanup of the launcher.
+// Child processes, a queue of signals, and a guard that kills processes if the launcher crashes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,8 +24,8 @@ struct ExitStatus {
   int signal = 0;  // 0: it exited with `code`
 
   bool success() const { return code == 0 && signal == 0; }
-  /// Returns true if it was killed by a signal, such as SIGKILL, that an error of the process
-  /// itself does not cause.
+  /// Returns true if the process was killed by a signal such as SIGKILL, and not by one that its
+  /// own errors cause, such as SIGSEGV.
   bool killed_from_outside() const;
   /// Returns the exit code that a shell reports: the code, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }
@@ -140,7 +140,7 @@ class SignalQueue {
 
   /// Returns the descriptor for poll().
   int fd() const { return fd_.get(); }
-  /// Returns the numbers of pending signals. Does not wait.
+  /// Returns the pending signals, such as SIGTERM. Does not wait.
   std::vector<int> take();
 
  private:

@@ -106,7 +106,7 @@ std::string folder_for_private_files() {
 constexpr int kFirstPort = 10'000;
 constexpr int kTriesPerPort = 1000;
 
-/// Returns the first port of the kernel's own range, where tutti's ports end.
+/// Returns the first port of the kernel's ephemeral range; tutti uses only lower ports.
 int end_of_own_ports() {
   // The file does not exist in some containers.
   const std::string range = read_file_if_any("/proc/sys/net/ipv4/ip_local_port_range");
@@ -119,7 +119,7 @@ int end_of_own_ports() {
 /// a port, and leaves no file.
 bool reserve_port(int port) {
   FileDescriptor holder(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
+  if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot create a socket");
   const std::string name = concat("tutti-port-", port);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -133,7 +133,7 @@ bool reserve_port(int port) {
 /// Returns a socket that is bound to the port; it is not open if the port is taken.
 FileDescriptor bind_port(int port) {
   FileDescriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
+  if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot create a socket");
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -275,9 +275,9 @@ std::string dry_run_text(const JobPlan& plan) {
 }
 
 SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXXXX") {
-  if (!::mkdtemp(folder_.data())) {  // has mode 0700
-    fail(ErrorCode::kUnavailable, "run: expected to make a folder for the job's secret, got ",
-         folder_, ": ", ::strerror(errno),
+  if (!::mkdtemp(folder_.data())) {  // mkdtemp() creates folders with mode 0700
+    fail(ErrorCode::kUnavailable, "run: cannot create the folder ", folder_,
+         " for the job's secret: ", ::strerror(errno),
          "; use TMPDIR=FOLDER with a folder that you can write to");
   }
   const std::string text = internal::new_unique_name() + internal::new_unique_name() + "\n";

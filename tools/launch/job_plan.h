@@ -60,7 +60,7 @@ struct JobPlan {
 
   /// Adds a variable to all processes except those for which the user has set it.
   void add_variable(const std::string& name, const std::string& value);
-  /// Returns the value of a variable that is equal in all processes; nullptr if it is not set.
+  /// Returns a variable's value, which must be the same in all processes; nullptr if it is not set.
   const std::string* variable(const std::string& name) const;
 };
 
@@ -73,7 +73,7 @@ std::vector<int> free_ports(int count);
 /// Returns a unique id made of the time and random digits, such as "20260131-142501-5f3a9c".
 std::string make_job_id();
 
-/// Returns the share of `rank` if `num_processes` share `cores` equally. If there are too few
+/// Returns the cores of `rank` if `num_processes` share `cores` equally. If there are too few
 /// cores, several processes share one core.
 std::vector<int> cores_of_rank(const std::vector<int>& cores, int rank, int num_processes);
 

@@ -30,8 +30,8 @@ class BufferedPipeWriter {
   /// Returns true if the buffer is full; the caller should then add no more text.
   bool is_full() const { return text_.size() - begin_ >= kFull; }
 
-  /// Writes as much as fits; drops text for a file on a full disk. Returns false after the reader
-  /// has closed the pipe. The descriptor stays blocking, because it is shared with the parent
+  /// Writes as much as fits; drops the text if the disk is full. Returns false after the reader has
+  /// closed the pipe. The descriptor stays blocking, because it is shared with the parent
   /// process: a pipe that polls as writable accepts PIPE_BUF bytes without blocking.
   bool write_some();
 
@@ -57,7 +57,7 @@ class RunReporter {
   void on_start(int rank, int restarts);
   /// Reports that a process has ended and will be restarted.
   void on_restart(const TaskOutcome& ended);
-  /// Reports that the process of `waiting` waits for a process that has already exited.
+  /// Reports that the process of `waiting` waits for that of `rank`, which has already exited.
   void on_waited_for(int rank, int waiting);
   /// Reports the failure that ends the job; precedes on_stop(). Repeats the last lines of the
   /// process unless they are visible just above. `why_final`: if restarts were requested, the
@@ -90,18 +90,19 @@ class RunReporter {
   struct Shown {
     std::string name, plain_prefix, color_prefix, log_path;
     std::unique_ptr<std::FILE, CloseFile> log;
-    std::size_t last_line = 0;  // number of its last line among those of all processes
+    std::size_t last_line = 0;  // index of its last line among the lines of all processes
   };
 
   const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
-  /// Returns true if the last lines of a process are just above, where the reader sees them.
+  /// Returns true if a process's last lines are recent enough that a terminal still shows them.
   bool are_visible(const Shown& shown) const;
   BufferedPipeWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
   /// Writes text. Keeps the order between output and error if both go to one terminal or file.
   void write(bool to_error, std::string_view text);
-  /// Requests the end of the job, once, if the reader has closed the pipe.
+  /// Writes as much as fits. The first time that the reader has closed the pipe, sends SIGTERM to
+  /// this process, which ends the job.
   void flush(BufferedPipeWriter& writer);
   void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 

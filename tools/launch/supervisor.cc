@@ -51,7 +51,7 @@ int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
 std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Duration lived) {
   if (lived >= kQuick) {
     quick_failures_ = 0;
-  } else if (!status.killed_from_outside()) {  // a kill may have cut a longer life short
+  } else if (!status.killed_from_outside()) {  // a process that was killed did not fail by itself
     ++quick_failures_;
   }
   if (limit_ == 0) return "";

@@ -82,8 +82,8 @@ using BackwardFunction =
     std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
 /// Records `outputs` as computed from `inputs` with a custom gradient (tf.custom_gradient).
 /// `backward` receives one gradient per output (an undefined Tensor if there is none) and returns
-/// one Gradient per input. It runs in the device scope of this call, which in a step is the
-/// replica's. Requires: the operations that computed `outputs` ran in a StopRecording scope.
+/// one Gradient per input. It runs in the device scope that is active in this call (in a step, the
+/// replica's). Requires: the operations that computed `outputs` ran in a StopRecording scope.
 void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             BackwardFunction backward);
 

@@ -15,11 +15,11 @@ namespace tutti {
 using RecomputedFunction = std::function<std::vector<Tensor>(std::span<const Tensor> inputs)>;
 
 /// Returns `function(inputs)`. Tapes keep only the inputs: the backward pass calls the function
-/// again to differentiate it (tf.recompute_grad). Gradients of `inputs` and `variables` have the
-/// same bits as without recomputation. `variables` must contain all variables that the function
-/// reads and whose gradients are needed. The second call runs on the thread of the backward pass,
-/// in the device scope and AutocastScope of this call, and does not repeat writes of variables.
-/// `function` and the objects that it refers to must stay valid until that call has returned.
+/// again to differentiate it (tf.recompute_grad). Gradients of `inputs` and `variables` are
+/// bit-identical to those without recomputation. `variables` must contain all variables that the
+/// function reads and whose gradients are needed. The second call runs on the thread of the
+/// backward pass, in the device scope and AutocastScope of the first, and does not repeat writes of
+/// variables. `function` and all that it refers to must stay valid until the second call returns.
 std::vector<Tensor> recompute_grad(const RecomputedFunction& function,
                                    std::span<const Tensor> inputs,
                                    std::span<const Variable> variables);

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Distribution of a variable's initial values. Element i depends only on (key, i), so that shards
-/// have the same bits for any partition. A value type.
+/// Distribution of a variable's initial values. Element i depends only on (key, i), so that it is
+/// bit-identical for any partition into shards. A value type.
 struct ValueGenerator {
   enum class Kind { kConstant, kUniform, kNormal, kTruncatedNormal, kIdentity };
   Kind kind = Kind::kConstant;

@@ -132,7 +132,7 @@ class VariableStorage {
   virtual std::vector<NamedTensor> save() const = 0;
   /// Restores values: by component if the checkpoint has exactly these replicas, else from the
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
-  /// naming the variable, and kInvalidArgument naming both shapes or dtypes.
+  /// naming a missing variable; kInvalidArgument naming both shapes or dtypes if they differ.
   virtual void restore(const TensorLookup& lookup) = 0;
   /// Returns this process's part of save(), one tensor, if the variable is sharded over processes
   /// or devices; nullopt if each process has all of it. Not collective. Outside of replicas only.

@@ -105,7 +105,7 @@ class CheckpointSnapshot {
 ///
 /// Restoring changes everything or nothing. First all names, shapes and dtypes are compared, and
 /// one error (kInvalidArgument) lists all mismatches. If restoring fails later, the previous values
-/// are set back. If the program's numerics fingerprint differs from the saved one, a warning names
+/// are restored. If the program's numerics fingerprint differs from the saved one, a warning names
 /// both: training then continues correctly, but not bit for bit (docs/determinism.md).
 class Checkpoint {
  public:
@@ -169,7 +169,7 @@ class Checkpoint {
   std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
-  /// Reader: returns the file to restore, or nullopt; reads files with `read`, a ReadPath.
+  /// A Reader returns the file to restore, or nullopt if there is none. It reads files with `read`.
   using ReadPath = std::function<internal::CheckpointFile(const std::string& path)>;
   using Reader = std::function<std::optional<internal::CheckpointFile>(const ReadPath& read)>;
   /// Returns the result of `find` in this process or, with from_writer, in the writing process.

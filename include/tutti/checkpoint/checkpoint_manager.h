@@ -93,8 +93,8 @@ class CheckpointManager {
 
  private:
   void start(std::int64_t step);
-  /// Returns the connection for saving in parts; it has no exchange if one process saves
-  /// everything.
+  /// Returns the connection with which workers save their parts; its exchange function is empty if
+  /// one process saves everything.
   internal::CheckpointWorker connect() const;
   std::optional<internal::CheckpointFile> read_newest_whole(
       bool strict, const std::function<internal::CheckpointFile(const std::string& path)>& read);

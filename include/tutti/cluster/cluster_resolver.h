@@ -75,8 +75,8 @@ class ClusterResolver {
     std::optional<int> task_id = {};
     std::string rpc_layer = {};
   };
-  /// Implements master(). Default: returns the task's address; parts that the query lacks are those
-  /// of this process's task.
+  /// Implements master(). Default: returns the address of the task that `query` names; this
+  /// process's task supplies the type or index that the query lacks.
   virtual std::string find_master(const MasterQuery& query) const;
   /// Implements num_accelerators() for this process (nullopt) or another task. Default: returns
   /// this process's GPUs; throws kUnimplemented for other tasks.
@@ -94,7 +94,7 @@ class ClusterResolver {
 /// Returns "grpc://a:2222", or the address alone if `rpc_layer` is empty. Returns "" for "".
 std::string format_master_url(std::string_view address, std::string_view rpc_layer);
 
-// Environment variables as a value, which makes their readers testable and repeatable.
+// Environment variables as a value, so that code that reads them is testable and repeatable.
 
 /// Environment variables by name. Resolvers copy one in their constructor, so later changes to the
 /// process's environment do not affect them. A value type.

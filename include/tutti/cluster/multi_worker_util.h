@@ -26,8 +26,8 @@ void validate_cluster(const ClusterResolver& resolver);
 /// and also if the resolver has no task, even in a cluster of one task.
 Task require_task(const ClusterResolver& resolver);
 
-/// Returns warnings about a valid cluster, one line each: loopback addresses next to other
-/// addresses. Each machine would take a loopback address for its own.
+/// Returns warnings about a valid cluster, one line each. Warns if only some addresses are loopback
+/// addresses, because each machine resolves such an address to itself.
 std::vector<std::string> doubts_about(const ClusterResolver& resolver);
 
 /// Returns true if the task writes checkpoints and logs: the chief; worker 0 if there is no chief;
@@ -36,7 +36,8 @@ bool is_chief(const ClusterSpec& cluster, const Task& task);
 /// Returns the task's rank among the tasks that train: the chief, then the workers. For an
 /// evaluator, returns its index. Throws kInvalidArgument for ps.
 int id_in_cluster(const ClusterSpec& cluster, const Task& task);
-/// Returns the number of chiefs and workers, or of evaluators. Throws kInvalidArgument for ps.
+/// Returns the number of evaluators for the type "evaluator", else the number of chiefs and
+/// workers together. Throws kInvalidArgument for ps.
 int worker_count(const ClusterSpec& cluster, std::string_view task_type);
 /// Returns the chief's device prefix, "/job:chief/replica:0/task:0"; worker 0's if there is no
 /// chief; "" for an evaluator or an empty cluster.

@@ -19,8 +19,8 @@ using ResolverFactory = std::function<std::unique_ptr<ClusterResolver>(const Env
 void register_cluster_resolver(const std::string& name, ResolverFactory factory);
 /// Returns auto, tf_config, slurm, mpi, kubernetes, sagemaker, local, then the registered names.
 std::vector<std::string> registered_cluster_resolvers();
-/// Makes the resolver of that name. Throws kNotFound, listing the names, and the resolver's own
-/// errors.
+/// Makes the resolver of that name. Throws kNotFound, listing the known names, for an unknown name,
+/// and the resolver's own errors.
 std::unique_ptr<ClusterResolver> make_cluster_resolver(
     std::string_view name, const Environment& environment = Environment::of_process());
 

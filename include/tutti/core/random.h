@@ -89,8 +89,8 @@ struct RandomContext {
 /// Returns this thread's current RandomContext; outside a replica {global seed, 0, 0}.
 const RandomContext& current_random_context();
 
-/// Returns 0, 1, 2, ... for successive calls with one `call_site`, to distinguish calls of one
-/// layer in one step. Counts within this thread's RandomContextScope; outside of every scope, since
+/// Returns 0, 1, 2, ... for successive calls with the same `call_site`, to distinguish calls of one
+/// layer in a step. Counts within this thread's RandomContextScope; outside of every scope, since
 /// the last set_random_seed().
 std::uint64_t next_call_ordinal(std::uint64_t call_site);
 

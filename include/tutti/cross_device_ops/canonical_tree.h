@@ -39,9 +39,9 @@ struct CanonicalNode {
 /// replicas out of range.
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas);
 
-/// Combines the values of `nodes` into the root's value, which has the same bits as
-/// reduce_along_tree() of all replicas' values. The nodes are disjoint, in order, and cover all
-/// replicas (else kInternal). Callers widen 16-bit types first. `output` may be one of the inputs.
+/// Combines the values of `nodes` into the root's value, which is bit-identical to the result of
+/// reduce_along_tree() for all replicas' values. Throws kInternal unless the nodes are disjoint, in
+/// order, and cover all replicas. Callers widen 16-bit types first. `output` may be an input.
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count);
 

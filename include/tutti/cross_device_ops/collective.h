@@ -98,8 +98,8 @@ struct ReplicaBuffer {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// Guarantee of an operation about its sums. kCanonical: the bits of the tree of
-/// docs/determinism.md. kRunToRun: the same bits in each run. kNone: no guarantee.
+/// Guarantee of an operation about its sums. kCanonical: bit-identical to sums along the tree of
+/// docs/determinism.md. kRunToRun: bit-identical in each run. kNone: no guarantee.
 enum class Determinism { kNone, kRunToRun, kCanonical };
 std::string_view to_string(Determinism determinism);  // "canonical", ...
 
@@ -116,10 +116,10 @@ struct GpuStream {
 struct CallOptions {
   std::string_view name = {};  // truncated to 47 characters; valid until the call has ended
   const Shape* shape = nullptr;
-  /// ReplicaBuffer::id of this rank's buffer; 0: all calls with one name are taken to use one
-  /// buffer.
+  /// ReplicaBuffer::id of this rank's buffer; 0: all calls with the same name are assumed to use
+  /// the same buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // if unset, and in plugins: the communicator's
+  std::optional<Duration> timeout = std::nullopt;  // default: the communicator's; not for plugins
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
   /// all ranks or on none (compared). See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;
@@ -133,7 +133,7 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   int root = 0;                                // reduce, broadcast
-  std::size_t count = 0;                       // elements of inputs or, without any, of outputs
+  std::size_t count = 0;                       // elements of inputs; if none, elements of outputs
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank

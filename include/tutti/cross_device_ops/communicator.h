@@ -116,8 +116,8 @@ class Communicator {
   /// Returns CrossDeviceOps::max_relative_error() of the algorithm.
   double max_relative_error() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
-  /// Returns an allocator of memory that calls access without a copy, because the processes of a
-  /// host share it; nullptr if calls treat all memory alike.
+  /// Returns an allocator of memory that the processes of a host share, so that collectives access
+  /// it without a copy; nullptr if collectives treat all memory alike.
   std::shared_ptr<BufferAllocator> allocator() const;
   /// Allocates memory of allocator() as plain bytes, aligned to 64 bytes and not cleared. Falls
   /// back to ordinary memory if there is no allocator or too little memory left. The memory lives
@@ -133,8 +133,8 @@ class Communicator {
   /// Overload for several buffers of one dtype, such as gradients: in place, as if they were one.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Combines all inputs into `output` of rank `root`. Only the root uses `output`, which has
-  /// input's length and may be its memory.
+  /// Combines all inputs into `output` of rank `root`. Only the root uses `output`; it has the
+  /// length of `input` and may be the same memory.
   void reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
               const CallOptions& options = {},
               const SourceLocation& where = SourceLocation::current());
@@ -224,8 +224,8 @@ std::unique_ptr<Communicator> make_communicator(const Group& group,
 
 // Overloads for tensors. They throw the errors of Communicator.
 
-/// Returns the combination of all ranks' tensors, which have one shape and dtype. Shapes are
-/// compared.
+/// Returns the combination of all ranks' tensors, which must have equal shapes and dtypes; both are
+/// compared between the ranks.
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
                   CallOptions options = {}, SourceLocation where = SourceLocation::current());
 

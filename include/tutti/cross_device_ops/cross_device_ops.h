@@ -78,12 +78,13 @@ struct SegmentedSum {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // in increasing order
-  /// Replicas of each sum. Operations other than "canonical" get one node, which has all replicas.
+  /// For each sum of a segment, the replicas that it adds. Only the operation "canonical" gets
+  /// several nodes; other operations get one with all replicas.
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
-  /// Returns the address, at any alignment, of a replica's values of a block (a part of a segment).
-  /// `copy` has room for the block; it may be nullptr unless `copies` is set.
+  /// Returns the address of a replica's values in a block (a part of a segment), which need not be
+  /// aligned. `copy` has room for the block; it may be nullptr unless `copies` is set.
   std::function<const std::byte*(std::size_t replica, const Segment& block, std::byte* copy)>
       values = {};
   /// Receives the sum of a block over all replicas. Empty: sums are not checked.
@@ -123,8 +124,8 @@ class CrossDeviceOps {
   virtual bool provides(Collective collective) const;
   /// Ends the running call and all later ones with kAborted and this reason. Thread-safe.
   virtual void abort(const Error& reason) noexcept;
-  /// Returns true if work in GPU streams may still be running. Throws the reason if such work was
-  /// given up; gives it up if it has failed or takes too long. Thread-safe, even during a call.
+  /// Returns true if work in GPU streams may still be running. Abandons work that has failed or
+  /// takes too long; throws the reason if any was abandoned. Thread-safe, even during a call.
   virtual bool check_pending() { return false; }
   /// Returns the total size, in bytes, of this process's values that were combined so far.
   /// Thread-safe.
@@ -175,11 +176,11 @@ class CrossDeviceOps {
               int root, const CommunicationOptions& options = {});
   /// Copies buffers[root] into the others.
   void broadcast(std::span<const ReplicaBuffer> buffers, int root);
-  /// Copies all inputs, of any counts, to each output in replica order. inputs[r] may be its own
-  /// part of outputs[r].
+  /// Concatenates all inputs, of any counts, in replica order in each output. inputs[r] may be the
+  /// part of outputs[r] that receives it.
   void all_gather(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs);
   /// Combines the inputs; outputs[r] receives part r. The outputs' counts add up to that of each
-  /// input. outputs[r] may be its own part of inputs[r].
+  /// input. outputs[r] may be part r of inputs[r].
   void reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                       std::span<const ReplicaBuffer> outputs,
                       const CommunicationOptions& options = {});
@@ -189,8 +190,8 @@ class CrossDeviceOps {
                   std::span<const std::size_t> counts = {});
 
   /// Sums gradients for strategies on CPUs: reads values in place and writes sums that replicas
-  /// share. Default: copies into one flat buffer per replica for all_reduce_in_place(); the sum is
-  /// replica 0's.
+  /// share. Default: copies the values into one flat buffer per replica, calls
+  /// all_reduce_in_place() for these buffers, and copies the sums from replica 0's buffer.
   virtual void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options = {});
 
  protected:

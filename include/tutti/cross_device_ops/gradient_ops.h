@@ -36,8 +36,8 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
 
 /// Returns the sum over replicas with unique ascending indices. First adds each replica's own
 /// duplicates in position order, then adds rows along the canonical tree, where a replica without a
-/// row counts as zeros. The result therefore has the bits of the dense sum. In both sums, -0 in one
-/// replica plus the zero of another gives +0.
+/// row counts as zeros. The result is therefore bit-identical to the dense sum. In both sums, -0 in
+/// one replica plus the zero of another gives +0.
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
                                      Device destination);
 

@@ -37,8 +37,8 @@ class StorePart {
   StorePart() = default;
   template <class Store>
   StorePart(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  /// Returns the keys of this part that begin with `prefix`, as a part; empty if this part is
-  /// empty.
+  /// Returns a view of this part's keys that begin with `prefix`. If this part has no store, the
+  /// result has none either.
   StorePart part(std::string_view prefix) const {
     StorePart longer = *this;
     longer.prefix_ += prefix;

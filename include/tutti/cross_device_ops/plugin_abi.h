@@ -50,7 +50,7 @@ enum {
   TUTTI_DATA_LOSS = 15
 };
 
-// Guarantee of an operation about the order of additions: none; the same bits in each run; the
+// Guarantee of an operation about the order of additions: none; bit-identical sums in each run; the
 // order of tutti's canonical tree (docs/determinism.md).
 enum { TUTTI_GRADE_NONE = 0, TUTTI_GRADE_RUN_TO_RUN = 1, TUTTI_GRADE_CANONICAL = 2 };
 
@@ -148,13 +148,13 @@ typedef struct tutti_cross_device_ops_v1 {
   // Copies the root's buffer into all others.
   int32_t (*broadcast)(void* self, const tutti_buffer_v1* buffers, uint32_t num_replicas,
                        int32_t root, int64_t timeout_ms, tutti_error_v1* error);
-  // Copies all inputs to each output in member order; counts[r] >= 0 is the length of member r's
-  // input. An input may be stored in its own part of its replica's output.
+  // Concatenates all inputs in member order in each output; counts[r] >= 0 is the length of member
+  // r's input. Member r's input may be stored where its output receives it.
   int32_t (*all_gather)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
-  // Combines the inputs; member r's output receives part r, which has counts[r] elements. The
-  // output may be stored in its own part of its replica's input.
+  // Combines the inputs; member r's output receives part r, which has counts[r] elements. This
+  // output may be stored in part r of member r's input.
   int32_t (*reduce_scatter)(void* self, int32_t op, const tutti_buffer_v1* inputs,
                             const tutti_buffer_v1* outputs, uint32_t num_replicas,
                             const uint64_t* counts, int64_t timeout_ms, tutti_error_v1* error);
@@ -164,13 +164,13 @@ typedef struct tutti_cross_device_ops_v1 {
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
   // Makes the call that runs on another thread return TUTTI_ABORTED soon. `code` and `message` are
-  // the reason. Thread-safe. Afterwards tutti calls only destroy. Default: a running call ends by
-  // itself.
+  // the reason. Thread-safe. Afterwards tutti calls only destroy(). Default: the running call
+  // continues to its end.
   void (*abort)(void* self, int32_t code, const char* message);
 
   // Returns 1 if several threads may call all_reduce concurrently on disjoint ranges of the same
   // buffers. tutti may bypass such an operation if it is also TUTTI_GRADE_CANONICAL and the values
-  // are accessible: the bits are the same. Default: 0.
+  // are accessible, because the results are bit-identical. Default: 0.
   int32_t (*sliceable)(void* self);
 
   // Names of the plugin's own options, separated by ','. Other names are refused before create.

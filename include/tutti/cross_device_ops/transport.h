@@ -16,16 +16,16 @@ namespace tutti {
 
 class HostMemory;
 
-/// A send or receive in progress. The destructor cancels it if it has not ended; its memory is not
-/// touched afterwards. Not thread-safe.
+/// A send or receive in progress. The destructor cancels it if it has not ended; the buffer is not
+/// accessed afterwards. Not thread-safe.
 class Work {
  public:
   virtual ~Work() = default;
   /// Makes progress without blocking; returns true if it has ended. Throws as wait() does.
   virtual bool test() = 0;
-  /// Waits for the end. Throws kDeadlineExceeded naming the peer, kAborted (the reason of
-  /// Transport::abort), kUnavailable if the peer exited, and kInvalidArgument naming both lengths
-  /// if the peer's body does not have the length passed to recv(); the head is received even then.
+  /// Waits until it has ended. Throws kDeadlineExceeded naming the peer; kAborted with the reason
+  /// of Transport::abort(); kUnavailable if the peer exited; and, after receiving the head,
+  /// kInvalidArgument naming both lengths if the body's is not the one passed to recv().
   virtual void wait(TimePoint deadline) = 0;
 };
 

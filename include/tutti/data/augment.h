@@ -20,7 +20,7 @@ namespace tutti {
 /// shard(). A value type.
 class SampleRandom {
  public:
-  /// `key` identifies the element; the number of a stream replaces its member c.
+  /// `key` identifies the element. In the key of a stream, the stream's number replaces `c`.
   explicit SampleRandom(const RandomKey& key) : key_(key) {}
 
   /// Returns stream number `index` of this element. Streams with different numbers are independent.
@@ -47,7 +47,7 @@ struct AugmentOptions {
 using AugmentFunction = std::function<Element(const Element&, const SampleRandom&)>;
 
 /// Same as Dataset::map(), but `fn` also receives random numbers, which differ in every epoch (fit,
-/// repeat()). The results have the same bits for any number of replicas or parallel calls, with or
+/// repeat()). The results are bit-identical for any number of replicas or parallel calls, with or
 /// without prefetching, after a stop and resume, and with shard() before or after augment(). Call
 /// it after cache(), which would keep the results of one epoch. Throws as map() does.
 Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions options = {});

@@ -40,15 +40,15 @@ struct CsvOptions {
   std::vector<std::int64_t> select_indices = {};
   /// Descriptions of columns, by name, in any order.
   std::vector<CsvColumn> columns = {};
-  /// Column of the labels. It follows the features and is read even if it is not selected.
+  /// Column of the labels. Elements have it after the features, even if it is not selected.
   std::string label_column = {};
   /// If true, elements are {features float32 [columns without the label], labels []} instead of one
   /// component per column, named after the column. Categories are packed only if they are declared
   /// (CsvColumn::categorical or vocabulary) and refused otherwise.
   bool pack_features = false;
   char delimiter = ',';
-  /// True if fields may be quoted as in RFC 4180: "a field" may contain any character, with "" for
-  /// a quote.
+  /// True if fields may be quoted as in RFC 4180: a field between quotes may contain any character;
+  /// two quotes stand for one.
   bool quotes = true;
   /// True to ignore spaces after a delimiter.
   bool skip_initial_space = false;
@@ -81,8 +81,8 @@ struct CsvTable {
   /// The element that batch(rows) of csv_dataset() would yield: a component [rows] per column, or
   /// features [rows, columns] and labels [rows].
   Element rows;
-  /// The columns of `rows`, with inferred types and vocabularies. As CsvOptions::columns they make
-  /// csv_dataset() read other files in the same way.
+  /// The columns of `rows`, with inferred types and vocabularies. Pass them as CsvOptions::columns
+  /// to make csv_dataset() read other files in the same way.
   std::vector<CsvColumn> columns;
 
   /// Returns the rows as elements.

@@ -67,7 +67,7 @@ class DatasetSource {
   virtual PassShard pass_shard() const { return {}; }
 
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
-  /// pipelines. Empty for first sources and for sources that do not report their inputs.
+  /// pipelines. Empty for sources without inputs and for those that do not report their inputs.
   virtual std::vector<SourcePtr> inputs() const { return {}; }
   /// Returns the same source over other inputs. Requires: as many inputs as inputs() returns.
   virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
@@ -165,9 +165,9 @@ class Dataset {
   /// Same as batch(), but pads components that differ in size (not in rank) at their ends. Throws
   /// kInvalidArgument for an element larger than its padded shape.
   Dataset padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const;
-  /// Joins elements of numbers [n] (documents, or parts of a stream, of any length) and cuts them
-  /// into rows, int64 [length]. An incomplete last row is dropped. Use `.shift` for overlapping
-  /// windows over a stream of tokens, `.next_as_labels` for training data of a language model.
+  /// Concatenates elements, int64 or int32 [n] (documents or parts of a stream, of any length), and
+  /// cuts them into rows, int64 [length]. An incomplete last row is dropped. Use `.shift` for
+  /// overlapping windows over a token stream, `.next_as_labels` to train a language model.
   /// Throws kInvalidArgument for other elements.
   Dataset pack(std::int64_t length, PackOptions options = {}) const;
   /// Yields the rows of every element. Throws kFailedPrecondition for elements without rows.
@@ -198,8 +198,8 @@ class Dataset {
                      InterleaveOptions options = {}) const;
   /// Yields the elements of the first dataset that `make` returns, then those of the second, ...
   Dataset flat_map(std::function<Dataset(const Element&)> make) const;
-  /// Keep, or skip, the first `count` elements (kInfinite: all). Throw kInvalidArgument for other
-  /// negative numbers.
+  /// take() keeps only the first `count` elements; skip() omits them. kInfinite means all elements.
+  /// Both throw kInvalidArgument for other negative numbers.
   Dataset take(std::int64_t count) const;
   Dataset skip(std::int64_t count) const;
   /// Yields these elements, then those of `next`. Iterators throw kInvalidArgument for an element
@@ -248,7 +248,7 @@ enum class AutoShardPolicy {
   kAuto,
   /// Worker i reads files i, i + workers, ... A worker beyond the number of files has no elements.
   kFile,
-  /// Every worker reads everything and keeps elements i, i + workers, ...
+  /// Every worker reads everything; worker i keeps elements i, i + workers, ...
   kData,
   /// Every worker reads all elements.
   kOff
@@ -263,10 +263,10 @@ struct AutoShardChoice {
   std::string reason = {};
 };
 
-/// Resolves `policy`. Follows `dataset` to its first sources: through every decorator, all parts of
+/// Resolves `policy`. Follows `dataset` back to its sources: through every decorator, all parts of
 /// zip() and concatenate(), and the first dataset that interleave() makes. Logs the choice of kAuto
 /// and the reason, as a warning if several workers read everything (kData). Throws kNotFound for
-/// kFile if a first source reads no files or does not report them.
+/// kFile if one of these sources reads no files or does not report them.
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy);
 
 /// Returns the shard of worker `index`: a pipeline like `dataset`, sharded by the policy of
@@ -281,7 +281,7 @@ Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShard
 
 namespace internal {
 
-/// Returns true if every first source of the pipeline reads files.
+/// Returns true if every source at the start of the pipeline reads files.
 bool begins_at_files(const DatasetSource& source);
 
 }  // namespace internal

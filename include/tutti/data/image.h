@@ -16,7 +16,8 @@ namespace tutti {
 
 // PNG and JPEG files.
 
-/// Channels of a decoded image: 1, 3 or 4, or those of the file (1, 2 with alpha, 3 or 4).
+/// Channels of a decoded image: 1 (grey), 3 or 4. kUnchanged keeps those of the file: 1, 2 (grey
+/// with alpha), 3 or 4.
 enum class ColorMode { kUnchanged, kGrayscale, kRgb, kRgba };
 
 struct DecodeImageOptions {
@@ -102,8 +103,8 @@ struct ImageFolderOptions {
   std::vector<std::string> class_names = {};
   /// Seed of a shuffled order, which is drawn once. Default: ascending order, class by class.
   std::optional<std::uint64_t> seed = {};
-  /// Share of the images used for validation: the last ones in the order of `seed`, which must be
-  /// given and be equal for both subsets.
+  /// Fraction of the images used for validation: the last ones of the shuffled order. `seed` must
+  /// be set, to the same value for both subsets.
   double validation_split = 0.0;
   Subset subset = Subset::kAll;
   /// Number of images decoded concurrently; 1: the caller's thread decodes them.

@@ -13,8 +13,8 @@ namespace tutti {
 /// Limits on reading, because small files can unpack to any size. A file beyond them is refused
 /// with kResourceExhausted, naming the path and the field to raise.
 struct InputLimits {
-  /// Unpacked bytes per byte of a compressed file, checked above 256 MiB. Text reaches 5 to 20, a
-  /// file of zeros 1,030.
+  /// Maximum ratio of unpacked to compressed size, checked once more than 256 MiB are unpacked.
+  /// Typical ratios are 5 to 20 for text and 1,030 for a file of zeros.
   std::int64_t max_expansion = 250;
   /// Bytes of an unpacked file, or of one member of a tar or .npz file.
   std::int64_t max_bytes = std::int64_t{1} << 36;

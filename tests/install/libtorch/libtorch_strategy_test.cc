@@ -38,12 +38,12 @@ bool is_last(const tutti::Strategy& strategy) {
   return replica() == strategy.num_replicas_in_sync() - 1;
 }
 
-// Returns this replica's equal part of the global batch.
+// Returns this replica's rows of the global batch; all replicas have equally many.
 torch::Tensor own_part() {
   return whole_batch().chunk(tutti::ReplicaContext::current().num_replicas_in_sync())[replica()];
 }
 
-// Creates one module per replica, each with other initial weights.
+// Creates one module per replica, each with different initial weights.
 struct NextNet {
   std::uint64_t seed = 1;
   Net operator()() {
@@ -126,7 +126,7 @@ void unused_parameters_count_as_zero(const Ranks& ranks) {
     model.reduce_gradients();
     EXPECT(near(model->right->weight.grad(), right));  // only the last replica has this gradient
     expect_equal_on_all(model->left->weight.grad());
-    EXPECT(!model->never->weight.grad().defined());  // like in one process, it has no gradient
+    EXPECT(!model->never->weight.grad().defined());  // as in one process, `never` has no gradient
   });
 }
 
@@ -197,7 +197,7 @@ void mismatched_modules_are_rejected(const Ranks& ranks) {
 void misplaced_calls_are_reported(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
-  // outside run(), this uses the module of the first replica
+  // outside run(), a call uses the module of the first replica
   loss_of(model(whole_batch())).backward();
   EXPECT(error_of([&] {
            model.reduce_gradients();

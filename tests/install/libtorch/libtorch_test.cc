@@ -50,8 +50,8 @@ void gradients_are_averaged_in_buckets(const Ranks& ranks) {
     EXPECT(near(model->first->weight.grad(), one->first->weight.grad()));
     EXPECT(near(model->left->bias.grad(), one->left->bias.grad()));
   }
-  // Weight and bias are in one bucket, later parameters first. Each begins at a multiple of 64
-  // bytes.
+  // Weight and bias are in one bucket, in which later parameters precede earlier ones. Each begins
+  // at a multiple of 64 bytes.
   const auto* weight = model->first->weight.grad().data_ptr<float>();
   EXPECT(weight - model->first->bias.grad().data_ptr<float>() == 16);
 }
@@ -104,7 +104,7 @@ void unused_parameters_need_no_option(const Ranks& ranks) {
   EXPECT(near(model->left->weight.grad(), left));  // only rank 0 has this gradient
   EXPECT(near(model->right->weight.grad(), one->right->weight.grad() / 2));
   EXPECT(near(model->first->weight.grad(), one->first->weight.grad() / 2));
-  EXPECT(!model->never->weight.grad().defined());  // like in one process, it has no gradient
+  EXPECT(!model->never->weight.grad().defined());  // as in one process, `never` has no gradient
 }
 
 void buffers_match_rank_0(const Ranks& ranks) {

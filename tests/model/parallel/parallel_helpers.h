@@ -1,5 +1,5 @@
-// Helpers for tests of model parallelism: training data, and training without a pipeline as
-// reference.
+// Helpers for tests of model parallelism: training data, and reference training without a
+// pipeline.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -32,7 +32,7 @@ void meet(Event& mine, Event& other) {
   }
 }
 
-/// Identity layer that meets the other stage's layer in call number `at_call`.
+/// Identity layer that, in call number `at_call`, waits for the other stage's layer.
 class Meeting : public LayerOf<Meeting> {
  public:
   Meeting(int at_call, std::shared_ptr<Event> mine, std::shared_ptr<Event> other)

@@ -33,8 +33,8 @@ TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
   EXPECT_EQ(table.num_applied_before(changes(client(1), 1, 5)), 2u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 3, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 1)), 1u);
-  // A different replica, a different client and a closure of the same number each have their own
-  // stream.
+  // Changes of another replica or another client, and those of a closure with an equal number,
+  // belong to streams of their own.
   EXPECT_EQ(table.num_applied_before(changes(client(1, 1), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(closure(1), 0, 1)), 0u);

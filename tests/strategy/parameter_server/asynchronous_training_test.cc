@@ -128,7 +128,7 @@ TEST_F(AsynchronousTraining, WorkerBatchIsSplitOverItsReplicas) {
     EXPECT_EQ(lists(coordinator.schedule("local results", by_function.iterate()).get()), single);
     const auto iterator = cut.iterate();
     const Error error = error_of([&] {
-      // A fast worker may fail before the last closure is scheduled.
+      // If a worker fails before the last closure is scheduled, schedule() throws its error.
       for (int i = 0; i < 7; ++i) (void)coordinator.schedule("local results", iterator);
       coordinator.join();
     });

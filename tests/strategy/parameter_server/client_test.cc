@@ -41,7 +41,7 @@ class Counting final : public VariableService {
   VariableStore store_{"ps 0"};
 };
 
-/// Link to a store with `count` scalars, whose values are their numbers.
+/// Link to a store with `count` scalars; scalar i has the value i.
 struct Linked {
   explicit Linked(int count) {
     std::vector<Operation> creations;
@@ -58,7 +58,7 @@ struct Linked {
     for (const ShardId id : ids) all.push_back(ReadShard{id});
     return all;
   }
-  /// Starts a read of all scalars and announces answers of `bytes` bytes each.
+  /// Starts a read of all scalars; `bytes` is the expected size of each answer.
   std::shared_ptr<PendingAnswers> read(std::size_t bytes) {
     return link.read(reads(), std::vector<std::size_t>(ids.size(), bytes));
   }
@@ -188,7 +188,7 @@ TEST(ReplicaStepsTest, ReadsOfMixedStepsAreRetriedOrDropped) {
   EXPECT_FALSE(worker.steps.is_behind(both));
   EXPECT_EQ(worker.steps.assign_step(worker.w)->step, 3u);
   worker.read({4}, {4});
-  worker.steps.note_rows(worker.w, 5);  // rows of a later step than the variable's
+  worker.steps.note_rows(worker.w, 5);  // rows were read in step 5, the variable in step 4
   EXPECT_FALSE(worker.steps.assign_step(worker.w));
 }
 
@@ -262,7 +262,7 @@ TEST(FirstValues, MatchVariableStoreBitForBit) {
   EXPECT_FALSE(of_first.call({ReadShard{given.id(), answer.version}})[0].value.has_value());
 }
 
-TEST(FirstValues, RejectChanges) {
+TEST(FirstValues, UpdatesAreRejected) {
   FirstValues first("ps 1");
   Client client(first, 1);
   const ShardSpec spec = whole("w", {2});

@@ -16,7 +16,7 @@ using State = ClosureLedger::State;
 using Kind = AttemptReport::Kind;
 using testing::expect_error;
 
-/// Ledger with shorter calls that act on a closure's current attempt.
+/// ClosureLedger with shorthand functions that act on the current attempt of a closure.
 struct Book {
   explicit Book(LedgerRules rules = {.keeps_finished = true}) : ledger(rules) {}
 

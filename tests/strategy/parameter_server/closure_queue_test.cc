@@ -237,7 +237,7 @@ TEST(ClosureQueue, PutBlocksWhenFullAndGetRespectsWindow) {
   EXPECT_EQ(get(queue, 0)->number, 3u);
 }
 
-TEST(ClosureQueue, SecondClosureIsWithheldForIdleWorkers) {
+TEST(ClosureQueue, BusyWorkerLeavesClosureToIdleWorker) {
   HangWatchdog watchdog("the end of a queue");
   ClosureQueue queue({.num_workers = 3});
   for (int i = 0; i < 4; ++i) queue.put(scheduled());
@@ -268,7 +268,7 @@ TEST(ClosureQueue, LeastBusyWorkerIsServedFirst) {
   threads.clear();
   EXPECT_EQ(got[0], 1u);
   EXPECT_EQ(got[2], 2u);
-  EXPECT_EQ(got[1], 3u);  // gets a closure when three are queued
+  EXPECT_EQ(got[1], 3u);  // worker 1 has one closure already, so it gets the third one
 }
 
 TEST(ClosureQueue, FailedAttemptIsRetriedOnDifferentWorker) {

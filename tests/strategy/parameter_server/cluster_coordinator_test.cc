@@ -233,7 +233,7 @@ TEST_F(CoordinatorTest, FailedResourceFailsOnlyClosuresUsingIt) {
       [](int) -> std::shared_ptr<int> { throw std::runtime_error("no such device"); });
   coordinator_.start();
   coordinator_.schedule("count");
-  coordinator_.join();           // this closure does not use `broken`
+  coordinator_.join();           // "count" does not use `broken`, so it succeeds
   for (int i = 0; i < 2; ++i) {  // the second round gets the cached error
     const RemoteValue value = coordinator_.schedule("use", broken);
     expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInternal, "no such device",

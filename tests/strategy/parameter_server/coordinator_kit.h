@@ -58,7 +58,7 @@ class CountingStrategy final : public CoordinatedStrategy {
       server->start(std::move(batch))->wait(TimePoint::max());
     }
   }
-  /// Returns the counter on a server.
+  /// Returns the value of the counter variable on a server.
   std::int64_t counted(int server = 0) {
     return store_tests::Client(server == 0 ? first_ : second_, 1).read(spec().id()).item_int();
   }

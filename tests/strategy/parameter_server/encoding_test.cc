@@ -45,7 +45,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
-  // Not part of a run, because it waits for a different step.
+  // Does not continue the run of reads above, because it waits for a different step.
   operations.emplace_back(ReadShard{9, 0, 5});
   for (int i = 0; i < 6; ++i) {
     const auto op = i < 3 ? AssignOp::kAdd : AssignOp::kSubtract;
@@ -64,7 +64,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   expect_comes_back(batch_of_everything());
 }
 
-/// Covers updates that change one shared setting, next to updates with equal or default settings.
+/// Encodes updates that differ in one setting between updates with equal or default settings.
 TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {
@@ -101,7 +101,7 @@ TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
   expect_comes_back(batch_with({zero, minus, zero}));  // 0 and -0 are equal, but their bits differ
 }
 
-TEST(OperationColumns, RunUsesFewBytesPerVariable) {
+TEST(OperationColumns, ConsecutiveUpdatesUseFewBytesPerVariable) {
   std::vector<Operation> operations;
   for (ShardId i = 0; i < 256; ++i) {
     operations.emplace_back(update_of(i));
@@ -112,7 +112,7 @@ TEST(OperationColumns, RunUsesFewBytesPerVariable) {
   // The settings take less than 100 bytes in all.
   const Packet packet = encode(batch_with(operations));
   EXPECT_LE(packet.head.size(), 256u * 14 + 100);
-  // Decoded updates share one text of the rule.
+  // All decoded updates share one copy of the rule's text.
   const OperationBatch again = decode_batch(packet);
   EXPECT_EQ(&std::get<UpdateShard>(again.operations.front()).rule.text(),
             &std::get<UpdateShard>(again.operations.back()).rule.text());
@@ -154,7 +154,7 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // A variable that adopts the tensor copies it, instead of keeping a buffer five times as large.
+  // A variable that gets the tensor copies it, so that it keeps no buffer five times as large.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
@@ -178,8 +178,8 @@ TEST(BatchEncoding, LargeAnswerTensorsAliasReceivedBytes) {
   const SharedBytes payload = payload_range(sent, 0, sent.payload_bytes());
   const auto decoded = decode_answers({sent.head, {payload}});
   EXPECT_TRUE(lies_in(*decoded[0].value, payload));
-  // Programs keep the values that they read, so a small value must not keep a buffer five times as
-  // large.
+  // Programs keep the values that they read, so a small value must not keep alive a buffer that is
+  // five times as large.
   EXPECT_FALSE(lies_in(*decoded[1].value, payload));
   expect_same_bits(*decoded[1].value, small);
 }

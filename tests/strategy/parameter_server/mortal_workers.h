@@ -15,7 +15,7 @@
 
 namespace tutti::testing {
 
-/// Worker that runs each task on a separate thread; after kill(), no thread waits for it.
+/// Worker that runs each task on a separate thread. After kill(), calls do not wait for its tasks.
 class MortalWorker final : public internal::WorkerLink {
  public:
   /// Requires: `strategy` and `registry` outlive this object.
@@ -56,8 +56,8 @@ class MortalWorker final : public internal::WorkerLink {
   std::string doing() const override { return is_alive() ? life()->doing() : "dead"; }
 
   /// Simulates the end of a process: running tasks and all per-worker values are lost. The threads
-  /// continue, so servers still receive their changes, as from an attempt that has been repeated
-  /// elsewhere.
+  /// continue, so servers still receive changes of these attempts, even after another worker has
+  /// repeated them.
   void kill() {
     if (is_alive_.exchange(false)) report_change();
   }

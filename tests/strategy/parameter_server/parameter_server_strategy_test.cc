@@ -124,7 +124,7 @@ TEST(ParameterServerStrategy, FirstShardsHaveRemainderRows) {
 
 // The tutorial's embedding has rows for 7 names and one for unknown names: 512 KiB in shards of at
 // least 256 KiB.
-TEST(ParameterServerStrategy, TutorialEmbeddingIsTwoShardsOfFourRows) {
+TEST(ParameterServerStrategy, TutorialEmbeddingHasTwoShardsOfFourRows) {
   ParameterServerStrategy strategy(with_servers(2, MinSizePartitioner(256 << 10, 2)));
   const auto scope = strategy.scope();
   const Variable embedding(counting({8, 16384}), {.name = "embedding"});

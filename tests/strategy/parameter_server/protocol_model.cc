@@ -16,8 +16,8 @@ using Phase = ModelState::Phase;
 using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
-/// Rules under which closures never fail for too many attempts, because in the model faults are
-/// random.
+/// Rules that permit 100 attempts, so that no closure fails because of too many attempts: faults in
+/// the model are arbitrary.
 constexpr internal::LedgerRules kRules = {100, true};
 /// Order that JobCheckpoint gives to all servers in each phase; kList: no order.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
@@ -194,8 +194,8 @@ class Protocol {
     begin(Phase::kClosing);
   }
 
-  /// Restarts every process, so only the folder remains. The program schedules the closures that
-  /// the version lacks again.
+  /// Restarts every process, so only the folder remains. The program again schedules the closures
+  /// that are missing in the version.
   void restart_job() {
     const std::uint64_t number = state_.version_number;
     ModelState next;
@@ -488,7 +488,7 @@ class Bytes {
       add_id(each.order.number);
     }
   }
-  /// Adds a table. Queries find the ids that it contains.
+  /// Adds the watermark of a table and the ids above it that the table contains.
   void add(const AppliedTable& table, const ClosureLedger& ledger) {
     const std::uint64_t below = table.finished_below();
     add_id(below), add(table.num_streams());
@@ -501,8 +501,8 @@ class Bytes {
       }
     }
   }
-  /// Adds a ledger without attempt numbers, because at most one attempt of a closure runs. Of the
-  /// reports, only their existence matters.
+  /// Adds a ledger, but no attempt numbers, because at most one attempt of a closure runs. For
+  /// reports of a closure, adds only whether there are any.
   void add(const ClosureLedger& ledger) {
     add(ledger.generation(), ledger.finished_below(), ledger.saved_below());
     for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {

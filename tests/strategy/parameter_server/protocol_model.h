@@ -41,7 +41,7 @@ enum class PlantedBug {
   kRetryTakesNewNumber,         // a retried closure gets a new number
   kRestoreSkipsSurvivors,       // servers that were not lost are not restored
   kFinishedNotQueuedAgain,      // a rollback does not repeat closures that the version lacks
-  kRepeatedFreezeObeyed,        // a repeated order to freeze replaces the frozen values
+  kRepeatedFreezeObeyed,        // repeating a freeze order replaces the values frozen before
   kHeldNotChecked,              // held batches are applied without checking the table
   kReleasedBeforeNoted,         // the version is noted as saved only after servers have released it
   kClosuresGivenOutWhilePaused  // the queue gives out closures during a pause
@@ -101,7 +101,7 @@ struct ModelState {
   std::vector<ModelTask> tasks = {};   // sorted by number
   std::vector<ModelPush> strays = {};  // sorted
   std::vector<ModelServer> servers = {};
-  /// Number of closures in the newest version in the folder.
+  /// The newest version in the folder contains the closures below this number.
   std::uint64_t version_number = 0;
   std::vector<ModelCounts> version = {};
   std::uint8_t reported = 0;  // one bit per content whose result the program received
@@ -146,7 +146,7 @@ std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelS
 /// finished closures, except while they are repeated; a version contains each closure entirely or
 /// not at all.
 std::string violation(const ModelState& state);
-/// Returns "" if everything has ended, otherwise the reason. For states without possible steps.
+/// Returns "" if all work has ended, otherwise the reason. Requires: `state` has no next step.
 std::string why_not_ended(const ModelState& state);
 /// Returns the state as bytes, which are equal for states that differ only in irrelevant details or
 /// in the numbering of servers.

@@ -21,7 +21,8 @@ Member run_member(const std::string& job, int index, std::uint64_t incarnation =
   return {{job, index, ""}, incarnation, "", 100 + index, true};
 }
 
-/// Returns true if the control server ends calls for this verdict, provided that kStuck only warns.
+/// Returns true if the control server ends calls after this verdict, in jobs in which kStuck is
+/// only a warning.
 bool ends_calls_of_run(VerdictKind kind) {
   return kind == VerdictKind::kDead || kind == VerdictKind::kStopped ||
          kind == VerdictKind::kFailed || kind == VerdictKind::kDisconnected;
@@ -61,7 +62,7 @@ TEST_F(RunWithCoordinator, ChiefExitEndsRunSuccessfully) {
   EXPECT_EQ(end(), "continues");
   hear(VerdictKind::kLeft, chief_);
   EXPECT_EQ(end(), "0 ");
-  hear(VerdictKind::kDead, chief_);  // only the first end counts
+  hear(VerdictKind::kDead, chief_);  // does not change how the run ended
   EXPECT_EQ(end(), "0 ");
 }
 
@@ -108,7 +109,7 @@ TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndRun) {
   EXPECT_TRUE(verdicts_->has_work());
 }
 
-TEST_F(RunWithCoordinator, ProcessAbandonedByJobEnds) {
+TEST_F(RunWithCoordinator, ProcessGivenUpByJobEnds) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kStopped, self_);
   EXPECT_THAT(end(), AllOf(StartsWith("1 "), HasSubstr("the job gave this process up: worker 1")));

@@ -65,7 +65,8 @@ class ServerProcesses {
   }
   void kill(int server) { processes_[static_cast<std::size_t>(server)].reset(); }
 
-  /// Returns services that encode data like the services of workers and of the chief.
+  /// Returns one client per server; they encode data as workers and the chief do. `repeated`: share
+  /// of the batches that they send twice.
   std::vector<std::shared_ptr<internal::VariableService>> services(double repeated) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
     for (int i = 0; i < count(); ++i) {

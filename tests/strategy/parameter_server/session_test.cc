@@ -231,9 +231,9 @@ TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
             SessionTransfer{task_device("worker", 1), task_device("ps", 0), step, 48 * step}));
     bytes.push_back(client_bytes(session));
   }
-  // After the programs are sent, a step sends only numbers: to each worker 7, 6, the gradient of
-  // the sum and its sign; to ps the scalars of the update. Neither w nor a gradient is sent to the
-  // client.
+  // After the programs are sent, a step sends only numbers. Each worker gets the factors 7 and 6,
+  // the gradient of the sum and that gradient's sign; ps gets the scalars of the update. Neither w
+  // nor a gradient is sent to the client.
   EXPECT_EQ(bytes[2] - bytes[1], 2 * 4 * sizeof(float) + 4 * sizeof(double));
   EXPECT_EQ(bytes[3] - bytes[2], bytes[2] - bytes[1]);
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);

@@ -64,7 +64,7 @@ class Client {
   Client(VariableService& service, std::uint64_t id,
          UpdateStream::Kind kind = UpdateStream::Kind::kClient)
       : service_(service), stream_{kind, id, 0} {}
-  /// Run in which obey() gives orders; used by streams of closures.
+  /// Run number of this client's batches. The orders of obey() belong to run 1.
   std::uint64_t run = 1;
 
   OperationBatch batch(std::vector<Operation> operations) {

@@ -1,5 +1,5 @@
-// Tests workers that share servers, each a thread with its own strategy, in every update mode: bits
-// equal to MirroredStrategy, lost and late workers, and placement of variables.
+// Tests workers that share servers, each a thread with its own strategy, in every update mode:
+// results bit-identical to MirroredStrategy's, lost and late workers, placement of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
@@ -69,7 +69,8 @@ ParameterServerOptions options_of(UpdateMode mode, int replicas = 1) {
   return options;
 }
 
-/// Runs workers in mode kSync, which agree on every step; worker w has replicas[w] replicas.
+/// Runs workers in mode kSync, in which they make every step together; worker w has replicas[w]
+/// replicas.
 std::vector<std::string> run_in_step(const std::vector<int>& replicas, int num_servers,
                                      const Body& body, std::int64_t num_shards = 1) {
   const auto workers = static_cast<int>(replicas.size());
@@ -263,7 +264,7 @@ TEST_F(UpdateModes, AsynchronousGradientAccumulationIsUnimplemented) {
       optimizer.minimize(tape, w.value() * 2.0f);
     });
   };
-  step();  // this worker keeps the gradient
+  step();  // the worker accumulates this gradient and sends nothing
   EXPECT_ERROR(step(), kUnimplemented, "gradient accumulation");
   EXPECT_EQ(w.value().item(), 1.0f);
 }
@@ -359,7 +360,7 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
         gathering.meet();
         wait_for(made[0], 3), wait_for(made[1], 3);
       });
-      // The worker's next gradient is in time: together with worker 0's it makes the fourth step.
+      // The next gradient of this worker is in time: with worker 0's gradient, it makes step 4.
       EXPECT_EQ(countdown.step(strategy), 9);
       ++made[worker];
     }

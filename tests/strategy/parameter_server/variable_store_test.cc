@@ -1,5 +1,5 @@
-// Tests the variable store: bits equal to local variables, exactly-once changes, and batches that
-// are applied entirely or not at all.
+// Tests the variable store: values bit-identical to local variables', exactly-once changes, and
+// batches that are applied entirely or not at all.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/server_store.h"
 

@@ -24,7 +24,7 @@ struct ControlOptions {
   TlsFiles tls = {};
   /// Number of restarts of this task before this process.
   std::uint64_t incarnation = 0;
-  /// Process that hosts the server, for messages, such as "chief 0".
+  /// Name, for log lines and errors, of the process that hosts the server, such as "chief 0".
   std::string hosted_by = {};
   /// Timeout for reaching the server. During the wait, a log line names the server every
   /// `say_every`.
@@ -32,8 +32,8 @@ struct ControlOptions {
   Duration say_every = durations::kSayAgainEvery;
   /// Source of the progress in each heartbeat; may be null.
   std::shared_ptr<ProgressTracker> progress = {};
-  /// Called with each new verdict by the thread that sends heartbeats. It must return soon, and may
-  /// call no function of the client but verdicts().
+  /// Called with each new verdict by the thread that sends heartbeats. It must return soon. The
+  /// only function of the client that it may call is verdicts().
   std::function<void(const Verdict&)> on_verdict = {};
 };
 
@@ -87,8 +87,8 @@ struct WorkerGroupOptions {
   std::string reached_at = "";
   /// Secret, failure detection and address of the control server.
   JoinOptions join = {};
-  /// Set only for a group that is part of a larger job. That job restarts as a whole, so that no
-  /// member is ever a replacement. Called with every verdict, on a thread of the job; returns true
+  /// Set only for a group that is part of a larger job. That job restarts as a whole, so single
+  /// members are never replaced. Called with every verdict, on a thread of the job; returns true
   /// if the verdict ends the group's calls. Verdicts about the group's own workers always end them.
   std::function<bool(const Verdict&)> ends_calls = {};
 };

@@ -13,7 +13,7 @@ namespace tutti::durations {
 
 // Reaching a process that may not have started yet.
 
-/// Interval between log lines about a wait, of which users must see one within 5 s. Also the
+/// Interval between log lines about a wait; users must see the first line within 5 s. Also the
 /// interval between lines about refused connections, so that unauthenticated peers cannot fill the
 /// disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
@@ -26,9 +26,9 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 /// Interval between the heartbeats of a member.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
-/// Timeout for a heartbeat of a member that may be stopped, the acknowledgement of a stop step, the
-/// answer to a handshake, and a task that may have lost its state. Answers take milliseconds;
-/// several lost packets in a row delay them by a second.
+/// Timeout for a heartbeat of a member that may be stopped, for the agreement on the step at which
+/// a job stops, for the answer to a handshake, and for a task that may have lost its state. Answers
+/// take milliseconds; several lost packets in a row delay them by a second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Timeout after which a silent member, a client whose call stream broke, or a new connection that
 /// has not authenticated itself counts as lost.
@@ -40,7 +40,7 @@ inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives are deadlocked, which
 /// is fatal. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
-/// Time that members wait in a collective for a missing member before that is fatal.
+/// Time that members wait in a collective for a missing member; after it, the wait is fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// Limit for one training step of workers whose collectives have their own deadlines.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
@@ -55,11 +55,11 @@ inline constexpr Duration kOneTry = std::chrono::seconds(1);
 
 // Transfers between ranks.
 
-/// Spinning time before a thread sleeps; waking a sleeping thread costs about as much.
+/// Time for which a waiting thread spins before it sleeps; waking it takes about as long.
 inline constexpr Duration kSpin = std::chrono::microseconds(100);
-/// Yielding time of a thread that may not spin, before it sleeps. An idle core takes longer than
-/// this to wake. Measured for 1 KiB with 4 ranks on 2 cores: 145 us without yielding, 58 us with 20
-/// us of it, up to 100 us with 100 us.
+/// Time for which a thread that may not spin yields before it sleeps. An idle core takes longer
+/// than this to wake. Transfers of 1 KiB between 4 ranks on 2 cores took 145 us without yielding,
+/// 58 us with 20 us of yielding, and up to 100 us with 100 us.
 inline constexpr Duration kYield = std::chrono::microseconds(20);
 /// Time without acknowledgements after which a link counts as broken. On a fast link the system
 /// retransmits after 0.2, 0.6, 1.4, 3 and 6.2 s. A link that is silent for 3 to 6 s is therefore

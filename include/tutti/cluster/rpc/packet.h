@@ -24,7 +24,7 @@ struct SharedBytes {
 /// Message with a head that the receiver parses (at most kLongestHead bytes) and a payload that is
 /// passed on without a copy, in chunks. The head describes the payload. The receiver gets the bytes
 /// in order, usually in one chunk aligned to 64 bytes. Within a process it gets the sender's
-/// chunks; answers over gRPC keep the chunks in which they arrived. A value type.
+/// chunks; a reply over gRPC keeps the chunks in which it arrived. A value type.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};

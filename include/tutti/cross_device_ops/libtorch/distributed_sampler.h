@@ -20,7 +20,7 @@ struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // for epoch 0; epoch e uses seed + e
   /// If true, examples that do not divide evenly are dropped; else the first examples are repeated.
-  /// In both cases all ranks have the same number.
+  /// In both cases all ranks have the same number of examples.
   bool drop_last = false;
 };
 
@@ -31,8 +31,8 @@ struct DistributedSamplerOptions {
 /// the next epoch. Not thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
-  /// Samples `size` examples. Keeps only rank and size of `ranks`. Throws kInvalidArgument if
-  /// `size` is 0.
+  /// Samples a dataset of `size` examples. Copies rank and size from `ranks` and does not use it
+  /// later. Throws kInvalidArgument if `size` is 0.
   DistributedSampler(std::size_t size, const Communicator& ranks,
                      const DistributedSamplerOptions& options = {})
       : size_(size),
@@ -40,7 +40,7 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
         num_ranks_(static_cast<std::size_t>(ranks.size())),
         options_(options) {
     if (size == 0)
-      fail(ErrorCode::kInvalidArgument, "DistributedSampler: expected examples, got 0");
+      fail(ErrorCode::kInvalidArgument, "DistributedSampler: expected at least 1 example, got 0");
   }
 
   /// Begins the next epoch, of `new_size` examples if given.

@@ -110,8 +110,8 @@ inline std::string description_of(const ::torch::nn::Module& module) {
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless all elements of `all` are equal. `of` names what their index is,
-/// such as "rank".
+/// Throws kInvalidArgument unless all elements of `all` are equal. `of` is the name for an index of
+/// `all` in errors, such as "rank".
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),
@@ -140,8 +140,8 @@ inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module
   return found;
 }
 
-/// Consecutive tensors of one type in memory that calls access without a copy. Each begins at a
-/// multiple of 64 bytes; padding is 0. Views keep the memory alive.
+/// Consecutive tensors of one type, in memory that collectives access without a copy. Each begins
+/// at a multiple of 64 bytes; padding is 0. Views keep the memory alive.
 class FlatMemory {
  public:
   /// Reserves room for `tensor`; returns the index of its first element.

@@ -1,4 +1,4 @@
-// MPI for programs: availability, and messages between the processes of a job.
+// MPI as a transport between ranks, and queries about the MPI of this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -125,7 +125,8 @@ struct EstimatorSpec {
   Tensor loss = {};
   /// kTrain: name or options. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
-  /// kEval: named values, one per example or [], whose means over all batches evaluate() returns.
+  /// kEval: named values of shape [examples] or []. evaluate() returns their means over all
+  /// batches.
   std::vector<std::pair<std::string, Tensor>> eval_metrics = {};
 };
 

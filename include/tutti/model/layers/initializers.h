@@ -79,15 +79,15 @@ Initializer random_uniform(double low = -0.05, double high = 0.05);
 Initializer random_normal(double mean = 0.0, double stddev = 0.05);
 /// Normal, but values beyond two standard deviations are drawn again.
 Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);
-/// Uniform in +-sqrt(6 / (fan_in + fan_out)).
+/// Uniform in [-a, a) with a = sqrt(6 / (fan_in + fan_out)).
 Initializer glorot_uniform();
 /// Truncated normal with variance 2 / (fan_in + fan_out).
 Initializer glorot_normal();
-/// Uniform in +-sqrt(6 / fan_in).
+/// Uniform in [-a, a) with a = sqrt(6 / fan_in).
 Initializer he_uniform();
 /// Truncated normal with variance 2 / fan_in.
 Initializer he_normal();
-/// Uniform in +-sqrt(3 / fan_in).
+/// Uniform in [-a, a) with a = sqrt(3 / fan_in).
 Initializer lecun_uniform();
 /// Truncated normal with variance 1 / fan_in.
 Initializer lecun_normal();
