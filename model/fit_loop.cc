@@ -171,8 +171,8 @@ void BatchFeed::start_pass() {
   advance_ = false;
   if (*iterator_ == data_.end() && !std::exchange(is_restored_, false)) {
     fail(ErrorCode::kInvalidArgument,
-         "Model: the dataset has no batch; expected at least one; is a file empty or "
-         "drop_remainder set?");
+         "Model: expected a dataset with at least one batch, got none; check whether a file is "
+         "empty or drop_remainder is set");
   }
   is_restored_ = false;
 }
@@ -183,17 +183,17 @@ void BatchFeed::warn_of_end() {
       steps_.who, ": your input ran out of data after ", step_, " of ", *steps_.number, " ",
       steps_.option,
       steps_.across_passes
-          ? "; expected steps_per_epoch * epochs batches, or passes that end where epochs do; a "
+          ? "; expected steps_per_epoch * epochs batches, or passes that end with an epoch; a "
             "new pass begins; call repeat(), or set another steps_per_epoch or batch_size; logged "
             "once"
           : concat("; the result is that of ", step_, " batches; try fewer ", steps_.option)));
 }
 
 void BatchFeed::warn_of_length() const {
-  log_warning_once(concat(steps_.who, ": ", step_,
-                          " batches of one pass read so far, and the dataset has no known length; "
-                          "expected a pass that ends; if it never does, use .",
-                          steps_.option, ", or take() of the dataset; logged once"));
+  log_warning_once(concat(steps_.who, ": expected a pass over the data that ends, got ", step_,
+                          " batches so far from a dataset of unknown length; if the dataset is "
+                          "infinite, use .",
+                          steps_.option, " or dataset.take(); logged once"));
 }
 
 void BatchFeed::leave_pass() {
@@ -333,8 +333,8 @@ History FitLoop::run() {
   return at_.history;
 }
 
-/// Trains until the end. If failed workers are restarted, the other workers wait for them, return
-/// to the last batch, and continue.
+/// Trains until the end. If failed workers are restarted, the other workers wait for them. All
+/// workers then continue from the last committed batch.
 void FitLoop::train() {
   const auto restore = [this] {
     for (const AnyCallback& callback : options_.callbacks) callback->on_can_restore();
@@ -407,8 +407,8 @@ void FitLoop::notify_state_complete() {
   if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
 }
 
-/// Returns true if fit stops here. Only one worker may receive a signal, but all workers stop at
-/// the same point.
+/// Returns true if fit stops here. All workers stop at the same point, even if only one of them
+/// receives a signal.
 bool FitLoop::stops_because_of_signal() {
   const bool is_end = at_.is_ended || at_.point.epoch >= options_.epochs;
   if (!options_.stop_on_signals || is_end) return false;

@@ -90,7 +90,7 @@ void warn_of_changes_since_compile(const Model& model, const CompiledModel& comp
 using ClassWeights = std::map<std::int64_t, double>;
 
 /// Returns the class weights of each output; empty if the options have none. Throws
-/// kInvalidArgument if their number is not the number of the model's outputs.
+/// kInvalidArgument unless there is one map per output of the model.
 std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options);
 /// Warns about weighted classes whose numbers exceed the number of classes of their output.
 void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights);
@@ -187,7 +187,7 @@ class BatchFeed {
 
  private:
   void start_pass();
-  /// Makes the next begin() of the data start the next pass, even after a restart.
+  /// Ends the current pass: the next call of begin() starts a new pass, even after a restart.
   void leave_pass();
   void warn_of_end();
   void warn_of_length() const;
@@ -196,9 +196,9 @@ class BatchFeed {
   DistributedDataset data_;
   FeedSteps steps_;
   std::optional<DistributedDataset::Iterator> iterator_;
-  bool advance_ = false;  // the batch at the iterator was returned
+  bool advance_ = false;  // true if next() has returned the batch at the iterator
   std::int64_t step_ = 0;
-  bool is_restored_ = false;  // the first pass may have no more batches
+  bool is_restored_ = false;  // true: the restored first pass may have no batches left
   bool has_ended_ = false;    // restored after the end of the epoch's pass
   bool warned_ = false;       // has warned that a pass ended within an epoch
 };
@@ -269,7 +269,7 @@ struct Model::State {
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
   bool is_stopped_by_signal = false;  // result of the last fit
-  std::int64_t stop_checks = 0;       // number in all calls with stop_on_signals
+  std::int64_t stop_checks = 0;       // number of checks for a stop signal, over all fit() calls
   Call call;
 };
 

@@ -33,14 +33,15 @@ class Functional::Builder {
   void collect(const internal::GraphNode& node) {
     if (first_value_.contains(&node) || !nodes_.insert({node.number, &node}).second) return;
     if (!node.layer) {
-      fail(ErrorCode::kInvalidArgument, "Functional: an output depends on an input",
-           node.input_name.empty() ? "" : concat(" '", node.input_name, "'"), " of shape ",
-           node.shapes[0], " that is not among the inputs; expected all of them");
+      fail(ErrorCode::kInvalidArgument,
+           "Functional: expected all inputs of the graph, but an output depends on ",
+           node.input_name.empty() ? "another input" : concat("input '", node.input_name, "'"),
+           " of shape ", node.shapes[0], ", which was not passed");
     }
     for (const SymbolicTensor& input : node.inputs) collect(input.node());
   }
 
-  /// Calls take(layer, shapes) for each call. This builds the layer, which determines its name.
+  /// Calls take(layer, shapes) for each layer call; take() builds the layer, which then has a name.
   template <class Take>
   void add_steps(const Take& take) {
     for (const auto& [number, node] : nodes_) {
@@ -149,8 +150,8 @@ std::vector<Model::Edge> Functional::edges() const { return graph_->edges; }
 Tensor Functional::call(const Tensor& input, CallContext context) const {
   const std::vector<Tensor> results = call_all({&input, 1}, context);
   if (results.size() == 1) return results[0];
-  fail(ErrorCode::kInvalidArgument, "has ", results.size(),
-       " outputs, but one was asked for; call apply(inputs)");
+  fail(ErrorCode::kInvalidArgument, "expected one result, got ", results.size(),
+       "; call apply(inputs), which returns all of them");
 }
 
 std::vector<Tensor> Functional::call_all(std::span<const Tensor> inputs,

@@ -167,7 +167,7 @@ void EventFileWriter::write_record(std::string_view event) {
     const int reason = errno;
     file_.close();  // retries writing
     fail(ErrorCode::kUnavailable, "EventFileWriter: cannot write ", path_, ": ",
-         std::strerror(reason), "; is the folder writable and the disk not full?");
+         std::strerror(reason), "; check that the folder is writable and the disk is not full");
   }
 }
 
@@ -244,7 +244,7 @@ void CsvLogger::on_train_begin() {
 }
 
 void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
-  if (!is_chief()) return;  // other workers only keep the state, to take over
+  if (!is_chief()) return;  // other workers only keep the state, so that they can take over
   write_to_file("CsvLogger", path_, line, mode);
 }
 

@@ -323,7 +323,7 @@ History Model::fit(DistributedDataset data, FitOptions options, const SourceLoca
 DistributedDataset Model::first_pass_of(const Dataset& data, const FitOptions& options) const {
   require_own_strategy("Model::fit");
   DistributedDataset batches = strategy().distribute_dataset(data);
-  // Set the number of the pass, because the order of a shuffle depends on it.
+  // Sets the index of the pass ("epoch"), because the order of a shuffle depends on it.
   Json position = Json::object();
   position.set("epoch", std::max(options.initial_epoch, epochs_trained()));
   position.set("batches", 0);
@@ -502,7 +502,7 @@ Checkpoint Model::checkpoint() {
 Checkpoint Model::fit_checkpoint() {
   if (model_state_->call.fit) return model_state_->call.fit->checkpoint();
   fail(ErrorCode::kFailedPrecondition,
-       "Model::fit_checkpoint: fit() is not running; expected a call by a callback; call "
+       "Model::fit_checkpoint: fit() is not running; expected a call from a callback; call "
        "checkpoint()");
 }
 

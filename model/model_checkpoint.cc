@@ -180,8 +180,8 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
   if (stopped_) model().interrupt_training();
 }
 
-/// Returns true if training stops here. Only one worker may be asked to stop, but all workers stop
-/// after the same batch.
+/// Returns true if training stops here. All workers stop after the same batch, even if only one of
+/// them is asked to stop.
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
   Strategy& strategy = model().strategy();

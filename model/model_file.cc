@@ -61,12 +61,13 @@ ModelDescription read_description(const internal::CheckpointFile& file) {
   const std::int64_t format = json->at("format").as_int();
   if (format > kModelFormat) {
     fail(ErrorCode::kUnimplemented, "expected a model of format 1 to ", kModelFormat, ", got ",
-         format, ", of tutti ", file.info.tutti_version, "; use that version or a later one");
+         format, ", written by tutti ", file.info.tutti_version,
+         "; use that version or a later one");
   }
   return value_of<ModelDescription>(*json);
 }
 
-/// Skips the numbers of the restored layers, so that later layers get other random numbers.
+/// Skips the layer numbers of the restored layers, so that the random numbers of new layers differ.
 void pass_over(const std::vector<Layer::Extras>& extras) {
   constexpr std::int64_t kMost = 10'000'000;  // limit for corrupted files
   std::int64_t most = 0;
@@ -108,8 +109,8 @@ void Model::save(const std::string& path, SaveOptions options, const SourceLocat
       json.set("compile", json_of(compile));
     } catch (const Error& error) {
       throw Error(error.code(), concat("Model::save: ", error.message(),
-                                       "; use {.compile_arguments = false}, then compile() and "
-                                       "checkpoint().restore(path) of the loaded model"));
+                                       "; save with {.compile_arguments = false}, then call "
+                                       "compile() and checkpoint().restore() of the loaded model"));
     }
   }
   Checkpoint file = checkpoint();

@@ -69,7 +69,7 @@ struct OnDevice {
   Tensor squares;                    // [indices] float64
 };
 
-/// Materializes only one whole gradient at a time.
+/// Returns the sums of squares of the whole gradients, with only one whole gradient in memory.
 Tensor squares_of_wholes(const OnDevice& on_device, GradientReducer& reducer) {
   std::vector<Tensor> squares;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
@@ -85,7 +85,7 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
     const Tensor values = gradients[i].to_dense();
-    // A mesh has a single group: all positions make the same calls, wherever their parts are.
+    // On a mesh there is a single group, because all positions must make the same calls.
     auto found = std::ranges::find_if(all, [&](const OnDevice& each) {
       return each.device == values.device() || OpPartitioner::current();
     });

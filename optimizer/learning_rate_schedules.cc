@@ -69,8 +69,8 @@ void check(const CosineDecayOptions& options) {
                     "CosineDecay: expected decay_steps >= 1 and warmup_steps >= 0, got ",
                     options.decay_steps, " and ", options.warmup_steps);
   internal::require(options.warmup_target || options.warmup_steps <= 0,
-                    "CosineDecay: ", options.warmup_steps,
-                    " warmup_steps without a target; use .warmup_target");
+                    "CosineDecay: expected a warmup_target with ", options.warmup_steps,
+                    " warmup_steps, got none; set .warmup_target");
 }
 
 double rate_at(const CosineDecayOptions& options, std::int64_t iteration) {
@@ -277,7 +277,7 @@ PiecewiseConstantDecay::PiecewiseConstantDecay(std::vector<std::int64_t> boundar
       std::ranges::adjacent_find(boundaries_, std::greater_equal<>{}) == boundaries_.end();
   internal::require(
       values_.size() == boundaries_.size() + 1 && ascending,
-      "PiecewiseConstantDecay: expected ascending boundaries and one value more than boundaries, "
+      "PiecewiseConstantDecay: expected ascending boundaries and one more value than boundaries, "
       "got boundaries [",
       join(boundaries_), "] and ", values_.size(), " values");
 }
@@ -300,7 +300,7 @@ LearningRate LearningRate::from_json(const Json& json) {
     for (const NamedSchedule& schedule : named_schedules()) {
       if (schedule.reader) readers.push_back(*schedule.reader);
     }
-    // Not a named schedule: its arguments are lists, which make_learning_rate() does not accept.
+    // Not in named_schedules(), because make_learning_rate() does not accept lists as arguments.
     readers.emplace_back(
         "PiecewiseConstantDecay",
         internal::reads_call<std::vector<std::int64_t>, std::vector<double>>([](auto... arguments) {

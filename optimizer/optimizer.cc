@@ -16,8 +16,8 @@ namespace {
 void check_variables(const std::string& name, std::span<const Variable> variables) {
   internal::require(
       !variables.empty(), name,
-      ": there is nothing to train; expected at least one variable, got none; is the model built "
-      "(Input{...} first)?");
+      ": expected at least one variable, got none, so there is nothing to train; build the model "
+      "first, e.g. with Input{...} as its first layer");
   std::set<const VariableStorage*> seen;
   for (const Variable& variable : variables) {
     internal::require(seen.insert(&variable.storage()).second, name, ": variable '",

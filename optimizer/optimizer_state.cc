@@ -59,8 +59,8 @@ Gradient GradientAccumulator::total(std::size_t index, const Gradient& gradient)
   const GradientTape::StopRecording stop;
   const Tensor held = sums_[index].value();
   if (!gradient.is_none()) return add(gradient.to_dense(), held);
-  // Missing gradients of held steps are not recorded. A sum of zeros counts as missing, because it
-  // would change nothing.
+  // A sum of zeros counts as a missing gradient, because it would change nothing. (It is not
+  // recorded whether earlier steps had a gradient.)
   return is_zero(held) ? Gradient() : Gradient(held);
 }
 

@@ -16,7 +16,7 @@ namespace tutti::internal {
 /// blocks, so that weights are read from memory once.
 class DecoupledWeightDecayRule final : public UpdateRule {
  public:
-  /// `rule` must outlive this one and use no norms.
+  /// `rule` must outlive this object and use no norms.
   explicit DecoupledWeightDecayRule(const UpdateRule& rule) : rule_(rule) {}
   std::string_view name() const override { return rule_.name(); }
   Json describe() const override;
@@ -67,8 +67,8 @@ class GradientAccumulator {
   /// Returns the number of held steps: 0 .. steps() - 1. Equal in all replicas.
   std::int64_t num_held() const { return num_held_.value().item_int(); }
 
-  /// Adds the gradients of one more step, whose number is `num_held`, from 0. Collective; no
-  /// replica may read num_held() concurrently.
+  /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;
+  /// no replica may read num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
   /// Returns the sum of `gradient` and the held sum of variable `index`; none if both are missing.
   Gradient total(std::size_t index, const Gradient& gradient) const;
@@ -81,7 +81,7 @@ class GradientAccumulator {
  private:
   std::int64_t steps_;
   Variable num_held_;
-  std::vector<Variable> sums_;  // by variable; undefined while nothing is held
+  std::vector<Variable> sums_;  // one per variable; undefined while nothing is held
 };
 
 }  // namespace tutti::internal
@@ -108,8 +108,8 @@ class DynamicLossScale {
   DynamicLossScale(const std::string& optimizer, const DynamicLossScaleOptions& options);
 
   State read() const;
-  /// Updates the state after a step that began with `state`. Collective, with equal arguments; no
-  /// replica may read it concurrently.
+  /// Updates the variables after a step for which read() returned `state`. Collective, with equal
+  /// arguments; no replica may read the variables concurrently.
   void update(const State& state, bool finite);
   std::vector<Variable> variables() const { return {scale_, good_steps_}; }
 

@@ -32,7 +32,7 @@ namespace tutti {
 StopAtStepHook::StopAtStepHook(Options options) : options_(options) {
   if (options_.num_steps.has_value() != options_.last_step.has_value()) return;
   fail(ErrorCode::kInvalidArgument,
-       "StopAtStepHook: expected num_steps or last_step, got both or none");
+       "StopAtStepHook: expected exactly one of num_steps and last_step, got both or none");
 }
 
 void StopAtStepHook::begin(SessionRunContext& context) {
@@ -270,7 +270,7 @@ Estimator::Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_
   const std::int64_t least =
       std::min({config_.save_checkpoints_steps, config_.save_summary_steps,
                 config_.log_step_count_steps, std::int64_t{config_.keep_checkpoint_max}});
-  internal::require(least >= 0, "Estimator: RunConfig: expected numbers >= 0, got ", least);
+  internal::require(least >= 0, "Estimator: RunConfig: expected counts >= 0, got ", least);
   use_one_device_for(config_.train_distribute);
   use_one_device_for(config_.eval_distribute);
 }

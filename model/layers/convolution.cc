@@ -43,8 +43,8 @@ void require_groups(std::int64_t filters, std::int64_t groups, std::string_view 
 /// Returns the number of input channels per group.
 std::int64_t group_channels(std::int64_t channels, std::int64_t groups, std::string_view who) {
   if (channels % groups == 0) return channels / groups;
-  fail(ErrorCode::kInvalidArgument, who, ": ", channels, " channels cannot be cut into ", groups,
-       " equal groups");
+  fail(ErrorCode::kInvalidArgument, who, ": expected groups that divide the ", channels,
+       " channels of the input, got ", groups);
 }
 
 /// Returns the result of convolve() with the activation, fused if the kernels support it.

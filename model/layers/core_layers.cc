@@ -133,8 +133,8 @@ Shape Lambda::build(const Shape& input) {
   if (output_shape_) return *output_shape_;
   const Shape result = function_(Tensor::zeros(input.with_front(1), dtype())).shape();
   internal::require(result.rank() != 0 && result[0] == 1,
-                    "Lambda: expected a result [batch, ...] with one row for one row, got shape ",
-                    result);
+                    "Lambda: expected a result [batch, ...] with as many rows as the input, got ",
+                    result, " for one row");
   return result.without_axis(0);
 }
 

@@ -17,7 +17,7 @@ Tensor KeyValueCache::call(const Layer& model, const Tensor& steps) {
     if (next_ == 0) {
       fail(ErrorCode::kFailedPrecondition, "KeyValueCache: layer '", model.name(), "' (",
            model.type_name(),
-           "): expected a MultiHeadAttention in it, found none; call it "
+           "): expected a layer that contains a MultiHeadAttention, found none; call the layer "
            "without a cache");
     }
     steps_ += steps.shape()[1];

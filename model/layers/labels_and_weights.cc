@@ -170,8 +170,8 @@ Tensor StepWeights::merged(const Tensor& x, const char* what) const {
   const std::span<const std::int64_t> dims = x.shape().dims(), steps = shape_.dims();
   internal::require(
       dims.size() >= steps.size() && std::equal(steps.begin(), steps.end(), dims.begin()), who_,
-      ": expected ", what, " [batch, steps, ...] that begin with ", shape_,
-      " like the predictions, because steps have a mask or weights, got ", x.shape());
+      ": expected ", what, " [batch, steps, ...] with the leading dimensions ", shape_,
+      " of the predictions, because steps have a mask or weights, got ", x.shape());
   std::vector<std::int64_t> one_axis = {shape_.num_elements()};
   one_axis.insert(one_axis.end(), dims.begin() + shape_.rank(), dims.end());
   return reshape(x, Shape(one_axis));

@@ -197,8 +197,8 @@ Tensor Layer::operator()(const Tensor& input, CallContext context) const {
 Tensor Layer::operator()(const std::vector<Tensor>& inputs, CallContext context) const {
   std::vector<Tensor> results = apply(inputs, context);
   if (results.size() == 1) return results[0];
-  fail(ErrorCode::kInvalidArgument, "layer '", name(), "' (", type_name(), "): has ",
-       results.size(), " results, but one was asked for; call apply(inputs)");
+  fail(ErrorCode::kInvalidArgument, "layer '", name(), "' (", type_name(),
+       "): expected one result, got ", results.size(), "; call apply(inputs)");
 }
 
 std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext context) const {
@@ -284,8 +284,8 @@ Shape MultiLayer::build(const Shape& input) { return build_all({&input, 1}).at(0
 Tensor MultiLayer::call(const Tensor& input, CallContext context) const {
   const std::vector<Tensor> results = call_all({&input, 1}, context);
   if (results.size() == 1) return results[0];
-  fail(ErrorCode::kInvalidArgument, "has ", results.size(),
-       " results, but one was asked for; call apply({&input, 1})");
+  fail(ErrorCode::kInvalidArgument, "expected one result, got ", results.size(),
+       "; call apply({&input, 1}), which returns all of them");
 }
 
 Shape Layer::build_for(const Shape& input) { return build_for({&input, 1}).at(0); }
@@ -369,12 +369,12 @@ void Layer::require_built(std::string_view what) const {
 }
 
 const std::vector<Shape>& Layer::input_shapes() const {
-  require_built("asked for its input shape");
+  require_built("its input shape was requested");
   return state_->input_shapes;
 }
 
 const std::vector<Shape>& Layer::output_shapes() const {
-  require_built("asked for its output shape");
+  require_built("its output shape was requested");
   return state_->output_shapes;
 }
 
@@ -386,8 +386,8 @@ DType Layer::dtype() const { return state_->policy.compute; }
 void Layer::set_dtype_policy(const DTypePolicy& policy) {
   if (state_->built) {
     fail(ErrorCode::kFailedPrecondition, "layer '", name(), "' (", type_name(),
-         "): set_dtype_policy('", policy.name, "'): its weights are made already, under '",
-         state_->policy.name, "'; set it before the layer is added to a model");
+         "): set_dtype_policy('", policy.name, "'): expected a layer without weights, got weights ",
+         "of the policy '", state_->policy.name, "'; set it before the layer is added to a model");
   }
   state_->policy = policy;
 }

@@ -151,7 +151,7 @@ void Layer::set_arguments(std::function<Json::Array()> arguments) {
 Json::Array Layer::call_arguments() const {
   if (state_->arguments) return state_->arguments();
   fail(ErrorCode::kUnimplemented,
-       "it does not record its constructor arguments; call made_with(arguments) in the "
+       "the layer does not record its constructor arguments; call made_with(arguments) in the "
        "constructor of ",
        type_name(), " and register_layer<", type_name(), ", their types>() before load_model()");
 }

@@ -56,7 +56,7 @@ std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
   for (const SymbolicTensor& input : inputs) shapes.push_back(input.shape());
   node->inputs.assign(inputs.begin(), inputs.end());
   node->shapes = layer->shapes_for(shapes);
-  (void)layer->type_name();  // caches the name: a copy may be of a base class
+  (void)layer->type_name();  // caches the name: a sliced copy would return that of its base class
   node->layer = std::move(layer);
   std::vector<SymbolicTensor> results;
   for (std::size_t i = 0; i < node->shapes.size(); ++i) results.emplace_back(node, i);
@@ -66,8 +66,8 @@ std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
 SymbolicTensor only_result(const std::vector<SymbolicTensor>& results) {
   if (results.size() == 1) return results[0];
   const Layer& layer = *results.at(0).node().layer;
-  fail(ErrorCode::kInvalidArgument, "layer '", layer.name(), "' (", layer.type_name(), "): has ",
-       results.size(), " results, but one was asked for; call apply(inputs)");
+  fail(ErrorCode::kInvalidArgument, "layer '", layer.name(), "' (", layer.type_name(),
+       "): expected one result, got ", results.size(), "; call apply(inputs)");
 }
 
 }  // namespace internal

@@ -31,9 +31,9 @@ struct Layer::State {
   std::string scope;  // prefix of the names of weights: "block/conv2d/"
   std::optional<Shape> given_input_shape;
   std::string output_activation;
-  std::uint64_t number = 0;  // part of keys of random numbers
+  std::uint64_t number = 0;  // index of the layer, part of the keys of its random numbers
   bool has_given_name = false;
-  bool made_built = false;                 // true: a model, whose constructor names weights
+  bool made_built = false;                 // true for models: the constructor creates weights
   std::function<Json::Array()> arguments;  // constructor arguments; null: not declared
   bool built = false;
   bool frozen = false;
@@ -46,8 +46,8 @@ struct Layer::State {
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
 
-  /// Calls fn(item, frozen) for every weight below, in creation order; visits shared sub-layers
-  /// once.
+  /// Calls fn(item, frozen) for every weight of the layer and its sub-layers, in creation order;
+  /// visits shared sub-layers once.
   template <class Fn>
   void visit_weights(const Fn& fn, std::set<const State*>& seen, bool frozen_above) const {
     if (!seen.insert(this).second) return;

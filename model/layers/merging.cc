@@ -26,7 +26,7 @@ Tensor axis_last(const Tensor& x, int axis) {
 Tensor unit_rows(const Tensor& x) {
   return internal::in_float32(x, [](const Tensor& wide) {
     const Tensor squares = reduce_sum(square(wide), {.axes = {-1}, .keep_dims = true});
-    return wide * rsqrt(maximum(squares, 1e-14));  // vectors below Keras's 1e-7 stay shorter than 1
+    return wide * rsqrt(maximum(squares, 1e-14));  // a length below 1e-7 counts as 1e-7 (Keras)
   });
 }
 

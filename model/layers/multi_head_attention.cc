@@ -55,10 +55,8 @@ Tensor internal::rotated_by_step(const Tensor& given, int step_axis, double max_
 void internal::require_rotation(std::int64_t features, double max_wavelength,
                                 std::string_view who) {
   if (features % 2 != 0)
-    fail(ErrorCode::kInvalidArgument, who,
-         ": rotations turn pairs of features; expected an even "
-         "number of features, got ",
-         features);
+    fail(ErrorCode::kInvalidArgument, who, ": expected an even number of features, got ", features,
+         "; rotations act on pairs of features");
   internal::require(max_wavelength > 0.0, who, ": expected a positive max_wavelength, got ",
                     max_wavelength);
 }
@@ -105,7 +103,7 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t num_heads, std::int64_t key_
       options_.output_dim.value_or(1) <= 0) {
     fail(ErrorCode::kInvalidArgument,
          "MultiHeadAttention: expected positive numbers of heads and features, got ", num_heads,
-         " heads of ", key_dim);
+         " heads with key_dim ", key_dim);
   }
   if (num_key_value_heads() <= 0 || num_heads % num_key_value_heads() != 0) {
     fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected num_key_value_heads to divide ",
@@ -196,8 +194,8 @@ void MultiHeadAttention::require_cacheable(std::span<const Tensor> inputs,
                    !MaskScope::mask_of(inputs[0]).defined();
   if (can) return;
   fail(ErrorCode::kUnimplemented,
-       "MultiHeadAttention: a call with a KeyValueCache takes one input, without a mask, in "
-       "inference, and needs .use_causal_mask = true; call generate() with .use_cache = false");
+       "MultiHeadAttention: a call with a KeyValueCache needs .use_causal_mask = true, .training = "
+       "false and exactly one input, without a mask; call generate() with .use_cache = false");
 }
 
 Tensor MultiHeadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,

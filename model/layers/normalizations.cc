@@ -83,8 +83,8 @@ Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) 
   }
   if (MaskScope::mask_of(input).defined()) {
     fail(ErrorCode::kUnimplemented,
-         "BatchNormalization: masked steps would change the statistics of training; use "
-         "LayerNormalization, or BatchNormalization after the steps are pooled");
+         "BatchNormalization: expected no masked steps in training, because they would change the "
+         "statistics; use LayerNormalization, or BatchNormalization after the steps are pooled");
   }
   const Statistics statistics = options_.synchronized ? normalize_global_batch(input, gamma, beta)
                                                       : normalize_batch(input, gamma, beta);
@@ -168,7 +168,7 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
   }
   std::ranges::sort(axes);
   if (axes.empty() || std::ranges::adjacent_find(axes) != axes.end()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected distinct axes, at least one, got [",
+    fail(ErrorCode::kInvalidArgument, who, ": expected one or more distinct axes, got [",
          join(axes), "]");
   }
   return axes;
@@ -245,9 +245,8 @@ Shape GroupNormalization::build(const Shape& input) {
   if (input.rank() == 0)
     fail(ErrorCode::kInvalidArgument, "expected examples of shape [..., channels], got scalars");
   const std::int64_t channels = input[-1], groups = groups_of(channels);
-  internal::require(channels % groups == 0, "GroupNormalization: ", channels,
-                    " channels cannot be cut into ", groups,
-                    " equal groups; expected a divisor of ", channels);
+  internal::require(channels % groups == 0, "GroupNormalization: expected groups that divide the ",
+                    channels, " channels of the input, got ", groups);
   if (options_.scale) {
     add_weight(options_.gamma_initializer, {channels}, {.name = "gamma"},
                options_.gamma_regularizer);
@@ -311,7 +310,7 @@ Shape UnitNormalization::build(const Shape& input) {
 Tensor UnitNormalization::call(const Tensor& input, CallContext) const {
   return internal::in_float32(input, [&](const Tensor& x) {
     const Tensor squares = reduce_sum(square(x), {.axes = options_.axes, .keep_dims = true});
-    return x * rsqrt(maximum(squares, 1e-24));  // vectors below Keras's 1e-12 stay shorter than 1
+    return x * rsqrt(maximum(squares, 1e-24));  // a length below 1e-12 counts as 1e-12 (Keras)
   });
 }
 

@@ -27,7 +27,7 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
   internal::require(stage >= 0 && stage < num_stages && num_micro_batches >= 1,
                     "pipeline_schedule: expected a stage of 0 .. ", num_stages - 1,
                     " and at least one micro-batch, got stage ", stage, " and ", num_micro_batches);
-  // Maximum number of micro-batches that a stage has started but not finished.
+  // Maximum number of micro-batches whose forward pass is done but whose backward pass is not.
   const int ahead = order == PipelineOrder::kAllForwardFirst
                         ? num_micro_batches
                         : std::min(num_stages - stage, num_micro_batches);

@@ -189,9 +189,9 @@ void PipelineStage::forward(std::size_t k) {
   const Tensor result =
       model_.call_stage(number_, input, {.training = true, .added_losses = &added_losses});
   if (!added_losses.empty() || (!is_last() && MaskScope::mask_of(result).defined())) {
-    fail(ErrorCode::kUnimplemented, added_losses.empty() ? "a mask" : "a loss that a layer adds",
-         " would have to leave the stage; expected layers without one; use StagedSequential alone, "
-         "or put all layers that need it into one stage");
+    fail(ErrorCode::kUnimplemented, "expected layers that ",
+         added_losses.empty() ? "pass no mask to the next stage" : "add no loss in call()",
+         ", got one that does; train the StagedSequential without a Pipeline");
   }
   kept.target = is_last() ? loss_of(k, result) : result;
   kept.tape->stop();

@@ -31,18 +31,18 @@ std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_
       std::ranges::adjacent_find(bounds, std::ranges::greater_equal()) == bounds.end();
   if (options.cuts.size() + 1 != num_stages || !ascends) {
     fail(ErrorCode::kInvalidArgument, "StagedSequential: cuts: expected ", num_stages - 1,
-         " ascending numbers of layers from 1 to ", num_layers - 1, ", for ", num_stages,
-         " devices, got [", join(options.cuts), "]; or leave cuts out");
+         " ascending layer indices from 1 to ", num_layers - 1, ", for ", num_stages,
+         " devices, got [", join(options.cuts), "]; leave cuts empty for stages of similar size");
   }
   return bounds;
 }
 
 void require_no_strategy() {
   if (!has_strategy()) return;
-  fail(ErrorCode::kFailedPrecondition, "StagedSequential: made in the scope of '",
-       get_strategy().name(),
-       "', which decides where its variables are; expected the options to decide it; try making "
-       "the model outside of strategy.scope()");
+  fail(ErrorCode::kFailedPrecondition,
+       "StagedSequential: expected a call outside strategy scopes, because the options place the "
+       "variables, got one in the scope of '",
+       get_strategy().name(), "'; make the model outside of strategy.scope()");
 }
 
 }  // namespace
@@ -67,8 +67,8 @@ StagedSequential::StagedSequential(StageOptions options, Input input,
     for (const Variable& variable : trainable_variables(s)) {
       if (variable.storage().devices().front() == device(s)) continue;
       fail(ErrorCode::kInvalidArgument, "StagedSequential: the weights of '", variable.name(),
-           "' are on ", variable.storage().devices().front(), ", but stage ", s, " on ", device(s),
-           "; expected layers that were made for this model and are in one stage");
+           "' are on ", variable.storage().devices().front(), ", but stage ", s, " is on ",
+           device(s), "; expected layers that were made for this model and are in one stage");
     }
   }
 }

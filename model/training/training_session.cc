@@ -42,7 +42,7 @@ std::optional<double> TrainingRecord::seconds_to_first_step() const {
 }
 
 Json TrainingRecord::save() const {
-  std::string bits;  // eight digits each, because every checkpoint contains them
+  std::string bits;  // eight digits per loss: compact, because every checkpoint contains them
   for (const float loss : losses_) {
     char text[9];
     std::snprintf(text, sizeof text, "%08x", std::bit_cast<std::uint32_t>(loss));
@@ -128,8 +128,8 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
   const bool saves = !options_.checkpoint_dir.empty() || options_.save_on_signal;
   if (options_.grace_period != Duration::zero() &&
       (options_.grace_period < Duration::zero() || !saves)) {
-    fail(ErrorCode::kInvalidArgument, "TrainingSession: grace_period: expected >= 0, and ",
-         "above 0 a checkpoint_dir or save_on_signal, got ",
+    fail(ErrorCode::kInvalidArgument, "TrainingSession: expected a grace_period >= 0, which if ",
+         "positive needs a checkpoint_dir or save_on_signal, got ",
          seconds_between({}, TimePoint(options_.grace_period)), " s",
          saves ? "" : " without either");
   }
@@ -174,8 +174,8 @@ void TrainingSession::train(const std::function<void()>& loop) {
   loop();
 }
 
-/// Returns true if the run must stop. Only one worker may be asked to stop, but all workers stop
-/// after the same step.
+/// Returns true if the run must stop. All workers stop after the same step, even if only one of
+/// them is asked to stop.
 bool TrainingSession::is_asked_to_stop() {
   if (internal::StopSignals::requested() != 0) {
     if (!internal::team_of(strategy_)) return true;

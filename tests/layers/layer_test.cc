@@ -402,8 +402,8 @@ TEST(LayerDescription, CustomLayersCanBeRegistered) {
   EXPECT_THAT(error_of([] { register_layer<OwnScale, double>(); }),
               HasSubstr("'OwnScale' already"));
   EXPECT_ERROR((void)SilentLayer().describe(), kUnimplemented,
-               "'silent_layer' (SilentLayer): it does not record its constructor arguments; call "
-               "made_with(arguments)");
+               "'silent_layer' (SilentLayer): the layer does not record its constructor arguments; "
+               "call made_with(arguments)");
 }
 
 TEST(LayerDescription, ErrorsNameUnknownLayersAndOptions) {

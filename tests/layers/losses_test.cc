@@ -382,9 +382,8 @@ TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
       "mse: the weights do not fit the values; expected shape [2, 2]");
   EXPECT_INVALID(
       Loss("mse").per_example(Tensor::zeros({2}), numbers_of_steps(), Tensor::ones({2, 2})),
-      "mse: expected labels [batch, steps, ...] that begin with [2, 2] like the predictions, "
-      "because "
-      "steps have a mask or weights, got [2]");
+      "mse: expected labels [batch, steps, ...] with the leading dimensions [2, 2] of the "
+      "predictions, because steps have a mask or weights, got [2]");
 }
 
 TEST(MetricTest, MeanAveragesOverValuesInsteadOfBatches) {

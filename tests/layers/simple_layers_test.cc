@@ -299,7 +299,7 @@ TEST(ConvVariants, ErrorsNameLayerAndShapes) {
               HasSubstr("SeparableConv2D: a window of 3 does not fit into a length of 2"));
   EXPECT_THAT(error_for(Conv2DTranspose(2, 3), {4, 4}), HasSubstr("got [4, 4]"));
   EXPECT_THAT(error_for(Conv2D(4, 1, {.groups = 2}), {3, 3, 3}),
-              HasSubstr("3 channels cannot be cut into 2 equal groups"));
+              HasSubstr("expected groups that divide the 3 channels of the input, got 2"));
   EXPECT_INVALID(Conv2D bad(3, 1, {.groups = 2}), "groups that divide the 3 filters, got 2");
   EXPECT_INVALID(Conv2DTranspose bad(0, 1), "a positive number of filters");
 }
@@ -379,8 +379,8 @@ TEST(GroupNormalizationTest, GroupCountMinusOneMeansOneGroupPerChannel) {
   six.build_for({3, 2, 6});
   EXPECT_EQ(each(x).to_doubles(), six(x).to_doubles());
   EXPECT_INVALID(misfit.build_for({3, 2, 6}),
-                 "layer 'group_normalization' (GroupNormalization): GroupNormalization: 6 "
-                 "channels cannot be cut into 4 equal groups");
+                 "layer 'group_normalization' (GroupNormalization): GroupNormalization: expected "
+                 "groups that divide the 6 channels of the input, got 4");
 }
 
 TEST(UnitNormalizationTest, ProducesUnitVectors) {

@@ -384,7 +384,7 @@ TEST(FitTest, StepsPerEpochContinueAcrossDatasetPasses) {
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 10);
   EXPECT_INVALID(model.fit(data, {.steps_per_epoch = 0, .verbose = kSilent}),
                  "positive number of steps_per_epoch, got 0");
-  EXPECT_INVALID(model.evaluate(data.take(0)), "the dataset has no batch");
+  EXPECT_INVALID(model.evaluate(data.take(0)), "at least one batch, got none");
 }
 
 /// Returns the warnings of fit() on 10 rows, and the number of batches that it trains on.

@@ -195,12 +195,12 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
 TEST(GenerateTest, ErrorsStateExpectedValues) {
   const Counting model;
   EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
-                 "generate: expected a prompt int64 [batch, steps] of at least one step, got "
+                 "generate: expected an int64 prompt [batch, steps] of at least one step, got "
                  "float32 [1, 2]");
   EXPECT_INVALID((void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}),
                  "a window >= 1");
   EXPECT_ERROR((void)generate(model, prompt_of(1, 2)), kFailedPrecondition,
-               "expected a MultiHeadAttention in it, found none");
+               "contains a MultiHeadAttention, found none");
 }
 
 }  // namespace tutti::testing::generate_test

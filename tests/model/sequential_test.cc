@@ -316,7 +316,7 @@ TEST(FunctionalTest, CopiesOfInputDenoteSameInput) {
   EXPECT_EQ(slice(model(batch), {0, 0}, {-1, 4}).to_doubles(), batch.to_doubles());
   EXPECT_EQ(Sequential(x, Dense(2)).input_shape(), x.shape());
   const auto other = Input{{4}};  // has the same shape, but is another input
-  EXPECT_INVALID(Functional({other}, {y}), "depends on an input 'x' of shape [4]");
+  EXPECT_INVALID(Functional({other}, {y}), "depends on input 'x' of shape [4]");
 }
 
 TEST(FunctionalTest, LayerCalledTwiceSharesWeights) {
@@ -485,10 +485,9 @@ TEST(FunctionalTest, GraphErrorsAreRaisedAtConstruction) {
   EXPECT_INVALID(Conv2D(1, 3)(x),
                  "layer 'conv2d' (Conv2D): Conv2D: expected examples of shape [height, ");
   EXPECT_INVALID(Add()({x, image}), "equal rank, got [4], [4, 4, 1]");
-  EXPECT_INVALID(LSTM(2, {.return_state = true})(Reshape({2, 2})(x)),
-                 "has 3 results, but one was asked for");
+  EXPECT_INVALID(LSTM(2, {.return_state = true})(Reshape({2, 2})(x)), "expected one result, got 3");
   EXPECT_INVALID(Functional model({x}, {Flatten()(image)}),
-                 "an output depends on an input 'image' of shape [4, 4, 1] that is not among");
+                 "an output depends on input 'image' of shape [4, 4, 1], which was not passed");
   EXPECT_INVALID(Functional model({x, x}, {Relu()(x)}), "input 1 is given twice");
   EXPECT_INVALID(Functional model({Relu()(x)}, {x}), "input 0 is a result of layer");
 }
@@ -499,8 +498,7 @@ TEST(FunctionalTest, CallAndCompileErrorsNameMissingItems) {
                  "layer 'functional' (Functional): expected 2 inputs (left, right), got 1");
   EXPECT_INVALID(model({Tensor::ones({1, 4}), Tensor::ones({2})}),
                  "input 'right': expected a batch of examples of shape [2]");
-  EXPECT_INVALID(model({Tensor::ones({1, 4}), Tensor::ones({1, 2})}),
-                 "has 2 results, but one was asked for");
+  EXPECT_INVALID(model({Tensor::ones({1, 4}), Tensor::ones({1, 2})}), "expected one result, got 2");
   EXPECT_INVALID(model.compile({.loss = "mse"}),
                  "one loss for each of the 2 outputs, got 1; use .losses");
   EXPECT_INVALID(model.compile({.metrics = {"mae"}, .losses = {"mse", "mse"}}),

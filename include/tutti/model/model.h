@@ -107,11 +107,11 @@ struct FitOptions {
 
 /// Options of Model::evaluate().
 struct EvaluateOptions {
-  /// As in FitOptions, only for tensors. Default: 32.
+  /// Number of rows per batch if the data are tensors; not allowed with a dataset. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
   std::vector<AnyCallback> callbacks = {};
   Verbosity verbose = Verbosity::kSilent;
-  /// As in FitOptions, only for tensors.
+  /// Same as FitOptions::sample_weight; not allowed with a dataset.
   Tensor sample_weight = {};
   /// Number of global batches. Default: all data, which must be finite (else kInvalidArgument).
   std::optional<std::int64_t> steps = std::nullopt;
@@ -126,7 +126,7 @@ struct SaveOptions {
 
 /// Options of Model::predict().
 struct PredictOptions {
-  /// As in FitOptions, only for tensors. Default: 32.
+  /// Number of rows per batch if the data are tensors; not allowed with a dataset. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
   /// Number of global batches. Default: all data, which must be finite (else kInvalidArgument).
   std::optional<std::int64_t> steps = std::nullopt;
@@ -284,8 +284,8 @@ class Model : public Layer {
 
 /// Loads a model that Model::save() wrote: a Sequential, a Functional or a registered class.
 /// Creates it in the current strategy's scope, which may differ from the strategy under which it
-/// was saved. Training continues with the same bits as training of the saved model. Register custom
-/// layers and metrics first, with register_layer() and register_metric(). Throws kNotFound, naming
+/// was saved. Further training is bit-identical to that of the saved model. Register custom layers
+/// and metrics first, with register_layer() and register_metric(). Throws kNotFound, naming
 /// the layer, if a layer is not registered; kInvalidArgument for a file without a model or with
 /// unknown options; kDataLoss for a damaged file; and kUnimplemented for a file of a later version.
 /// Collective: every worker must call it.

@@ -85,8 +85,8 @@ struct BackupAndRestoreOptions {
   OnSaveError on_error = OnSaveError::kContinue;
 };
 
-/// Lets a restarted program continue an interrupted fit() and produce the same bits as an
-/// uninterrupted fit(). Restores weights, optimizer, random state, position within the epoch (no
+/// Lets a restarted program continue an interrupted fit(), with results bit-identical to those of
+/// an uninterrupted fit(). Restores weights, optimizer, random state, position in the epoch (no
 /// example is repeated or lost), metrics, callbacks and history from the newest intact version in
 /// `backup_dir`; without one, training starts from the beginning. Saves on a background thread.
 /// With several workers the chief writes, selects the version to restore and sends it to the other

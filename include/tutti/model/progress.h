@@ -47,7 +47,7 @@ class Progress {
   /// Returns true if a call of step() would display its values now.
   bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
-  /// Returns the rate up to the last step, without the time after that step.
+  /// Returns the rate up to the last step; the time since that step does not count.
   double examples_per_second() const;
 
  private:

@@ -24,7 +24,7 @@ class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// Announces that the optimizer `name` uses the sums of the next begin(). Learning rate and
+  /// Announces that the next begin() computes sums for the optimizer `name`. Learning rate and
   /// settings must be equal on all workers.
   virtual void note_optimizer(const std::string& name, double learning_rate,
                               const std::string& settings) {
@@ -37,14 +37,14 @@ class GradientReducer {
   /// once per index, in any order.
   virtual void ready(std::size_t index, const Gradient& gradient) = 0;
   /// Waits for all replicas and returns the sums over replicas, in the order of begin() and equal
-  /// on all replicas. A variable for which no replica has a gradient has none. After finish()
+  /// on all replicas; the sum is empty (is_none()) if no replica has a gradient. After finish()
   /// returns, no replica reads values that this step computed from variables, so updates may start.
   virtual std::vector<Gradient> finish() = 0;
-  /// Returns true if finish() returned only the sum of this replica's shard for some variables:
-  /// shape [count], in row-major order. Equal on all replicas.
+  /// Returns true if, for some variables, finish() returned only this replica's shard of the sum,
+  /// with shape [count], in row-major order. Equal on all replicas.
   virtual bool gives_shards() const { return false; }
-  /// Returns the sum for the full variable, given result `index` of finish(). Collective for
-  /// shards.
+  /// Returns the sum for the full variable, given result `index` of finish(). Collective if that
+  /// result is the sum of a shard.
   virtual Gradient whole(std::size_t index, const Gradient& gradient) {
     static_cast<void>(index);
     return gradient;
@@ -79,7 +79,7 @@ namespace internal {
 /// replicas have run it. Outside replicas, only runs `write`.
 void with_exclusive_access(const std::function<void()>& write);
 /// Clips `gradients`: results of `reducer`, which may be shards, or full gradients if it is
-/// nullptr. Norms are those of full gradients, so the bits do not depend on the sharding.
+/// nullptr. Norms are those of full gradients, so results do not depend on the sharding.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal

@@ -51,7 +51,7 @@ struct ExponentialDecayOptions {
 using ExponentialDecay = ScheduleWith<ExponentialDecayOptions>;
 
 /// Piecewise constant rate: values[i] for the first i with iteration <= boundaries[i], and the last
-/// value after all boundaries. There is one more value than boundaries.
+/// value after all boundaries. values.size() must be boundaries.size() + 1.
 class PiecewiseConstantDecay final : public LearningRateSchedule {
  public:
   PiecewiseConstantDecay(std::vector<std::int64_t> boundaries, std::vector<double> values);

@@ -73,7 +73,7 @@ double sum_of_squares(const Gradient& gradient);
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options);
 
-// Options of every optimizer besides its rule's hyperparameters.
+// Options that all optimizers share, in addition to the hyperparameters of their rules.
 
 /// Options of the exponential moving average of weights (Keras's use_ema). After each update,
 /// average = momentum * average + (1 - momentum) * weight; averages start at the initial weights.
@@ -106,7 +106,7 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls whose gradients are averaged for one update and summed over replicas once. May
+  /// Number of calls per update: the mean of their gradients is summed over replicas once. May
   /// change between save and restore; gradients accumulated so far stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
@@ -188,8 +188,8 @@ class Optimizer {
   /// Disables weight decay of variables whose name contains one of the given texts. Throws
   /// kInvalidArgument for a text that no name contains. Must not be called inside a replica.
   void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
-  /// Return and set which variables decay, one flag for each of variables(); by default all do.
-  /// Must not be called inside a replica.
+  /// Return and set, for each of variables(), whether weight decay applies to it; by default it
+  /// applies to all. Must not be called inside a replica.
   const std::vector<bool>& decaying() const { return decays_; }
   void set_decaying(std::vector<bool> decays);
   /// Assigns the moving averages, if there are any, to the weights. Must not be called inside a
@@ -247,7 +247,7 @@ class Optimizer {
   std::vector<Variable> variables_;
   std::vector<bool> decays_;                  // by variable
   std::vector<std::vector<Variable>> slots_;  // by variable
-  std::vector<Variable> averages_;            // by variable; empty: no moving averages
+  std::vector<Variable> averages_;            // one per variable; empty: no moving averages
   Variable iterations_;
   Variable learning_rate_;
   std::unique_ptr<internal::DynamicLossScale> dynamic_loss_scale_;

@@ -18,7 +18,7 @@ namespace tutti {
 /// it has no describe(), and kInvalidArgument, naming the number, if a number is not finite.
 std::string describe_update_rule(const UpdateRule& rule);
 
-/// Parses the result of describe_update_rule(); the rule produces the same bits. Throws
+/// Parses the result of describe_update_rule(); its updates are bit-identical. Throws
 /// kInvalidArgument, naming missing or unknown members, for an invalid description, and kNotFound,
 /// listing the names, if the rule is not registered.
 std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description);

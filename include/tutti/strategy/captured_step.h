@@ -58,7 +58,7 @@ void collect_tensors(const T& value, std::vector<Tensor>& tensors) {
   }
 }
 
-/// Appends the numbers and sizes in `value`, which its tensors lack, to the signature `text`.
+/// Appends the numbers and sizes in `value`, i.e. all except its tensors, to the signature `text`.
 template <class T>
 void describe_plain(const T& value, std::string& text) {
   if constexpr (std::is_enum_v<T>) {
@@ -70,7 +70,7 @@ void describe_plain(const T& value, std::string& text) {
   } else if constexpr (std::same_as<T, Batch>) {
     describe_plain(value.element(), text);
   } else if constexpr (std::same_as<T, Element>) {
-    // Losses divide by the row count on the host, so it is a constant in a captured graph.
+    // Losses divide by the row count on the host, so a captured graph contains it as a constant.
     text += concat(value.size() == 0 ? 0 : value.global_rows(), " rows;");
   } else if constexpr (is_vector<T>) {
     text += concat(value.size(), ":");
@@ -86,8 +86,8 @@ inline Tensor take_front(std::span<const Tensor>& tensors) {
   return front;
 }
 
-/// Returns `value` with its tensors replaced by the first `tensors`, which are removed from the
-/// span.
+/// Returns `value` with its tensors replaced by as many tensors from the front of `tensors`, and
+/// removes these from the span.
 template <class T>
 T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -110,7 +110,7 @@ T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   }
 }
 
-/// Builds a result of type T from the first `tensors`, which are removed from the span.
+/// Builds a result of type T from the front of `tensors`, and removes the used tensors from it.
 template <class T>
 T result_of_tensors(std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {

@@ -35,16 +35,17 @@ struct FullyShardedOptions {
   bool reshard_after_forward = true;
   /// Variables of fewer bytes are mirrored, as gathering them would cost more than sharding saves.
   std::int64_t min_shard_bytes = 64 << 10;
-  /// How the workers find and watch each other.
+  /// Options for connecting the workers and for detecting failed ones.
   WorkerGroupOptions cluster = {};
 };
 
-/// Strategy in which each replica owns an equal part of every variable and of the optimizer's
-/// slots. A replica gathers full values when it reads them, receives the gradient sum for its part,
-/// and updates that part. At every stage, results are bit-identical to those of MirroredStrategy
-/// with the same number of replicas. With several workers, all of them must make the same calls,
-/// including saves and reads of variables outside run(). ZeRO (Rajbhandari et al., "ZeRO: memory
-/// optimizations toward training trillion parameter models", SC 2020), PyTorch's fully_shard().
+/// Strategy that shards variables and the optimizer's slots into one equally large part per
+/// replica. A replica gathers full values when it reads them, receives the gradient sum for its
+/// part, and updates that part. With every ZeRO stage, results are bit-identical to those of
+/// MirroredStrategy with as many replicas. With several workers, all of them must make the same
+/// calls, including saves and reads of variables outside run(). ZeRO (Rajbhandari et al., "ZeRO:
+/// memory optimizations toward training trillion parameter models", SC 2020); also PyTorch's
+/// fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3 or min_shard_bytes is < 0.
@@ -77,11 +78,11 @@ class FullyShardedStrategy final : public Strategy {
   bool is_cut(const Tensor& initial_value, const VariableOptions& options) const;
 
   const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process trains alone
-  const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr if team_ is
+  const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr if team_ is nullptr
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;
-  std::shared_ptr<const Placement> placement_;  // of sharded variables, which read as one component
+  std::shared_ptr<const Placement> placement_;  // of sharded variables: they show one component
 };
 
 }  // namespace tutti

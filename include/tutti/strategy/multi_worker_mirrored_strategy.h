@@ -19,8 +19,8 @@ struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
-/// This worker's replicas, and how workers find, watch and compare each other. Must be equal on all
-/// workers, except for the devices in `local`.
+/// Options of this worker's replicas, of the connections between workers, and of checks on workers.
+/// Must be equal on all workers, except for the devices in `local`.
 struct MultiWorkerOptions {
   /// Options of this worker, except that `replicas` and `replica_weights` are those of all workers.
   /// Replicas are divided evenly, and the first workers get one more if needed; 0: one replica per
@@ -30,7 +30,7 @@ struct MultiWorkerOptions {
   /// set, else canonical; a log line states why. Values other than gradients are combined in
   /// canonical order.
   LocalStrategyOptions local = {};
-  /// How the workers find and watch each other.
+  /// Options for connecting the workers and for detecting failed ones.
   WorkerGroupOptions cluster = {};
   /// Options for warnings about a worker that the others wait for.
   StragglerOptions stragglers = {};
@@ -41,8 +41,8 @@ struct MultiWorkerOptions {
 };
 
 /// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order. With
-/// algorithms that add in canonical order, the same number of replicas gives the same bits on any
-/// number of workers. Every worker must run the same program and make the same calls: run(),
+/// algorithms that add in canonical order, results depend on the number of replicas but not on that
+/// of workers. Every worker must run the same program and make the same calls: run(),
 /// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
 /// collective. If a worker fails or is lost, the step ends on all workers with an error that names
 /// it, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.

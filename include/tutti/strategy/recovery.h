@@ -1,5 +1,5 @@
-// Continues training from the last committed step, with the same bits, after a worker dies or a
-// connection between two workers breaks.
+// Continues training from the last committed step, with bit-identical results, after a worker dies
+// or a connection between two workers breaks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

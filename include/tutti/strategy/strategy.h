@@ -110,7 +110,7 @@ class Strategy {
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
         note_result(context, *results[i]);
       });
-      results.resize(replica_devices().size());  // all positions of a mesh return one value
+      results.resize(replica_devices().size());  // of a mesh, keeps only one position's result
       std::vector<R> values;
       values.reserve(results.size());
       for (auto& result : results) values.push_back(std::move(*result));
@@ -192,8 +192,8 @@ class Strategy {
   /// Returns relative shares of the global batch, one per replica; empty: equal shares.
   virtual std::span<const double> replica_weights() const;
 
-  /// Save and restore the step numbers that a checkpoint stores; one of these numbers seeds random
-  /// numbers.
+  /// Save and restore the step counters that a checkpoint stores; one of them is part of the seed
+  /// of random numbers.
   virtual Json save_state() const;
   virtual void restore_state(const Json& state);
 
@@ -233,8 +233,8 @@ class Strategy {
   /// replicas.
   Strategy(std::string_view name, LocalStrategyOptions options,
            std::shared_ptr<internal::WorkerTeam> team = nullptr);
-  /// For a strategy without such replicas, which overrides all functions that StrategyExtended
-  /// implements.
+  /// For a strategy that runs its replicas in another way, and therefore overrides all functions
+  /// that StrategyExtended implements.
   Strategy();
   /// Throws kUnimplemented for a strategy that has no StrategyExtended.
   StrategyExtended& extended() const;
@@ -279,7 +279,7 @@ class Strategy {
   /// first parameter device.
   virtual std::shared_ptr<VariableStorage> create_storage_from(
       const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options);
-  /// Sets the functions of InputPlan that exchange data with other workers, if there are any.
+  /// In multi-worker training, sets the functions of `plan` that exchange data with other workers.
   virtual void complete_input_plan(InputPlan& plan);
 
  private:

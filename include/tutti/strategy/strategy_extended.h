@@ -42,11 +42,11 @@ enum class ReplicaExecution { kThreads, kSequential };
 /// constructors of all strategies check them: kInvalidArgument and kUnimplemented name the invalid
 /// field.
 struct LocalStrategyOptions {
-  /// Devices that compute; empty: default_devices(), every GPU or else the CPU. On XLA devices
-  /// ("xla:0-3") each run() is one compiled program (TpuStrategy); options for summing gradients
-  /// and for unequal shares then throw kInvalidArgument, and the replica on xla:i has cpu:i as its
-  /// device on the host. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy support XLA
-  /// devices.
+  /// Devices that compute; empty: default_devices(), i.e. all GPUs, or cpu:0 if there are none. On
+  /// XLA devices ("xla:0-3") each run() is one compiled program (TpuStrategy); options for summing
+  /// gradients and `replica_weights` then throw kInvalidArgument, and the replica on xla:i has
+  /// cpu:i as its device on the host. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy
+  /// support XLA devices.
   DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
@@ -90,14 +90,14 @@ class StrategyExtended {
   /// Returns true if the variable is ON_READ. Throws kInvalidArgument, naming the variable, for an
   /// unknown synchronization or aggregation, and for the synchronization NONE.
   bool is_on_read(const VariableOptions& options) const;
-  /// Returns the number of the replica that applies updates of the next variable, which has
+  /// Returns the index of the replica that applies updates of the next variable, which has
   /// `num_bytes`. Chooses the replica with the fewest bytes so far.
   int next_work_number(std::size_t num_bytes);
   /// Sets an action that one replica runs after each update in a step, when all replicas have
   /// applied their updates and before any of them continues.
   void set_after_updates(std::function<void()> action);
-  /// Numbers the replicas of this process from `first`, of `total` replicas; no values are
-  /// exchanged with replicas of other processes. Must be called before the first run().
+  /// Assigns the numbers from `first` to this process's replicas, out of `total` replicas in all
+  /// processes; processes exchange no values. Must be called before the first run().
   void number_replicas_apart(int first, int total);
   /// Returns the number of successful runs. A checkpoint stores it, together with the number of
   /// runs that trained or drew random numbers.

@@ -35,7 +35,7 @@ void set_memory_limit(Device device, std::size_t bytes);
 /// Makes the device share the memory of the other CPU devices again.
 void clear_memory_limit(Device device);
 
-/// Returns the memory use of `device`; CPU devices without a separate memory share one count.
+/// Returns the memory use of `device`. CPU devices without a separate memory are counted together.
 DeviceMemory device_memory(Device device);
 /// Resets the peak to the current use.
 void reset_peak_memory(Device device);
@@ -43,7 +43,7 @@ void reset_peak_memory(Device device);
 namespace internal {
 /// Returns the allocator for tensors of a CPU device.
 BufferAllocator& cpu_allocator(Device device);
-/// Returns the allocator for tensors of any device.
+/// Returns the allocator for tensors on `device`, a CPU or a GPU.
 BufferAllocator& allocator_of(Device device);
 /// Returns true if tensors of both devices can share their elements.
 bool share_memory(Device a, Device b);

@@ -1,4 +1,4 @@
-// Fingerprint of the kernels and libraries on which the bits of one replica depend.
+// Fingerprint of the kernels and libraries that determine the exact bits of one replica's results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -63,8 +63,8 @@ struct SlotSpec {
   double initial_value = 0.0;
 };
 
-/// Rule that updates weights: a list of slots and a pure elementwise function. Any partition of the
-/// elements gives the same bits. Immutable. Thread-safe.
+/// Rule that updates weights: a list of slots and a pure elementwise function, whose results do not
+/// depend on how the elements are partitioned. Immutable. Thread-safe.
 class UpdateRule {
  public:
   UpdateRule() = default;

@@ -12,8 +12,8 @@ namespace tutti {
 /// (StepRecorder) use the variable. Not thread-safe.
 class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
  public:
-  /// Shares the elements of `initial_value` if they and `device` are in the same memory of CPU
-  /// devices; copies them otherwise.
+  /// Shares the elements of `initial_value` if `device` and the device that stores them are CPU
+  /// devices with the same memory; copies them otherwise.
   VariableMemory(const Tensor& initial_value, Device device);
 
   const Shape& shape() const { return value_.shape(); }

@@ -182,7 +182,7 @@ class Layer {
   bool frozen() const;
 
   /// Enables rematerialisation: tapes keep only the layer's inputs and recompute other tensors in
-  /// the backward pass. Saves memory at the cost of a second forward pass. The bits do not change,
+  /// the backward pass. Saves memory at the cost of a second forward pass. Results do not change,
   /// because the second pass reuses random numbers, masks and statistics of the first. The layer
   /// must exist until the gradient is computed. jax.checkpoint, torch.utils.checkpoint,
   /// tf.recompute_grad.
@@ -303,8 +303,8 @@ class Layer {
   /// this replica's; Model::fit() divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);
-  /// Returns the key of random numbers for this call, made from seed, step, replica, layer and
-  /// number of the call.
+  /// Returns the key of random numbers for this call, made from the seed, the step, the replica,
+  /// the layer and the number of its earlier calls.
   RandomKey next_random_key() const;
 
  private:

@@ -18,7 +18,7 @@ namespace tutti {
 /// Description of a layer without its weights.
 struct LayerDescription {
   Json call;              // ["Dense", 64, {"activation": "relu", ...}]
-  std::string name = "";  // empty: `call` contains it
+  std::string name = "";  // empty if `call` contains the name
   std::optional<Shape> input_shape = std::nullopt;
   std::string dtype_policy = "float32";
 };

@@ -43,7 +43,7 @@ class SymbolicTensor {
 
 /// Input of a model, with the shape of one example, without the batch: `Input{{28, 28, 1}}`. It is
 /// the first argument of a Sequential, or begins a graph: `auto x = Input{{28, 28, 1}};`. Copies
-/// are the same input. keras.Input.
+/// refer to the same input. keras.Input.
 class Input : public SymbolicTensor {
  public:
   Input(Shape shape, std::string name = "");  // NOLINT: a shape alone is an input

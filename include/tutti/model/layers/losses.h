@@ -36,7 +36,7 @@ struct FocalOptions {
   double label_smoothing = 0.0;
   /// Losses are multiplied by (1 - probability of the label)^gamma.
   double gamma = 2.0;
-  /// Weight of label 1, while label 0 has 1 - alpha. For the categorical loss, weight of every
+  /// Weight of label 1; label 0 has the weight 1 - alpha. For the categorical loss, weight of every
   /// class.
   double alpha = 0.25;
   /// Binary loss: true if alpha is used.

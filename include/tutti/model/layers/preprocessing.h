@@ -81,8 +81,8 @@ class RandomColour : public Layer {
   std::array<double, 2> range_;
 };
 
-/// In training, adds one random number per image, between -factor and factor times the length of
-/// value_range. factor in [0, 1].
+/// In training, adds one random number per image: a uniform number in [-factor, factor], times the
+/// length of value_range. factor in [0, 1].
 class RandomBrightness : public LayerOf<RandomBrightness, RandomColour> {
  public:
   explicit RandomBrightness(double factor, RandomColourOptions options = {})

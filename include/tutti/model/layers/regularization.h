@@ -25,7 +25,8 @@ class WeightFunction {
 
   bool empty() const { return !function_; }
   Tensor operator()(const Tensor& weight) const;
-  /// Returns the call; null if empty. Throws kUnimplemented for a custom function.
+  /// Returns the call that recreates the function; null if empty. Throws kUnimplemented for a
+  /// custom function.
   Json to_json() const;
 
  private:

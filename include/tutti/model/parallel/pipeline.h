@@ -21,7 +21,7 @@ namespace tutti {
 /// all backward passes. Simple, but each stage stores the activations of all micro-batches.
 /// kOneForwardOneBackward: a stage runs each backward pass as soon as possible, and stores
 /// activations of at most as many micro-batches as there are stages from this one to the last. Both
-/// run backward passes in the order 0, 1, ..., so gradients have the same bits.
+/// run backward passes in the order 0, 1, ..., so their gradients are bit-identical.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
 /// Returns the name of the order for logs and flags.
@@ -59,10 +59,10 @@ struct PipelineResult {
 };
 
 /// Runs a StagedSequential with a thread per stage: while stage 1 works on micro-batch 0, stage 0
-/// continues with micro-batch 1. Gradients are added in the order of micro-batches. So the bits do
-/// not depend on timing, and equal those of one device that runs the micro-batches one after the
-/// other. Layers treat a micro-batch as a batch, so batch normalisation computes its statistics per
-/// micro-batch (as in GPipe). Not thread-safe.
+/// continues with micro-batch 1. Gradients are added in the order of micro-batches. So results do
+/// not depend on timing, and are bit-identical to those of one device that runs the micro-batches
+/// one after the other. Layers treat a micro-batch as a batch, so batch normalisation computes its
+/// statistics per micro-batch (as in GPipe). Not thread-safe.
 class Pipeline {
  public:
   /// Maps labels and predictions of a micro-batch to one loss per example, like the functions of

@@ -38,7 +38,7 @@ class TrainingRecord {
   std::int64_t steps() const { return steps_; }
   /// Losses of all steps, if stored; NaN for steps of an earlier run that did not store them.
   const std::vector<float>& losses() const { return losses_; }
-  /// Returns the rate since the first step; 0 before the second step.
+  /// Returns the mean rate since the first step; 0 before the second step.
   double examples_per_second() const;
   /// Returns the time from the construction of the record to the first step; nullopt before the
   /// first step.
@@ -113,7 +113,7 @@ class TrainingSession {
   TrainingSession& operator=(const TrainingSession&) = delete;
 
   /// Calls `loop`, which loops over epochs. If the launcher restarts failed workers
-  /// (TUTTI_MAX_RESTARTS), the other workers return to the last step after a failure and call
+  /// (TUTTI_MAX_RESTARTS), all workers return to the last completed step after a failure and call
   /// `loop` again.
   void train(const std::function<void()>& loop);
 
@@ -163,12 +163,12 @@ class TrainingSession {
   Duration longest_step_ = Duration::zero();
   Duration save_duration_ = Duration::zero();  // of the first save because of a signal
   std::optional<TimePoint> noticed_;           // when this worker first saw a signal
-  std::optional<TimePoint> grace_ends_;        // set once all workers know of a signal
+  std::optional<TimePoint> grace_ends_;        // set when all workers know of a signal
   bool stopped_on_request_ = false;
   std::string last_metric_;
   std::shared_ptr<internal::StopSignals> stop_signals_;  // null: the session handles no signals
   double last_value_ = 0.0;
-  // Rows of the epoch's steps so far, and the sum of their losses.
+  // Number of rows in the epoch's steps so far, and the sum of the losses of these rows.
   std::int64_t loss_rows_ = 0;
   double loss_sum_ = 0.0;
 };

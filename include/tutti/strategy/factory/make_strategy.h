@@ -31,7 +31,7 @@ struct StrategySpec {
   /// Transport between workers: auto, shm, tcp.
   std::string transport = "auto";
   // Used by fully_sharded only:
-  std::int64_t stage = 3;  // sharded values. 1: slots; 2: also gradients; 3: also parameters
+  std::int64_t stage = 3;  // ZeRO stage. 1: shards slots; 2: also gradients; 3: also parameters
   std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
   // Used by mesh only:
   /// Sizes of the axes, as "data=2,model=4"; empty: one axis, "data", over all devices. An axis
@@ -42,7 +42,7 @@ struct StrategySpec {
   // Used by parameter_server only:
   std::string update_mode = "sync";        // async, sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // for sync_replicas; 0: all workers
-  std::int64_t parameter_servers = 1;      // without a cluster: in this process
+  std::int64_t parameter_servers = 1;      // number in this process; ignored with a cluster
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",

@@ -18,8 +18,8 @@ namespace tutti {
 /// Assignment of a global batch's rows to replicas when several workers train.
 enum class ShardingRule {
   /// All workers read the dataset in the same order and split each global batch over all replicas
-  /// (replica_rows()). Batches, and so the bits of results, equal those of one process with the
-  /// same number of replicas.
+  /// (replica_rows()). Batches are equal, and results bit-identical, to those of one process with
+  /// the same number of replicas.
   kCanonical,
   /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches with
   /// batch_sizes_for_worker(), or with rebatch_evenly() if the policy is DATA. A single worker

@@ -33,9 +33,9 @@ class ReplicaMemory : public FlatMemory {
   MutableTensor flat_;
 };
 
-/// Gradients of one replica's parameters, as views of one memory per type. After them the memory
-/// holds a flag per parameter: 1 if this replica has a gradient. The sum of the flags shows
-/// all_reduce() which parameters no replica used.
+/// Gradients of one replica's parameters, as views of one buffer per type. After the gradients, the
+/// buffer has one flag per parameter: 1 if this replica has a gradient. The sum of a flag over
+/// replicas is 0 if no replica used the parameter.
 class ReplicaGradients {
  public:
   explicit ReplicaGradients(const std::vector<::torch::Tensor>& parameters) {

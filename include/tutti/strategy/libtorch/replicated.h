@@ -86,7 +86,7 @@ class Replicated {
   auto* operator->() { return &*module(); }
 
   /// Replaces gradients by their mean over all replicas of all workers, or by their sum (for losses
-  /// divided by the global batch size, as in tf). All replicas get the same bits. All replicas call
+  /// divided by the global batch size, as in tf), bit-identical on all replicas. All replicas call
   /// it inside run(), after backward(). A parameter that this replica did not use contributes a
   /// gradient of 0; one that no replica used keeps its gradient. Throws kFailedPrecondition outside
   /// run(), kInvalidArgument for another op, kUnimplemented for sparse gradients, and as

@@ -45,14 +45,14 @@ struct MeshOptions {
   /// read, and its gradient is reduce-scattered (ZeRO stage 3). A variable without such a dimension
   /// is copied.
   std::vector<std::string> storage_axes = {};
-  /// Number of blocks along each axis, which determines the bits of results: all meshes whose sizes
-  /// divide these numbers compute the same blocks. Axes that are not listed have one block per
+  /// Number of blocks along each axis. Meshes with the same blocks give bit-identical results, if
+  /// their sizes divide the numbers of blocks. Axes that are not listed have one block per
   /// position.
   std::vector<MeshAxis> blocks = {};
   /// `devices`: one per position of the mesh, in row-major order; empty: cpu:0, cpu:1, ... Workers
   /// get consecutive positions in this order. `replicas` must not be set.
   LocalStrategyOptions local = {};
-  /// How workers find and watch each other.
+  /// Options for connecting the workers and for detecting failed ones.
   WorkerGroupOptions cluster = {};
 };
 
@@ -75,9 +75,9 @@ struct MeshReport {
     std::string layout;  // "[-, model]"
     std::uint64_t bytes = 0;
   };
-  /// Exchanges of one kind over the same axes by the same source line. `bytes`: sum over the
-  /// `count` exchanged values of the bytes that the device sends in a ring of P devices: 2 (P-1)/P
-  /// of the value for an all-reduce, (P-1)/P of the gathered value for an all-gather.
+  /// Exchanges that have the same kind, axes and source line. `bytes`: sum over the `count`
+  /// exchanged values of the bytes that the device sends in a ring of P devices: 2 (P-1)/P of the
+  /// value for an all-reduce, (P-1)/P of the gathered value for an all-gather.
   struct CollectiveCost {
     std::string kind;               // "all_reduce", "all_gather", ... as in MeshStrategy::traffic()
     std::vector<std::string> axes;  // names of mesh axes
@@ -90,7 +90,7 @@ struct MeshReport {
   struct Memory {
     std::uint64_t variables = 0;
     std::uint64_t slots = 0;        // slots of the optimizer
-    std::uint64_t gradients = 0;    // gradients that the optimizer applies
+    std::uint64_t gradients = 0;    // the gradients that the optimizer applies
     std::uint64_t activations = 0;  // and other tensors of the step, at the peak
     /// Returns the sum of the members.
     std::uint64_t total() const { return variables + slots + gradients + activations; }
@@ -109,7 +109,7 @@ struct MeshReport {
   std::string to_string() const;
 };
 
-/// Step on a global batch, which run() would call.
+/// Step function, as passed to run(); its argument is a global batch.
 using MeshStep = std::function<void(const Batch&)>;
 
 /// Strategy that runs each step as one replica on all positions of a mesh. Tensors have their
@@ -156,8 +156,8 @@ class MeshStrategy final : public Strategy {
   /// run().
   std::map<std::string, MeshTraffic> traffic() const;
 
-  /// Returns the costs of one step on a device without computing the step: the calling thread, as
-  /// the first position, calls it once on tensors that have a shape and no elements. `build` is
+  /// Returns the costs of one step on a device without computing values: the calling thread runs
+  /// the step once, as the first position, on tensors with a shape but no elements. `build` is
   /// called in the scope of this strategy; it creates the model and the optimizer, whose variables
   /// have no elements either, and returns the step. `batch`: the components of the global batch.
   /// Reading elements throws kFailedPrecondition, except for single numbers that the host set, such
@@ -179,10 +179,10 @@ class MeshStrategy final : public Strategy {
 
  private:
   MeshStrategy(internal::TeamSetup setup, MeshOptions options);
-  /// Runs the body as a position of the mesh, on the thread that calls it.
+  /// Runs the body as a position of the mesh, on the calling thread.
   void run_position(internal::LocalReplicaContext& local, internal::MeshGroups& groups,
                     const std::function<void(ReplicaContext&)>& body);
-  /// Returns the options of the threads of this process's positions.
+  /// Returns options.local with one device per position of this process.
   static LocalStrategyOptions options_of_blocks(const MeshOptions& options, int workers);
   static internal::TeamSetup joined(std::unique_ptr<Communicator> communicator,
                                     const MeshOptions& options);

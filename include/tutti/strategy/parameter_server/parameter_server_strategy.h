@@ -36,8 +36,8 @@ struct ParameterServerOptions {
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
   /// Except in kSync, `local.replicas` is the number of replicas on this worker. In kSyncReplicas a
-  /// read waits for other workers up to `local.timeout` or `timeout`, whichever is longer; the
-  /// error names the missing workers.
+  /// read waits for other workers for at most the longer of `local.timeout` and `timeout`, and then
+  /// throws an error that names the missing workers.
   UpdateMode update_mode = UpdateMode::kSync;
   /// kSyncReplicas: number of gradients that complete a step, and total number of workers; 0: all
   /// workers of the cluster. If a step needs fewer gradients than there are workers, the surplus
@@ -50,7 +50,7 @@ struct ParameterServerOptions {
   int num_workers = 2;
   /// Timeout for each response of a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// With a cluster: how workers find and watch each other, and how servers are reached.
+  /// With a cluster: options for connecting the workers and detecting failed ones, and for servers.
   WorkerGroupOptions cluster = {};
   ServerOptions server = {};
   /// With a cluster: if true, the chief assigns steps with a ClusterCoordinator, and workers run
@@ -68,8 +68,8 @@ struct ShardPlace {
 
 /// Strategy that stores variables on parameter servers. One server stores each variable, or each
 /// shard of a variable, together with the optimizer's slots, and applies the updates. run() is one
-/// synchronous step of all replicas of all workers, with the same bits as a MirroredStrategy with
-/// the same number of replicas. Every worker makes the same calls, as under
+/// synchronous step of all replicas of all workers; results are bit-identical to MirroredStrategy's
+/// with the same number of replicas. Every worker makes the same calls, as under
 /// MultiWorkerMirroredStrategy. tf.distribute.ParameterServerStrategy.
 ///
 /// In the other update modes each worker trains independently, with its own loop. Workers share the
@@ -77,7 +77,7 @@ struct ShardPlace {
 /// numbered over all workers, all workers have equally many replicas, and distribute_dataset()
 /// divides a global batch among all replicas. Exchanges between replicas in a step (all_reduce,
 /// reduce(), assignments, ON_READ variables) stay within a worker. kSyncReplicas with the gradients
-/// of all workers gives the bits of MirroredStrategy.
+/// of all workers gives results bit-identical to MirroredStrategy's.
 ///
 /// With a ClusterCoordinator, run(), reduce() and distributed datasets outside its steps run on the
 /// chief alone. A warning is logged once.

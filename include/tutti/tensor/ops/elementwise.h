@@ -25,8 +25,8 @@ Tensor pow(const Operand& base, const Operand& exponent);
 /// Both are 0 if an integer is divided by 0, as in numpy. tf.math.floordiv, tf.math.floormod.
 Tensor floor_divide(const Operand& a, const Operand& b);
 Tensor floor_mod(const Operand& a, const Operand& b);
-/// Returns relu(a + b), the end of a residual block, computed in one pass. Has the same bits as the
-/// two operations, and broadcasts like add().
+/// Returns relu(a + b), the end of a residual block, computed in one pass. Bit-identical to the two
+/// operations one after the other. Broadcasts like add().
 Tensor add_relu(const Operand& a, const Operand& b);
 
 inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }

@@ -52,7 +52,7 @@ struct Case {
   int world = 2;
   std::size_t count = 0;   // elements of the whole tensor: CollectiveHeader::count
   bool in_place = false;   // outputs are (parts of) inputs
-  std::size_t offset = 0;  // bytes from a multiple of 64 to the first element
+  std::size_t offset = 0;  // distance in bytes of the first element from a 64-byte boundary
   bool uneven = false;     // parts of differing lengths, some empty
   int variant = 0;         // root of reduce and broadcast; kind of kMismatch
   std::uint64_t seed = 1;
@@ -94,7 +94,7 @@ struct Subject {
   void use_devices(std::vector<Device> of_groups);
 
   std::string name;
-  /// Makes one object for all replicas, one per device.
+  /// Makes one object that all replicas use; there is one replica per device.
   std::function<std::unique_ptr<CrossDeviceOps>(const std::vector<Device>& devices)> local;
   std::function<RankFactory(int world, Duration timeout)> spread;
   std::function<RankFactory(int world, Duration timeout)> threads;

@@ -19,8 +19,8 @@ struct StrategySubject {
   /// Makes a strategy for each check. All strategies must be equal and of one process
   /// (num_workers() 1).
   std::function<std::unique_ptr<Strategy>()> make;
-  /// True if gradients are summed in the canonical tree order, so that training gives the same bits
-  /// as on one device that adds the replicas' gradients in that order.
+  /// True if gradients are summed in the canonical tree order, so that results are bit-identical to
+  /// those of one device that adds the replicas' gradients in that order.
   bool is_canonical = true;
   /// Limit for one check. If a check exceeds it, a replica waits indefinitely. Because a thread
   /// cannot be ended, the process then exits with code 1 after a line that names the check.

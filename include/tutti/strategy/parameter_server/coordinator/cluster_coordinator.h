@@ -77,7 +77,7 @@ class RemoteValue {
 
 /// Options of ClusterCoordinator::join().
 struct JoinClosures {
-  /// If true, saves a checkpoint after every closure has ended.
+  /// If true, saves a checkpoint when all closures have ended.
   bool durable = false;
   TimePoint deadline = TimePoint::max();
 };
@@ -162,7 +162,7 @@ class ClusterCoordinator {
   PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
   PerWorkerDataset create_per_worker_dataset(std::function<Dataset(const InputContext&)> make);
   /// Overload for a `make` that returns the result of Strategy::distribute_dataset(): iterators
-  /// return batches for the worker's replicas. Every pass is the dataset's first epoch.
+  /// return batches for the worker's replicas. Every pass repeats the dataset's first epoch.
   PerWorkerDistributedDataset create_per_worker_dataset(
       std::function<DistributedDataset(const InputContext&)> make);
 

@@ -42,11 +42,11 @@ struct ClusterCoordinatorOptions {
   /// coordinator continues from the last version (num_scheduled()). Only the coordinator accesses
   /// the folder. One coordinator per folder.
   std::string checkpoint_folder = {};
-  /// Time between versions. A version waits for running closures; if they take longer than this,
-  /// the delay is logged.
+  /// Time between versions of the checkpoint. Saving a version waits for running closures; if they
+  /// take longer than this, the delay is logged.
   Duration checkpoint_interval = std::chrono::seconds(30);
-  /// Maximum size in bytes of the arguments of closures that the last version does not contain;
-  /// when it is reached, a version is saved at once.
+  /// Maximum total size in bytes of the arguments of closures since the last version of the
+  /// checkpoint; when it is reached, a version is saved at once.
   std::size_t most_held_bytes = std::size_t{256} << 20;
 };
 

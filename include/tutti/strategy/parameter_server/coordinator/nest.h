@@ -18,8 +18,8 @@ namespace tutti {
 /// Reference to a per-worker value (PerWorkerValues); a step receives the value of the worker that
 /// runs it.
 struct PerWorkerHandle {
-  std::uint64_t id = 0;        // number of the definition
-  std::uint64_t instance = 0;  // number of the value made from the definition
+  std::uint64_t id = 0;        // id of the definition
+  std::uint64_t instance = 0;  // index of the value among those made from the definition
   std::string type = {};
   /// Owner that keeps the values alive; not sent to other processes.
   std::shared_ptr<const void> owner = {};

@@ -31,9 +31,9 @@ class DatasetIterator {
  public:
   DatasetIterator(Dataset dataset, std::uint64_t epoch)
       : dataset_(std::move(dataset)), elements_(dataset_.iterate(epoch)) {}
-  /// Throws kOutOfRange at the end.
+  /// Returns the next batch. Throws kOutOfRange after the last one.
   Batch next();
-  /// Returns nullopt at the end.
+  /// Same as next(), but returns nullopt after the last batch.
   std::optional<Batch> try_next();
 
  private:
@@ -46,9 +46,9 @@ class DatasetIterator {
 class DistributedIterator {
  public:
   explicit DistributedIterator(DistributedDataset dataset) : dataset_(std::move(dataset)) {}
-  /// Throws kOutOfRange at the end.
+  /// Returns the next element. Throws kOutOfRange after the last one.
   PerReplica<Batch> next();
-  /// Returns nullopt at the end.
+  /// Same as next(), but returns nullopt after the last element.
   std::optional<PerReplica<Batch>> try_next();
 
  private:

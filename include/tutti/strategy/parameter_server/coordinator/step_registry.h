@@ -74,7 +74,7 @@ struct ResourceDefinition {
   std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make = {};
 };
 
-/// Runs `body` and rethrows its errors, except OriginErrors, as input errors.
+/// Runs `body`. Rethrows an OriginError unchanged, and any other error as an input error.
 template <class Body>
 auto as_input(const Body& body) {
   try {
@@ -101,7 +101,7 @@ class StepRegistry {
   /// Returns the step. Throws kNotFound, listing all names, if there is no such step.
   const StepDefinition& find(std::string_view name) const;
 
-  /// Adds a definition and returns its number; numbers count calls from 0.
+  /// Adds a definition and returns its id: 0 for the first call, 1 for the second, ...
   std::uint64_t define_resource(
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
@@ -111,7 +111,7 @@ class StepRegistry {
   /// Returns a text for comparing tasks: one line per step, ordered by name, then one line per
   /// resource.
   std::string text() const;
-  /// Throws kFailedPrecondition, showing the first different line, if the texts differ.
+  /// Throws kFailedPrecondition, showing the first line that differs, if the texts differ.
   static void require_same(const std::string& own_text, const std::string& own_name,
                            const std::string& other_text, const std::string& other_name);
 

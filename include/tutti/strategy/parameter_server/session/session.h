@@ -39,7 +39,7 @@ struct SessionTransfer {
   std::string from = {};  // "/job:ps/replica:0/task:0", or "client"
   std::string to = {};
   std::uint64_t values = 0;
-  std::uint64_t bytes = 0;  // bytes of the values' elements and of programs
+  std::uint64_t bytes = 0;  // total size of the values' elements and of the programs sent
   bool operator==(const SessionTransfer&) const = default;
 };
 
@@ -87,8 +87,8 @@ class [[nodiscard]] SessionScope {
 class Session {
  public:
   /// `target`: Server::target() of any task of the cluster, "grpc://host:port". Throws kUnavailable
-  /// naming the target or task, if it does not respond in time; kInvalidArgument for a malformed
-  /// target; kFailedPrecondition for a server of another job or with another secret.
+  /// if this target or a task does not respond in time (the error names it); kInvalidArgument for a
+  /// malformed target; kFailedPrecondition for a server of another job or with another secret.
   explicit Session(const std::string& target, SessionOptions options = {});
 
   const std::string& target() const;
@@ -123,9 +123,9 @@ class Session {
   std::shared_ptr<internal::SessionCore> core_;
 };
 
-/// Returns the sums of the gradients of replicas of a computation; all lists are in the order of
-/// `variables`. Each sum is computed on its variable's task, in the canonical order of replicas, so
-/// that the bits equal those of a MirroredStrategy with the same number of replicas.
+/// Returns each variable's gradient, summed over the replicas of a computation. All lists are in
+/// the order of `variables`. Each sum is computed on its variable's task, in the canonical order of
+/// replicas, and so is bit-identical to that of a MirroredStrategy with as many replicas.
 std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
                                         std::span<const std::vector<Gradient>> per_replica);
 
