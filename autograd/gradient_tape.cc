@@ -177,8 +177,8 @@ void check_gradients(const Node& node, std::span<const Gradient> gradients) {
   }
 }
 
-/// One backward pass, used once. A node is *active* if it depends on a source and the target
-/// depends on it. Only active nodes run their gradient functions.
+/// One backward pass; an object serves one pass only. A node is *active* if it depends on a source
+/// and the target depends on it. Only active nodes run their gradient functions.
 class BackwardPass {
  public:
   BackwardPass(Recording& recording, std::vector<int> source_slots, NodeLifetime lifetime)

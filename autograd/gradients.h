@@ -85,7 +85,8 @@ struct GradientContext {
 /// Uses operations, so that outer tapes can differentiate again.
 using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
 
-/// Sets of values whose elements a gradient function reads: bit i means input (output) i.
+/// Sets of inputs, or of outputs, whose elements a gradient function reads; bit i stands for the
+/// i-th of them.
 inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
 inline constexpr std::uint32_t kEveryTensor = ~0u;
 
@@ -129,8 +130,8 @@ Tensor unbroadcast(const GradientContext& context, std::size_t i, const Tensor& 
 /// `dy`. `y` is not used for kNone.
 Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const Tensor* y);
 
-/// Returns the gradient of a slice before padding, so that the gradients of many slices of one
-/// value can be joined at once.
+/// Returns the gradient of a slice without padding it to the shape of the whole value, so that the
+/// gradients of many slices of one value can be joined at once.
 GradientBlock slice_block(const GradientContext& context);
 
 }  // namespace tutti::internal

@@ -96,8 +96,8 @@ int Recording::slot_for_read(const Variable& variable) {
   const int slot = slot_of(variable);
   const bool is_watched = slot != kNoSlot || (watch_accessed_variables_ && variable.trainable() &&
                                               is_floating(variable.dtype()));
-  internal::require(!is_watched || closed_by_.empty(), closed_by_, ": reads the variable '",
-                    variable.name(), "'; expected its value as an input");
+  internal::require(!is_watched || closed_by_.empty(), closed_by_, ": the function reads the ",
+                    "variable '", variable.name(), "'; pass the variable's value as an input");
   return slot == kNoSlot && is_watched ? track(variable) : slot;
 }
 

@@ -77,7 +77,7 @@ class Recording final : public OpObserver {
 
   int slot_of(const Tensor& value) const;
   int slot_of(const Variable& variable) const;
-  /// Returns the variable's slot if `slot` is a read of it, else kNoSlot.
+  /// Returns the slot of the variable if `slot` is a value read from a variable, else kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
   /// Returns the mean over the first axis that produced `slot`, directly or as a term of a sum.
@@ -152,9 +152,9 @@ class SeparateTapes {
 };
 
 /// Scope that makes recorded operations independent of earlier values. From close() until
-/// destruction, an operation that a tape of this thread records must not use a variable, or a value
-/// that was recorded before construction: it throws kInvalidArgument beginning with `who`. Does not
-/// nest.
+/// destruction, an operation that a tape of this thread records throws kInvalidArgument, with `who`
+/// first in the message, if it uses a variable or a value that was recorded before construction.
+/// Does not nest.
 class TapeBoundary {
  public:
   TapeBoundary();

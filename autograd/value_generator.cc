@@ -30,8 +30,8 @@ Tensor identity_rows(const ValueGenerator& generator, std::int64_t first, std::i
   return Tensor::from({count, columns}, values);
 }
 
-/// Returns elements of the whole variable from `first` on, generated as float32, as every
-/// Initializer generates them.
+/// Returns the variable's elements that start at index `first` and fill `shape`, generated as
+/// float32, as in every Initializer.
 Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape) {
   switch (g.kind) {
     case Kind::kConstant:
@@ -45,7 +45,8 @@ Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape
     case Kind::kIdentity:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "ValueGenerator: no such kind: ", static_cast<int>(g.kind));
+  fail(ErrorCode::kInvalidArgument, "ValueGenerator: expected a kind that generates ranges, got ",
+       static_cast<int>(g.kind));
 }
 
 void check_rows(const ValueGenerator& generator, std::int64_t first, std::int64_t count) {

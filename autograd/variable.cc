@@ -1,5 +1,5 @@
-// Variables: handles, construction through the current creator, recorded reads, and the buffer of a
-// component.
+// Variables: handles, construction through the current creator, recorded reads, and access to the
+// buffers of a variable's components.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable.h"
 
@@ -319,8 +319,7 @@ namespace {
 
 [[noreturn]] void fail_bool(const char* what) {
   fail(ErrorCode::kInvalidArgument, what,
-       ": arithmetic on a bool variable; expected a numeric type, "
-       "got bool; call assign()");
+       ": expected a variable of a numeric type, got one of type bool; call assign()");
 }
 
 template <class T>
@@ -359,7 +358,7 @@ std::vector<std::int64_t> internal::checked_rows(const Tensor& indices, std::int
 void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
                             const std::string& who) {
   internal::require(slices.values.defined() && slices.indices.defined(), who,
-                    ": the slices are undefined");
+                    ": expected defined values and indices, got undefined ones");
   internal::require(shape.rank() > 0, who,
                     ": a scalar has no rows; expected a variable of rank 1 "
                     "or more; call assign()");
@@ -384,7 +383,7 @@ void check_divisors(const Tensor& values, const std::string& who) {
   visit_dtype(values.dtype(), [&]<class T>() {
     if constexpr (std::is_integral_v<T>) {
       if (std::ranges::count(values.host_span<T>(), T{0}) == 0) return;
-      fail(ErrorCode::kInvalidArgument, who, ": division of an integer variable by zero");
+      fail(ErrorCode::kInvalidArgument, who, ": cannot divide an integer variable by zero");
     }
   });
 }

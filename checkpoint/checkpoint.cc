@@ -164,7 +164,7 @@ std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names
   return counts;
 }
 
-/// Returns one line for each weight that the file splits into a different number of parts than the
+/// Returns one line for each weight whose number of parts in the file differs from that in the
 /// model.
 std::vector<std::string> find_other_parts(const std::vector<Variable>& variables,
                                           const TensorKinds& tensors) {
@@ -354,7 +354,7 @@ void warn_of_other_bits(const std::string& path, const std::string& saved_with) 
   if (saved_with.empty() || saved_with == here) return;
   log_warning(concat("Checkpoint::restore: ", path, " was saved with '", saved_with,
                      "', this program computes with '", here,
-                     "': training continues, but not with the same bits; use TUTTI_MAX_ISA"));
+                     "': training continues, but not bit-identically; use TUTTI_MAX_ISA"));
 }
 
 }  // namespace

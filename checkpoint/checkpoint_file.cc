@@ -180,7 +180,7 @@ CheckpointFile read_checkpoint(const std::string& path) {
 }
 
 // One process reads for all. It sends two texts: first the outcome (path and sequence, an error, or
-// nothing), then the values in the form of a file, whose checksums each receiver compares again.
+// nothing), then the values in the format of a file. Each receiver verifies the checksums again.
 
 Json json_of(const Error& error) {
   return Json::Object{{"code", static_cast<int>(error.code())}, {"message", error.message()}};

@@ -119,8 +119,8 @@ class Folder {
   Folder make_folder(const std::string& name) const;
   /// Returns true if the folder has an entry of that name. Throws as size_of() does.
   bool exists(const std::string& name) const;
-  /// Returns the size; nullopt if `name` does not exist or is not a regular file. Throws
-  /// kUnavailable, or kDataLoss for damage, if the system cannot determine it.
+  /// Returns the size; nullopt if `name` does not exist or is not a regular file. If the system
+  /// cannot determine it, throws kDataLoss for damage and kUnavailable otherwise.
   std::optional<std::uint64_t> size_of(const std::string& name) const;
   /// Returns true if `name` is a symbolic link, which no other function follows.
   bool is_link(const std::string& name) const;

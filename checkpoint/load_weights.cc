@@ -206,8 +206,8 @@ CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(error.code(), concat("load_weights: ", error.message(), "; ", there_is,
-                                     "; use .rename for names, .transpose for the layout of "
-                                     "PyTorch, or .strict = false, of LoadWeightsOptions"));
+                                     "; in LoadWeightsOptions, use .rename for other names, "
+                                     ".transpose for PyTorch's layout, or .strict = false"));
   }
 }
 

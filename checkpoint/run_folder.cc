@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
-constexpr const char* kLatest = "latest";         // names the newest of earlier single files
+constexpr const char* kLatest = "latest";         // earlier format: names the newest single file
 constexpr std::string_view kMark = "is_shared_";  // followed by a unique name: see SharedFolderMark
 constexpr std::size_t kMaxLatestBytes = 4096;
 constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
@@ -194,7 +194,7 @@ void delete_old(const Folder& run, const SaveSettings& settings) {
     num_good += is_whole && !settings.damaged.contains(version->name);
     if (!is_kept && is_readable) delete_version(run, *version);
   }
-  // `latest` is deleted with the last of the single files.
+  // Delete `latest` if it names a single file and no single file is left.
   if (std::ranges::any_of(find_versions(run), is_single_file)) return;
   if (step_of(name_in_latest(run), kFileSuffix)) run.remove(kLatest);
 }
@@ -412,7 +412,7 @@ std::optional<CheckpointFile> read_own(const std::string& path, const std::strin
       concat("Checkpoint: workers ", elsewhere, " do not see '", path, "' of worker 0");
   if (reading.must_be_shared) fail(ErrorCode::kFailedPrecondition, problem, kRemedy);
   if (self.number == 0) {
-    log_warning_once(concat(problem, ", which reads everything and sends it to them"));
+    log_warning_once(concat(problem, ", so worker 0 reads everything and sends it to them"));
   }
   return std::nullopt;
 }
@@ -433,8 +433,8 @@ bool is_shared(const std::string& directory, const CheckpointWorker& self) {
                                         [](const std::string& text) { return !text.empty(); });
   if (!elsewhere.empty() && self.number == 0) {
     log_warning_once(concat("CheckpointManager: workers ", elsewhere, " do not see '", directory,
-                            "' of worker 0, which gathers all variables and writes them "
-                            "alone; try a folder that all workers share"));
+                            "' of worker 0, so worker 0 gathers all variables and writes all "
+                            "files; try a folder that all workers share"));
   }
   return elsewhere.empty();
 }
@@ -445,7 +445,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
   std::optional<BegunVersion> begun;  // set in worker 0
   std::optional<Folder> folder;       // set in the other workers
-  VersionIndex index;                 // of this worker's files; after join_files(), of all
+  VersionIndex index;                 // this worker's files; after join_files(), all files
   try {
     const std::vector<Json> plans = by_all(self, [&] {
       if (self.number != 0) return Json();
@@ -457,9 +457,9 @@ void save_version(const std::string& directory, const CheckpointFile& file,
       const auto run = begun ? std::nullopt : Folder::open_if_there(directory);
       if (run) folder = run->find_folder(name);
       if (!begun && !folder) {
-        fail(ErrorCode::kFailedPrecondition, "Checkpoint: '", directory,
-             "' is another folder than that of worker 0; expected it to contain ", name,
-             ", which worker 0 has made", kRemedy);
+        fail(ErrorCode::kFailedPrecondition, "Checkpoint: expected the folder of worker 0, in ",
+             "which that worker created '", name, "', got another folder at '", directory, "'",
+             kRemedy);
       }
       index = write_own(begun ? begun->folder : *folder, plans[0].at("tag").as_string(), file,
                         self.number, static_cast<int>(plans.size()));
@@ -494,7 +494,7 @@ std::optional<CheckpointFile> read_sharded(
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {
-    bool reads_whole = false;  // true if a worker cannot see the version, or it is a file
+    bool reads_whole = false;  // true if some worker cannot see the version or if it is one file
     const ReadPath read = [&](const std::string& path) {
       const std::string identity =
           reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);

@@ -26,8 +26,8 @@ struct FoundVersion {
 /// Returns "step_12".
 std::string version_name(std::int64_t step);
 
-/// Returns all versions, the newest last, as their indexes and the sizes of their files describe
-/// them. Files and folders with other names are not versions.
+/// Returns all versions, the newest last, according to their indexes and the sizes of their files.
+/// Ignores files and folders whose names are not those of versions.
 std::vector<FoundVersion> find_versions(const Folder& run);
 
 struct SaveSettings {
@@ -54,7 +54,7 @@ bool is_shared(const std::string& directory, const CheckpointWorker& self);
 /// Writes a version, then deletes older ones. Without an exchange, this process writes all of it.
 /// Otherwise each worker writes a file with its parts; worker 0 numbers the version and commits it
 /// when all files are on the disk. If a worker fails or is lost before the commit, nothing is
-/// committed. Throws errors of Folder, and then changes no earlier version; throws
+/// committed. Throws the errors of Folder, after which no earlier version has changed, and
 /// kFailedPrecondition naming a worker that sees another folder. Collective: every worker must call
 /// it.
 void save_version(const std::string& directory, const CheckpointFile& file,

@@ -299,7 +299,7 @@ class HeaderParser {
         static_cast<std::size_t>(entry.shape.num_elements()), size_of(entry.dtype), &size);
     if (!too_large && entry.begin <= entry.end && entry.end - entry.begin == size) return;
     fail(ErrorCode::kInvalidArgument, "expected data_offsets that span ",
-         too_large ? std::string("more bytes than there are") : concat(size, " bytes"),
+         too_large ? std::string("more bytes than any file has") : concat(size, " bytes"),
          " for shape ", entry.shape, " of ", entry.dtype, ", got [", entry.begin, ", ", entry.end,
          "]");
   }

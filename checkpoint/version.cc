@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kFormat = "tutti checkpoint";
 constexpr std::int64_t kIndexVersion = 3;  // formats 1 and 2 had a manifest.json
 constexpr std::size_t kMaxIndexBytes = 256u << 20;
-/// Size in bytes of a block that is hashed and, while it is in the cache, written or kept.
+/// Size in bytes of a block that is hashed and then, while still in the cache, written or stored.
 constexpr std::size_t kBlockBytes = 1u << 20;
 
 template <class... Parts>
@@ -148,8 +148,8 @@ std::string sealed(Json json) {
 
 std::string format_index(const VersionIndex& index) { return sealed(to_json(index)); }
 
-// The text of an index has only one form, so that every changed byte is noticed. A right checksum
-// proves nothing about the author, so index_in() compares the values with each other.
+// An index has exactly one valid text, so that every changed byte is noticed. A correct checksum
+// proves nothing about the author, so index_in() checks that the values agree with each other.
 VersionIndex parse_index(std::string_view text, const std::string& source) {
   return damage_if_refused(
       [&] { return source; },
@@ -358,7 +358,7 @@ class TensorFile {
     return range == cut->second.ranges.end() ? nullptr : &range->second;
   }
 
-  /// Returns the offset in the tensor of its first byte in this file.
+  /// Returns the offset, within the whole tensor, of the first byte that this file contains.
   std::uint64_t first_byte(const SafetensorsEntry& entry) const {
     const ElementRange* const range = range_of(entry.name);
     return range ? static_cast<std::uint64_t>(range->first) * size_of(entry.dtype) : 0;
@@ -377,7 +377,7 @@ class TensorFile {
     };
     if (entries_.size() == num_listed && std::ranges::all_of(entries_, is_listed)) return;
     fail(ErrorCode::kDataLoss, reader_.path(), ": expected the ", num_listed, " tensors that ",
-         kIndexName, " lists for this file, got ", entries_.size(), " or different ones");
+         kIndexName, " lists for this file, got ", entries_.size(), " that do not match them");
   }
 
   void read_range(const SafetensorsEntry& entry, std::size_t begin, std::size_t end, std::byte* to,
@@ -411,7 +411,7 @@ const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tens
   return &part->second;
 }
 
-/// Returns true if the file holds wanted elements, or no tensor: it is then read for its checksum.
+/// Returns true if the file must be read: it has wanted elements, or no tensor (only its checksum).
 bool holds_wanted(const VersionIndex& index, const std::string& file, const WantedParts& wanted) {
   for (const auto& [tensor, whole] : index.weight_map) {
     if (whole == file) return true;

@@ -23,7 +23,7 @@ namespace tutti::internal {
 
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";  // uncommitted
-/// File that committed a version in tutti's earlier format; errors refuse that format by name.
+/// File whose existence committed a version in tutti's earlier format, which is now refused.
 inline constexpr const char* kEarlierManifestName = "manifest.json";
 
 /// The largest sequence of a version; adding 1 to it does not overflow.
@@ -64,8 +64,8 @@ struct VersionIndex {
 };
 
 Json to_json(const VersionIndex& index);
-/// Inverse of to_json(), which also accepts an incomplete index. Throws kInvalidArgument for a
-/// contradiction.
+/// Parses the result of to_json(), for which the index may be incomplete. Throws kInvalidArgument
+/// if values of the index contradict each other.
 VersionIndex index_in(const Json& json);
 
 /// Returns the text of `json`, an object, with the checksum of the text as its last member.
@@ -92,21 +92,21 @@ void add_files(VersionIndex& index, const VersionIndex& more);
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
 /// Returns nullopt if the folder has no index, because it was never committed. Throws kDataLoss for
-/// an index that is damaged or not a regular file, kUnimplemented for a version in a later format
-/// or in the earlier one.
+/// an index that is damaged or not a regular file, kUnimplemented for a version in a format that
+/// this build cannot read, whether older or newer.
 std::optional<VersionIndex> read_index(const Folder& folder);
 /// Same as read_index(), but throws kNotFound if there is no index.
 VersionIndex require_index(const Folder& folder);
 /// Throws kDataLoss unless every file exists and has the size in the index.
 void require_files(const Folder& folder, const VersionIndex& index);
 
-/// Elements to read, by tensor. A part counts only if its shape and type equal the tensor's in the
-/// version; otherwise the whole tensor is wanted. The values of the parts are not used.
+/// Elements to read, by tensor. If a part's shape or type differs from that of the stored tensor,
+/// the part is ignored and the whole tensor is read. The values of the parts are not used.
 using WantedParts = std::map<std::string, TensorPart>;
 
-/// Reads all values; of a tensor in `wanted`, returns only the wanted elements (as one value). Does
-/// not open files without wanted elements; reads every other file completely and compares it with
-/// its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
+/// Reads all tensors; for a tensor in `wanted`, returns only the wanted elements (as one value).
+/// Does not open files without wanted elements; reads every other file completely and compares it
+/// with its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
 /// Returns the problems of a version, one line per file; empty if the version is undamaged.

@@ -56,11 +56,11 @@ ClusterSpec::ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>>
     if (jobs_.emplace(job, tasks).second) continue;
     fail(ErrorCode::kInvalidArgument, "ClusterSpec: the job '", job, "' is given twice");
   }
-  if (jobs_.contains("")) fail(ErrorCode::kInvalidArgument, "ClusterSpec: a job has no name");
+  if (jobs_.contains("")) fail(ErrorCode::kInvalidArgument, "ClusterSpec: one job has no name");
 }
 
 ClusterSpec::ClusterSpec(Jobs jobs) : jobs_(std::move(jobs)) {
-  if (jobs_.contains("")) fail(ErrorCode::kInvalidArgument, "ClusterSpec: a job has no name");
+  if (jobs_.contains("")) fail(ErrorCode::kInvalidArgument, "ClusterSpec: one job has no name");
 }
 
 const JobTasks& ClusterSpec::tasks_of(std::string_view job) const {

@@ -124,8 +124,8 @@ ConnectOptions::Way parse_way(std::string_view text) {
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
-    fail(ErrorCode::kInvalidArgument, internal::name_of(options.way), ": rank ", rank, " of ", size,
-         "; expected a rank from 0 to size - 1");
+    fail(ErrorCode::kInvalidArgument, internal::name_of(options.way),
+         ": expected a rank from 0 to size - 1, got rank ", rank, " of ", size);
   }
   return Linker(rank, size, options).connect(store);
 }

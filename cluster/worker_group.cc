@@ -129,8 +129,8 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
 
 }  // namespace
 
-/// Handles fatal verdicts. The number of the last one names the *generation* of connections that
-/// follows it; the first one of a generation ends the calls of its transport.
+/// Handles fatal verdicts. A *generation* of connections has the number of the last fatal verdict
+/// before it; the next fatal verdict ends the calls of the generation's transport.
 class WorkerGroup::Alarm {
  public:
   void raise(const Verdict& verdict) {
@@ -147,7 +147,7 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    // Uses a thread: aborting takes 0.2 s if a peer does not read, and verdicts may arrive.
+    // Uses a thread: if a peer does not read, aborting takes 0.2 s, and must not delay verdicts.
     MutexLock lock(ending_mutex_);
     ending_ = Executor::system().start("end-calls", [transport, error, action] {
       transport->abort(error);
@@ -166,8 +166,8 @@ class WorkerGroup::Alarm {
     action_ = std::move(action);
   }
 
-  /// Begins to connect a generation; returns the number of the verdict that it follows. A newer
-  /// verdict raises `connecting`.
+  /// Begins to connect a generation; returns the number of the last verdict. A newer verdict raises
+  /// `connecting`.
   std::uint64_t begin(std::shared_ptr<Interruption> connecting) {
     MutexLock lock(mutex_);
     connecting_ = std::move(connecting);
@@ -246,7 +246,7 @@ void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
       {.timeout = options.join_timeout});
   plane_ = connect_job(tasks_, *meeting, join_options(options));
   if (plane_.client && !alarm_->watch(transport_, 0)) {
-    fail(ErrorCode::kUnavailable, "connecting the workers: another worker was lost meanwhile");
+    fail(ErrorCode::kUnavailable, "workers: another worker was lost while the workers connected");
   }
   log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all connections use MPI"));
 }
@@ -302,7 +302,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
                             (error.code() == ErrorCode::kNotFound && was_connected_);
       if (!may_come || Clock::system().now() >= deadline) throw;
       log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(), ": ",
-                         error.message(), "; tries again"));
+                         error.message(), "; trying again"));
       Clock::system().sleep_for(durations::kTryAgain);
     }
   }
@@ -362,8 +362,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
       fail(ErrorCode::kFailedPrecondition, "workers: ", peer.member.to_string(),
            " has returned to strategy number ", *peer.strategy + 1,
            " of the program; expected number ", strategy_ + 1,
-           ", as in this process, which must also exit and be started again (tutti run "
-           "--max-restarts does so)");
+           ", as in this process; restart this process too (tutti run --max-restarts does so)");
     }
   }
   if (!ahead.empty()) {
@@ -516,7 +515,7 @@ std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorO
 }
 
 std::shared_ptr<Communicator> communicator_from_environment(const CommunicatorOptions& options) {
-  struct JobMembers {  // members are destroyed in reverse order
+  struct JobMembers {  // these data members are destroyed in reverse order
     ~JobMembers() {
       if (workers && workers->control()) workers->control()->report_unwinding();
     }

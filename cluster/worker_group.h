@@ -51,8 +51,8 @@ class WorkerGroup {
   /// Returns true if the workers should reconnect() after a call failed with `error`: that is, if
   /// the job detects, within `patience`, that since the last reconnect() a worker died, was stopped
   /// or got stuck, or that a connection between two workers broke. Reports a broken connection of
-  /// this worker to the job, after a delay in which the job may find a death as its cause. Returns
-  /// false if a worker reported its own failure, and always under MPI, where no process can rejoin.
+  /// this worker to the job, but only after a delay, because the job may find that a worker died.
+  /// Returns false if a worker reported its own failure, and always under MPI (no process rejoins).
   virtual bool may_reconnect(const Error& error, Duration patience) const;
   /// Collective. Waits until all workers have joined, including restarted ones, and connects them
   /// again. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
@@ -79,8 +79,9 @@ class WorkerGroup {
   /// Reports the step that this worker executes.
   virtual void set_step(std::uint64_t step);
 
-  /// Collective. Stores a value that the workers agreed on at their start, for workers that join
-  /// later. Must be the last agreement before workers may continue without a lost one.
+  /// Collective. Stores a value on which the workers agreed at their start, for workers that join
+  /// later. After this call the workers may continue without a lost one, so they must have agreed
+  /// on everything else.
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 

@@ -24,7 +24,7 @@
 
 namespace tutti {
 
-// Whole files through POSIX calls, which report what went wrong.
+// Reading and writing of whole files through POSIX calls, whose errors state the cause.
 
 namespace {
 

@@ -40,7 +40,7 @@ LogLevel level_from_environment() {
 /// State of the log, made on first use.
 struct LogState {
   LogState() : level(level_from_environment()) {
-    // Coloured on terminals, unless the user objects (no-color.org).
+    // The log is coloured on terminals, unless the user sets NO_COLOR (no-color.org).
     const bool is_plain = std::getenv("NO_COLOR") != nullptr;
     auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(
         is_plain ? spdlog::color_mode::never : spdlog::color_mode::automatic);

@@ -26,7 +26,8 @@ template <class Enum, std::size_t n>
 std::string_view name_in(const std::string_view (&names)[n], Enum value, const char* type) {
   const auto index = static_cast<std::size_t>(value);
   if (index < n) return names[index];
-  fail(ErrorCode::kInternal, type, ": no such value: ", static_cast<int>(value));
+  fail(ErrorCode::kInternal, type, ": expected a value below ", n, ", got ",
+       static_cast<int>(value));
 }
 
 /// Throws kInvalidArgument with the text of `parts` unless `condition` holds. The parts are always

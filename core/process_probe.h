@@ -22,7 +22,7 @@ struct ProcessIdentity {
 };
 const ProcessIdentity& this_process();
 
-/// Number of processes that a launcher's environment variable names.
+/// Number of processes that a launcher states in an environment variable.
 struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"
@@ -39,7 +39,7 @@ std::string warning_of_copies(const LaunchedCopies& copies, std::string_view rem
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
   Kind kind = Kind::kUnknown;
-  char letter = '?';  // from /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if any thread has it
+  char letter = '?';  // from /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if any thread is in it
 
   /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }

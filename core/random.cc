@@ -105,8 +105,9 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 }
 
 RandomStream::RandomStream(const RandomKey& key) {
-  const std::uint64_t first = hash_key(key, 0x243F6A8885A308D3);   // digits of pi, as
-  const std::uint64_t second = hash_key(key, 0x13198A2E03707344);  // nothing-up-my-sleeve numbers
+  // The constants are digits of pi ("nothing-up-my-sleeve numbers").
+  const std::uint64_t first = hash_key(key, 0x243F6A8885A308D3);
+  const std::uint64_t second = hash_key(key, 0x13198A2E03707344);
   key_ = {low(first), high(first)};
   high_ = {low(second), high(second)};
 }

@@ -1,4 +1,4 @@
-// Run tokens, with which replicas share a device, and the decision to spin before a sleep.
+// Run tokens, which let replicas take turns on a device, and the choice to spin before sleeping.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,10 +58,10 @@ class BlockedScope {
 /// user started counts unless it sleeps. Thread-safe.
 bool cores_to_spare();
 
-/// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if
-/// the condition took longer, or if other programs wanted the core. After a failure, the next waits
-/// sleep at once; each further failure increases their number. Use one per waiting site. Not
-/// thread-safe.
+/// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if it
+/// ends before the condition holds, or if other programs wanted the core. After a failure, the next
+/// waits sleep at once; each further failure increases their number. Use one object for each place
+/// in the code that waits. Not thread-safe.
 class SpinPredictor {
  public:
   bool should_spin();

@@ -13,9 +13,9 @@ std::uint64_t num_random_draws();
 /// numbers.
 void note_random_step();
 
-/// Scope in which this thread's next_layer_number() and next_variable_number() count from 0. A
-/// function that makes layers then makes the same ones each time, whatever other threads make. Does
-/// not nest.
+/// Scope in which this thread's next_layer_number() and next_variable_number() count from 0, so
+/// that a function that makes layers gives them the same numbers each time, whatever other threads
+/// do. Does not nest.
 class NumbersFromZero {
  public:
   NumbersFromZero();

@@ -62,7 +62,7 @@ Json json_of(const TraceEvent& event, int process) {
 /// The only trace of the process. Its destructor writes a trace that is still being recorded.
 class Recorder {
  public:
-  // Logs, so that the log is made before this object and destroyed after it.
+  // Logs a line, because this creates the log before this object and thus destroys it after this.
   Recorder() { log_debug("trace: ready"); }
   ~Recorder() {
     try {

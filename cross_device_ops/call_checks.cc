@@ -34,8 +34,7 @@ std::size_t sum_of(std::span<const std::size_t> counts) {
 }
 
 void check_buffer(const ConstElements& buffer, DType dtype) {
-  require(buffer.dtype == dtype, "buffers of one call have one type; expected ", dtype, ", got ",
-          buffer.dtype);
+  require(buffer.dtype == dtype, "expected buffers of one type, ", dtype, ", got ", buffer.dtype);
   require(buffer.data != nullptr || buffer.count == 0, "expected memory for ", buffer.count,
           " elements, got a null pointer");
 }
@@ -50,8 +49,8 @@ void check_pair(const ConstElements& input, const ConstElements& output, std::si
   require(output.count == expected, "expected an output of ", expected, " elements, got ",
           output.count);
   require(in_place || !overlap(input, output),
-          "input and output overlap; expected the same memory where the call can work in place, or "
-          "separate memory");
+          "input and output overlap; expected the same memory where the call can work in place, "
+          "otherwise separate memory");
 }
 
 void check_input(const ConstElements& input, std::size_t expected, std::size_t size) {
@@ -111,7 +110,7 @@ ConstElements elements_of(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.count, buffer.dtype};
 }
 
-/// Calls check_call() for one member's part of the call of all members.
+/// Calls check_call() for one member, with only its own buffers of the call.
 void check_member(const BufferCall& call, std::span<const ReplicaBuffer> inputs,
                   std::size_t member) {
   const std::size_t size = inputs.size();
@@ -161,7 +160,7 @@ void check_together(const BufferCall& call, std::span<const ReplicaBuffer> input
   for (const auto& buffers : {inputs, outputs}) {
     for (std::size_t r = 0; r < buffers.size(); ++r) {
       require(buffers[r].device.type == outputs[0].device.type,
-              "buffers on CPU and GPU; expected one device type, got ", outputs[0].device, " and ",
+              "expected all buffers on one type of device, got ", outputs[0].device, " and ",
               buffers[r].device, " (of replica ", r, "); call Tensor::to() first");
     }
   }

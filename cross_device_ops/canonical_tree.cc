@@ -85,8 +85,8 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
 
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas) {
   internal::require(first >= 0 && count > 0 && first + count <= num_replicas,
-                    "canonical_nodes: replicas [", first, ", ", first + count,
-                    "); expected a range within [0, ", num_replicas, ")");
+                    "canonical_nodes: expected a range of replicas within [0, ", num_replicas,
+                    "), got [", first, ", ", first + count, ")");
   std::vector<CanonicalNode> nodes;
   add_whole_nodes({0, num_replicas}, first, first + count, nodes);
   return nodes;
@@ -95,8 +95,8 @@ std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replica
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
   internal::require(!nodes.empty() && nodes.size() == inputs.size(),
-                    "combine_nodes: ", nodes.size(), " nodes and ", inputs.size(),
-                    " inputs; expected one input per node, and at least one node");
+                    "combine_nodes: expected at least one node and one input per node, got ",
+                    nodes.size(), " nodes and ", inputs.size(), " inputs");
   int next = 0;
   for (const CanonicalNode& node : nodes) {
     TUTTI_CHECK(node.first == next, "combine_nodes: the value of replica ", next, " is missing");
@@ -130,8 +130,8 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
 // The arithmetic of the canonical tree in host memory: one pass that combines all inputs and stores
 // to all outputs.
 //
-// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not change the order. A
-// few floating inputs are summed in registers and stored to all outputs.
+// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not affect the order of
+// additions. A few floating inputs are summed in registers and stored to all outputs.
 
 namespace tutti::internal {
 namespace {
@@ -274,8 +274,8 @@ std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahea
   return num_lines * kLine;
 }
 
-/// Sums up to kMostInRegisters inputs. Returns false and adds nothing if the call has more inputs
-/// or another form.
+/// Sums up to kMostInRegisters inputs. Returns false and adds nothing if there are more inputs, or
+/// if their number, alignment or outputs are not supported.
 template <class T>
 bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
@@ -373,7 +373,7 @@ void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, Outputs outputs, std::
     case ReduceOp::kMean:
       break;
   }
-  fail(ErrorCode::kInternal, "reduce_along_tree: expected SUM, which the caller divides, got MEAN");
+  fail(ErrorCode::kInternal, "reduce_along_tree: expected SUM, got MEAN; divide the sum instead");
 }
 
 }  // namespace
@@ -417,8 +417,8 @@ void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> b
 
 }  // namespace tutti
 
-// Implements CrossDeviceOps::sum_segments(): along the canonical tree without copies, or with any
-// other operation on copies.
+// Implements CrossDeviceOps::sum_segments(): the operation "canonical" reads the segments in place,
+// any other operation works on copies of them.
 
 namespace tutti {
 namespace {
@@ -483,7 +483,7 @@ class TreeAdder {
   const SegmentedSum& sum_;
   std::size_t wide_bytes_ = 0;            // bytes of a block as float32; 0: not widened
   std::vector<const std::byte*> inputs_;  // per replica
-  std::unique_ptr<std::byte[]> copies_;   // per replica, one block in both types
+  std::unique_ptr<std::byte[]> copies_;   // per replica: a block as 16-bit numbers and as float32
 };
 
 }  // namespace

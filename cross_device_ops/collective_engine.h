@@ -45,9 +45,9 @@ class CollectiveEngine {
   /// reason.
   virtual void abort(const Error& reason) noexcept = 0;
 
-  /// Returns the reason why a call that continues on a GPU after run() cannot finish: kAborted, or
-  /// kUnavailable naming a rank that has exited (possibly because it had finished). May be called
-  /// during run(), by the thread that calls answer_state_queries(), after the first call.
+  /// A call may continue on a GPU after run(). Returns the reason why it cannot finish: kAborted,
+  /// or kUnavailable naming a rank that exited (possibly after finishing normally). After the first
+  /// call, the thread that calls answer_state_queries() may also call this during run().
   virtual std::optional<Error> failure_of_peer() { return std::nullopt; }
 
   /// Returns the engine of a group of some ranks, with its own order of calls. All members of
@@ -83,17 +83,17 @@ std::vector<std::string> message_algorithms();
 /// Returns an engine that uses the messages of `transport`. Throws kNotFound listing the names.
 ///
 /// Every message of a call is received within the call. Each rank sends its header (208 bytes) to
-/// its right neighbour, together with its first message if that has the same receiver. It returns
-/// only when it knows that all headers are equal. A rank that fails aborts the transport, so that
-/// all groups fail with the same reason on the other ranks. At its deadline a rank queries the
+/// its right neighbour, together with its first message if that has the same receiver. A call ends
+/// only when the rank knows that all headers are equal. A rank that fails aborts the transport, so
+/// that all groups fail with the same reason on the other ranks. At its deadline a rank queries the
 /// states of the other ranks for up to 300 ms, to name those that did not join.
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm);
 
-/// Returns the engine of rank group.first_rank with MPI's collectives; every rank is a separate
-/// process of one MPI job (MPI_COMM_WORLD), in any order. Collective. Ranks synchronise as in
-/// NativeCallEngine; the data is exchanged by a non-blocking MPI collective on the caller's memory.
-/// If a call is ended early after all ranks joined, MPI gets 2 more seconds to stop using that
+/// Returns the engine of rank group.first_rank that uses MPI's collectives. Each rank is a separate
+/// process of one MPI job; the order of ranks may differ from MPI_COMM_WORLD's. Collective. Ranks
+/// synchronise as in NativeCallEngine; a non-blocking MPI collective then works on the caller's
+/// memory. If a call ends early after all ranks joined, MPI gets 2 more seconds to stop using that
 /// memory; if it does not, this process makes no further MPI calls. Throws kUnimplemented in a
 /// build without MPI, in a process that no MPI launcher started, and for ranks that share a
 /// process; kFailedPrecondition after MPI_Finalize, or if the program initialised MPI without

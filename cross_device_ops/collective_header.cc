@@ -30,8 +30,8 @@ std::string_view text_of(std::span<const char> text) {
 
 void require_valid(const CollectiveHeader& h) {
   const auto damaged = [](std::string_view what, auto value) {
-    fail(ErrorCode::kDataLoss, "collective header: no such ", what, ": ", value,
-         "; expected the header of this version");
+    fail(ErrorCode::kDataLoss, "collective header: expected a header of this version, got ",
+         "an unknown ", what, ": ", value);
   };
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
   const auto op = static_cast<std::uint8_t>(h.op);  // a char above 127 would be negative

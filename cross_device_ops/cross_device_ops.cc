@@ -329,8 +329,8 @@ std::vector<std::size_t> equal_parts(std::string_view who, std::span<const Repli
   return counts;
 }
 
-/// Calls the operation. On GPUs the buffers get a DeviceWork, which is joined, or added to
-/// `pending` if that is given.
+/// Calls the operation. On GPUs the call's work is queued in a DeviceWork. Waits for that work, or
+/// adds it to `pending` if that is given.
 void dispatch(CrossDeviceOps& ops, const BufferCall& call, PendingReduction* pending) {
   if (call.first().device.type == DeviceType::kCpu) return internal::carry_out_unchecked(ops, call);
   std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
@@ -488,7 +488,7 @@ void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) 
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInternal, ops.name(), ": no such collective on buffers");
+  fail(ErrorCode::kInternal, ops.name(), ": expected a collective that has buffers, got barrier");
 }
 
 namespace {
@@ -520,8 +520,9 @@ void barrier(std::span<const ReplicaBuffer> buffers) {
 void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
   if (all_are_local) return;
   fail(ErrorCode::kUnimplemented, who, ": ", collective,
-       " between processes cannot be composed of its all_reduce; expected an operation that "
-       "implements it itself");
+       " between processes cannot be composed of this operation's all_reduce; expected an "
+       "operation that implements ",
+       collective);
 }
 
 }  // namespace

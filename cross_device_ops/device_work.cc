@@ -141,8 +141,9 @@ namespace {
 class NoWorkspace final : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
-    fail(ErrorCode::kInternal, "collective: an elementwise kernel needs a workspace of ", bytes,
-         " bytes");
+    fail(ErrorCode::kInternal,
+         "collective: expected an elementwise kernel that needs no workspace, got one that needs ",
+         bytes, " bytes");
   }
 };
 

@@ -46,12 +46,12 @@ class DeviceWork {
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 
-  /// Returns memory of `device` that is valid until join(). Work that used this memory earlier ends
-  /// first.
+  /// Returns memory of `device` that is valid until join(). Later work here waits for earlier work
+  /// that used the same memory.
   std::byte* scratch(Device device, std::size_t bytes);
   /// Copies from any device, in the stream of `to`'s device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
-  /// Copy from or to host memory, which, if pinned, must stay valid until the copy is done.
+  /// These copy from or to host memory. If it is pinned, it must stay valid until the copy is done.
   void copy_to_host(const ReplicaBuffer& from, std::byte* to);
   void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
   /// Combines `inputs` along the canonical tree into `output`, on output's device. The inputs may

@@ -21,7 +21,7 @@ void check(std::span<const IndexedSlices> per_replica) {
   require(!per_replica.empty(), "reduce: expected IndexedSlices of at least one replica, got none");
   const IndexedSlices& first = per_replica.front();
   require(first.dense_shape.rank() > 0,
-          "reduce: IndexedSlices of a scalar; expected a dense shape of rank >= 1, got []");
+          "reduce: expected IndexedSlices with a dense shape of rank >= 1, got []");
   for (std::size_t r = 0; r < per_replica.size(); ++r) {
     const IndexedSlices& slices = per_replica[r];
     require(

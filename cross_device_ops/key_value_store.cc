@@ -17,14 +17,14 @@ constexpr std::size_t kLongestValue = std::size_t{1} << 20;
 
 void internal::check_store_key(std::string_view store, std::string_view key) {
   require(!key.empty() && key.size() <= kLongestKey && has_only_alphanumerics_and("_-./", key),
-          store, ": the key '", key.substr(0, kLongestKey), "'; expected 1 to ", kLongestKey,
-          " letters, digits, '_', '-', '.' or '/', got ", key.size(), " characters");
+          store, ": the key '", key.substr(0, kLongestKey), "' is invalid; expected 1 to ",
+          kLongestKey, " letters, digits, '_', '-', '.' or '/', got ", key.size(), " characters");
 }
 
 void internal::check_store_value(std::string_view store, std::string_view key,
                                  std::string_view value) {
-  require(value.size() <= kLongestValue, store, ": the value of '", key, "'; expected at most ",
-          kLongestValue, " bytes, got ", value.size());
+  require(value.size() <= kLongestValue, store, ": expected at most ", kLongestValue,
+          " bytes as the value of '", key, "', got ", value.size());
 }
 
 std::vector<std::optional<std::string>> KeyValueStore::get_all(std::span<const std::string> keys) {

@@ -85,7 +85,7 @@ Optimizer::Step Optimizer::read_step() const {
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
-  // Not accumulator_->steps(): a restored sum may consist of more calls.
+  // Does not use accumulator_->steps(), because a restored sum may consist of more calls.
   step.scalars.gradient_scale = 1.0 / (scale * static_cast<double>(step.num_held + 1));
   return step;
 }

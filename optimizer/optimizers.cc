@@ -74,7 +74,7 @@ OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOption
 
 namespace {
 
-/// Writers by type and readers by name.
+/// Functions that write options, keyed by type, and functions that read them, keyed by name.
 struct OptionsRegistry {
   Mutex mutex;
   std::map<std::type_index, std::function<Json(const void*)>> writers TUTTI_GUARDED_BY(mutex);

@@ -277,7 +277,8 @@ std::optional<DeviceRule> RuleWith<Hyper>::device_rule(const UpdateScalars& scal
 template <class Hyper>
 bool RuleWith<Hyper>::skips_zero_gradient() const {
   if constexpr (std::is_same_v<Hyper, AdagradHyperparameters>) {
-    return hyper_.epsilon > 0.0 || hyper_.initial_accumulator_value > 0.0;  // otherwise 0 / 0
+    // If both are 0, a zero gradient computes 0 / 0.
+    return hyper_.epsilon > 0.0 || hyper_.initial_accumulator_value > 0.0;
   }
   return false;
 }

@@ -90,8 +90,8 @@ void Recovery::run(const std::function<void()>& loop) {
   }
 }
 
-/// Returns true if a lost worker or connection caused the error. A connection breaks before the job
-/// knows the loss. Errors with other codes come from the program itself.
+/// Returns true if a lost worker or connection caused the error. A connection may break before the
+/// job detects the loss. Errors with other codes come from the program itself.
 bool Recovery::is_of_a_loss(const std::exception& error) const {
   const auto* const own = dynamic_cast<const Error*>(&error);
   if (!own) return false;

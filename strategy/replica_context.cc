@@ -71,7 +71,7 @@ std::vector<Gradient> ReplicaContext::all_reduce(ReduceOp op, std::span<const Gr
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!has_gradient(values[i])) continue;
-    results[i] = results[i].dense().alias();  // with one replica it could be the value itself
+    results[i] = results[i].dense().alias();  // with one replica, the result may be the input
     inputs.push_back(values[i].dense());
     outputs.push_back(results[i].dense());
   }

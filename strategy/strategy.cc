@@ -218,7 +218,7 @@ struct StrategyExtended::Impl {
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
   std::uint64_t random_step = 0;  // keys random numbers; counts runs that train or draw, so
-                                  // evaluation changes no bits of training
+                                  // that evaluation does not change them
   Strategy::Failure failure;
   bool half_updated = false;  // a run failed while variables were being updated
   internal::BucketPlans plans;
@@ -226,7 +226,7 @@ struct StrategyExtended::Impl {
   CondVar turn_condition;
   bool busy TUTTI_GUARDED_BY(turn_mutex) = false;
   internal::ForbiddenVariableCreator forbidden;
-  internal::ReplicaThreads threads;  // last: joined first
+  internal::ReplicaThreads threads;  // last, so that they are joined first
 };
 
 StrategyExtended::StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
@@ -333,7 +333,7 @@ StrategyExtended& Strategy::extended() const {
   if (extended_) return *extended_;
   fail(ErrorCode::kUnimplemented,
        "Strategy: expected replicas on threads of this process, got a strategy without any; use ",
-       "the constructor with LocalStrategyOptions, or override this function");
+       "the constructor with LocalStrategyOptions, or override the function that was called");
 }
 
 internal::WorkerTeam* internal::team_of(const Strategy& strategy) {
@@ -472,8 +472,8 @@ std::size_t Strategy::num_bodies() const {
 
 void Strategy::check_argument_count(std::size_t count) const {
   if (count == replica_devices().size()) return;
-  fail(ErrorCode::kInvalidArgument, "Strategy '", name(), "': a PerReplica value of ", count,
-       " elements; expected one per replica, ", replica_devices().size());
+  fail(ErrorCode::kInvalidArgument, "Strategy '", name(), "': expected a PerReplica value of ",
+       replica_devices().size(), " elements, one per replica, got ", count);
 }
 
 void Strategy::note_result(ReplicaContext& context, const Tensor& result) {
@@ -576,9 +576,9 @@ void Strategy::update(const Variable& variable,
   const int num_replicas = static_cast<int>(replica_devices().size());
   const int size = static_cast<int>(argument.size());
   if (size != count && size != num_replicas) {
-    fail(ErrorCode::kInvalidArgument, "Strategy::update: an argument of ", size,
-         " elements; expected ", count, " (one per component of '", variable.name(), "') or ",
-         num_replicas, " (one per replica)");
+    fail(ErrorCode::kInvalidArgument, "Strategy::update: expected an argument of ", count,
+         " elements (one per component of '", variable.name(), "') or ", num_replicas,
+         " (one per replica), got ", size);
   }
   if (!storage) {
     Variable whole = variable;
@@ -586,8 +586,8 @@ void Strategy::update(const Variable& variable,
     return;
   }
   for (int c = 0; c < count; ++c) {
-    int element = c;  // with fewer components than replicas: the element of the first
-                      // replica that reads the component
+    // If there is one element per replica, the first replica that reads the component decides.
+    int element = c;
     for (int r = num_replicas - 1; size != count && r >= 0; --r) {
       if (storage->component_of_replica(r) == c) element = r;
     }
@@ -732,9 +732,9 @@ Tensor Strategy::reduce(ReduceOp op, const Tensor& value, std::optional<int> axi
   internal::require_cross_replica(*this, kReduce);
   require_sum_or_mean(op);
   if (op == ReduceOp::kSum && num_replicas_in_sync() > 1) {
-    fail(ErrorCode::kInvalidArgument, kReduce, ": SUM of a value that is not distributed, with ",
-         num_replicas_in_sync(),
-         " replicas; expected a PerReplica; use MEAN, or the result of run()");
+    fail(ErrorCode::kInvalidArgument, kReduce, ": SUM over ", num_replicas_in_sync(),
+         " replicas: expected a PerReplica, got a value that is not distributed; use MEAN, or the "
+         "result of run()");
   }
   if (!axis) return value;
   const GradientTape::StopRecording stop;

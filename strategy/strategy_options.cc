@@ -70,7 +70,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
        "; list that many devices; TUTTI_XLA_CPU_DEVICES sets how many XLA has on the CPU");
 }
 
-/// Refuses options that do not apply to XLA, which sums gradients itself, in equal shares.
+/// Refuses options that do not apply to XLA, which sums gradients itself, with equal weights.
 void check_xla_options(std::string_view who, const LocalStrategyOptions& options) {
   const CommunicationOptions& communication = options.cross_device_ops.options;
   using enum CommunicationImplementation;
@@ -264,8 +264,8 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
     return spec.name.empty() ? implied : spec.name;
   }
   fail(ErrorCode::kInvalidArgument, who, ": implementation ",
-       to_string(spec.options.implementation), " selects the operation '", implied, "', but '",
-       spec.name, "' is named; use one of the two");
+       to_string(spec.options.implementation), " selects '", implied,
+       "', but cross_device_ops selects '", spec.name, "'; set only one of the two");
 }
 
 /// Returns the algorithm by which hosts combine values, over messages or shared memory. GPUs use it
@@ -287,7 +287,7 @@ bool are_gpus(const LocalStrategyOptions& options) {
 }
 
 /// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients over
-/// `workers`. `order` is the order of the other algorithm, for options that name none.
+/// `workers`. `order` is that of the algorithm without NCCL; it decides if the options name none.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);
@@ -305,7 +305,7 @@ WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, in
   return gpus;
 }
 
-/// Refuses algorithms that send sums: only replicas' gradients, not their sums, fit in 16 bits.
+/// Refuses algorithms that send sums: compression to 16 bits is for gradients of single replicas.
 void check_compression(std::string_view who, const WorkerTeam& team,
                        const LocalStrategyOptions& options) {
   const WireCompression compression = options.cross_device_ops.options.compression;
@@ -316,12 +316,12 @@ void check_compression(std::string_view who, const WorkerTeam& team,
        "bits; use implementation CANONICAL, or no compression");
 }
 
-/// Returns options by which the named operation combines one worker's replicas, unless it requires
-/// processes.
+/// Returns the options for combining one worker's replicas: those given if it is the only worker
+/// and does not use "mpi", else options of "canonical".
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
-  options.cross_device_ops.plugin_options.clear();  // options of the operation between workers
+  options.cross_device_ops.plugin_options.clear();  // these are for the operation between workers
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
 }

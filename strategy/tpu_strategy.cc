@@ -25,7 +25,7 @@ LocalStrategyOptions with_xla_devices(LocalStrategyOptions options) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kXla) continue;
     fail(ErrorCode::kInvalidArgument, "TpuStrategy: devices: expected some of xla:0 ..., got ",
-         device, "; use replicas alone, or MirroredStrategy");
+         device, "; set only `replicas`, or use MirroredStrategy");
   }
   if (!devices.empty()) return options;
   const int replicas = checked_replicas(options);

@@ -24,8 +24,8 @@ inline std::vector<std::size_t> sizes_from(int argc, char** argv, int first_argu
   return sizes;
 }
 
-/// Returns the number of calls for about 60 ms, at 10 us per call plus 1 ns per byte. It is equal
-/// in all processes. Buffers that fit into a large cache need some calls before they are in it.
+/// Returns the number of calls for about 60 ms, at 10 us per call plus 1 ns per byte, equal in all
+/// processes. At least 20 calls if the buffers fit into a large cache, which the first calls fill.
 inline int num_calls(std::size_t num_bytes) {
   const double seconds = 10e-6 + static_cast<double>(num_bytes) / 1e9;
   const double least = num_bytes <= (std::size_t{64} << 20) ? 20.0 : 3.0;

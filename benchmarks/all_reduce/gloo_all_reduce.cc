@@ -1,9 +1,10 @@
 // Times Gloo's all-reduce between processes over TCP on this machine: float32 sums of one buffer.
 // SPDX-License-Identifier: Apache-2.0
 //
-// gloo_all_reduce RANKS ALGORITHM FIRST LAST (bytes, by factors of 4). Algorithms: ring_chunked,
-// halving_doubling (the older classes), new_ring, new_bcube (gloo::allreduce, used by
-// torch.distributed). A barrier before each call; a call's time is the slowest process's.
+// gloo_all_reduce RANKS ALGORITHM FIRST LAST (sizes from FIRST to LAST bytes, each 4 times the
+// previous one). Algorithms: ring_chunked, halving_doubling (the older classes), new_ring,
+// new_bcube (gloo::allreduce, used by torch.distributed). A barrier precedes each call. A call's
+// time is the slowest process's.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>

@@ -1,8 +1,9 @@
-// Times MPI_Allreduce in place: float32 sums of one buffer per process.
+// Times MPI_Allreduce in place, which sums one float32 buffer per process.
 // SPDX-License-Identifier: Apache-2.0
 //
-// mpirun -np 2 mpi_all_reduce NAME FIRST LAST (bytes, by factors of 4). A barrier precedes each
-// call. The time of a call is that of the slowest process; the result is the median of all calls.
+// mpirun -np 2 mpi_all_reduce NAME FIRST LAST (sizes from FIRST to LAST bytes, each 4 times the
+// previous one). A barrier precedes each call. A call's time is the slowest process's; the result
+// is the median of all calls.
 #include <mpi.h>
 
 #include "benchmarks/all_reduce/call_plan.h"

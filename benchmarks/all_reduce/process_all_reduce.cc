@@ -1,10 +1,11 @@
 // Times all_reduce between processes of this machine: float32 sums of one buffer each, in place.
 // SPDX-License-Identifier: Apache-2.0
 //
-// process_all_reduce RANKS HOW FIRST LAST (bytes, by factors of 4). HOW: shm-shared (buffers in
-// memory that the ranks share), shm-private (separate buffers), tcp, tcp-bare (2 ranks: exchange
-// and sum over a plain connection, the lower bound of tcp). A barrier precedes each call. The time
-// of a call is that of the slowest process; the result is the median of all calls.
+// process_all_reduce RANKS HOW FIRST LAST (sizes from FIRST to LAST bytes, each 4 times the
+// previous one). HOW: shm-shared (buffers in memory that the ranks share), shm-private (separate
+// buffers), tcp, tcp-bare (2 ranks exchange and add over a plain connection, the lower bound of
+// tcp). A barrier precedes each call. A call's time is the slowest process's; the result is the
+// median of all calls.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -44,8 +44,8 @@ void shell(const std::string& command) {
   }
 }
 
-/// Training with as much memory as a network's weights. Each step reads and writes all of it
-/// several times.
+/// Imitation of training: its variables have the size of a network's weights, and each step reads
+/// and writes all of them several times.
 class Training {
  public:
   explicit Training(std::int64_t megabytes) {
@@ -86,7 +86,7 @@ struct Table {
   Column call, stall, overhead, overhead_waiting;
 };
 
-/// Returns the seconds of a save by `manager`, unless it is null, and of `count` steps after that.
+/// Times `count` steps, preceded by a save if `manager` is not null. Returns the total in seconds.
 double window(Training& training, int count, CheckpointManager* manager, std::int64_t number) {
   return seconds_of([&] {
     if (manager) manager->save(number);
@@ -133,7 +133,7 @@ void measure_training(Training& training, const std::string& folder, std::int64_
                             {.max_to_keep = 2});
   training.step();
   const double step = seconds_of([&] { training.step(); });
-  // The pause is the time of the call plus the extra time of the next step, which copies.
+  // The pause is the time of the call plus the extra time of the next step, which copies variables.
   const double call = seconds_of([&] { background.save(2 * number); });
   const double next = seconds_of([&] { training.step(); });
   background.wait();

@@ -13,8 +13,8 @@
 namespace tutti::device_check {
 
 /// Returns the allowed difference of an element, relative to its magnitude or to that of the
-/// largest element: a few roundings of the coarsest floating type among `dtypes`, or 0 if there is
-/// none.
+/// largest element: a few roundings of the coarsest floating type among `dtypes`, or 0 if all of
+/// them are integer types.
 double tolerance_of(std::span<const DType> dtypes);
 
 /// Returns "" if shape, type and elements agree (with infinities and NaNs in the same positions),
@@ -33,7 +33,7 @@ struct Findings {
   std::vector<std::string> failures = {};        // one line for each
   std::vector<std::string> without_kernel = {};  // "conv2d float64": threw kUnimplemented
   std::vector<std::string> not_tried = {};       // kernels that no call used
-  std::string detail = "";                       // details that are shown
+  std::string detail = "";                       // more details, which are printed
 
   void add(const std::string& what, const std::string& difference);
   bool passed() const { return num_compared > 0 && failures.empty() && not_tried.empty(); }

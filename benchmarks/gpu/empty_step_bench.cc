@@ -16,7 +16,7 @@ Json time_step(Strategy& strategy, const BenchArguments& arguments, const Step& 
         return Tensor::full({}, 1.0, DType::kFloat32, strategy.replica_devices()[r]);
       });
   PerReplica<Tensor> y = strategy.run(step, x);
-  y = strategy.run(step, x);  // a captured step is captured at the second call
+  y = strategy.run(step, x);  // if the step is to be captured, the second call captures it
   return seconds_per_call(
       arguments, [&] { y = strategy.run(step, x); },
       [&] {

@@ -3,9 +3,9 @@
 //
 // Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
 // job has a secret, so both authenticate and every byte has a checksum. Each round measures
-// everything once; the table has medians, and ratios to the bare stream within a round. JOB is part
-// of the name of a job ("1,000"), and TURN is part of the name of a turn ("calls update"). All
-// other jobs and turns are skipped, except the bare stream.
+// everything once; the table has medians, and ratios to the bare stream within a round. JOB selects
+// the jobs whose names contain it ("1,000"), and TURN the turns whose names contain it ("calls
+// update"). All other jobs and turns are skipped, except the bare stream.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

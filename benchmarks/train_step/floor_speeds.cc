@@ -1,4 +1,4 @@
-// Prints the maximum speeds of one thread as JSON: of oneDNN's best product, and of copies.
+// Prints as JSON the maximum speeds of one thread: for oneDNN's matrix product and for copies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -18,7 +18,7 @@ constexpr double kSeconds = 0.15;
 template <class Call>
 double fastest_rate(const Call& call) {
   const tutti::Clock& clock = tutti::Clock::system();
-  call();  // touches memory for the first time
+  call();  // not timed: the first call touches new memory
   std::vector<double> seconds;
   double sum = 0.0;
   while (sum < kSeconds) {

@@ -12,8 +12,8 @@
 
 namespace tutti::bench {
 
-/// Separate memory pages, which are large ones if the system has them. Each page is allocated where
-/// it is first written.
+/// Memory pages of its own, huge pages if the system has them. Each page is allocated near the core
+/// that writes it first.
 class BenchMemory {
  public:
   /// Throws kResourceExhausted.

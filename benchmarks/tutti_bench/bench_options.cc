@@ -32,8 +32,8 @@ std::vector<std::size_t> sizes_of(const BenchFlags& flags) {
   for (std::size_t size = first; size <= last; size = step > 0 ? size + step : size * factor) {
     sizes.push_back(size);
     if (sizes.size() > kMostSizes) {
-      fail(ErrorCode::kInvalidArgument, "-i: more than ", kMostSizes,
-           " sizes; expected larger steps, got ", flags.step_bytes);
+      fail(ErrorCode::kInvalidArgument, "-i: expected steps that give at most ", kMostSizes,
+           " sizes, got steps of ", flags.step_bytes, "; use larger steps");
     }
   }
   return sizes;

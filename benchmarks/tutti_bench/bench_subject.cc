@@ -92,7 +92,7 @@ class LocalSubject final : public BenchSubject {
     }
   }
   void out_of_place(std::span<const BenchRank>, int) override {
-    fail(ErrorCode::kInternal, "local operations work in place");
+    fail(ErrorCode::kInternal, "expected an in-place call of a local operation, got out-of-place");
   }
 
  private:

@@ -23,7 +23,7 @@ struct BenchRank {
 class BenchSubject {
  public:
   virtual ~BenchSubject() = default;
-  /// Returns the number of threads that call: the number of ranks, or one.
+  /// Returns the number of threads that must call in_place(): the number of ranks, or one.
   virtual int num_threads() const = 0;
   virtual double max_relative_error() const = 0;
   virtual bool has_out_of_place() const = 0;

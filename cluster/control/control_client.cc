@@ -108,11 +108,11 @@ class ControlSession final : public ControlClient {
   // Reply to the last join; written first by the constructor, then by the thread.
   v1::JoinReply welcome_;
   Member host_;
-  std::atomic<std::uint64_t> member_{0};  // number of this process at the server
+  std::atomic<std::uint64_t> member_{0};  // number that the server gave to this process
   StopGate gate_;
   Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
   TimePoint last_heard_;        // time of the server's last message; used by the thread
-  bool knows_history_ = false;  // true after the verdict that this process joined
+  bool knows_history_ = false;  // true once the verdict about this process's joining arrived
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -391,7 +391,7 @@ bool ControlSession::is_on_its_machine() const {
   return welcome_.host_machine() == this_process().machine;
 }
 
-/// Returns true if the server runs in this process, so that it is as alive as this thread.
+/// Returns true if the server runs in this process, and is therefore alive while this thread runs.
 bool ControlSession::hosts_the_server() const {
   return host_.pid == this_process().pid && is_on_its_machine();
 }
@@ -401,7 +401,7 @@ ProcessState ControlSession::state_of_server() const {
   return inspect_process(host_.pid, welcome_.host_start_time());
 }
 
-/// Opens a second connection in addition to the silent one. Even if both ends are alive, lost
+/// Opens a second connection if the first one is silent. Even if both processes are alive, lost
 /// packets may break a connection unnoticed, and a damaged length makes a receiver wait forever.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;

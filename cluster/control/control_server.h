@@ -16,8 +16,8 @@ namespace tutti {
 
 /// Address, admitted tasks and failure detection of a control server.
 struct ControlServerOptions {
-  /// Address of this machine; port 0 selects a free port. Without a secret or TLS it must be
-  /// loopback.
+  /// Address of this machine; port 0 selects a free port. It must be a loopback address if the
+  /// server has neither a secret nor TLS.
   std::string address = "127.0.0.1:0";
   std::string job_id = {};
   JobSecret secret = {};

@@ -374,7 +374,7 @@ grpc::Status status_of(grpc::ServerContextBase& context, const Error& error) {
 
 Error given_up(const MemberRecord& record) {
   return Error(ErrorCode::kUnavailable, concat("control: ", record.joined.who.to_string(),
-                                               " was given up by the job; restart it"));
+                                               " was given up by the job; restart this process"));
 }
 
 }  // namespace
@@ -537,11 +537,11 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
     const std::string who = record.joined.who.task.to_string();
     if (peer == nullptr || peer == &record) {
       fail(ErrorCode::kInvalidArgument, "control: ", who, " lost its connection to ",
-           task.to_string(), "; expected another member of the job");
+           task.to_string(), ", which is not another member of the job");
     }
     if (request->last_verdict() > verdicts_.size()) {
-      fail(ErrorCode::kInvalidArgument, "control: ", who, " reports a connection newer than ",
-           "verdict ", request->last_verdict(), "; expected at most ", verdicts_.size());
+      fail(ErrorCode::kInvalidArgument, "control: ", who, " reports that its last verdict was ",
+           "number ", request->last_verdict(), "; expected at most ", verdicts_.size());
     }
     // The peer has reported it first, or a verdict with a more precise reason has ended the same
     // collectives.

@@ -111,10 +111,10 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
     return invitation;
   }
   if (asked.empty() && machines > 1) {
-    log_warning(concat("workers: they are on ", machines,
-                       " machines without a control server: one that is stopped or stuck is found "
-                       "at the deadline of a call; use TUTTI_CONTROL=grpc://host:port with a free "
-                       "port of the machine of ",
+    log_warning(concat("workers: ", machines,
+                       " machines have no control server, so a stopped or stuck worker is detected "
+                       "only at the deadline of a call; use TUTTI_CONTROL=grpc://host:port with a "
+                       "free port of the machine of ",
                        tasks.front().to_string()));
     return invitation;
   }
@@ -137,8 +137,8 @@ internal::Endpoint internal::parse_grpc_target(std::string_view who, const std::
   if (text.starts_with(kScheme)) {
     if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
   }
-  fail(ErrorCode::kInvalidArgument, who, ": the target '", text,
-       "'; expected grpc://host:port, for example grpc://127.0.0.1:4711");
+  fail(ErrorCode::kInvalidArgument, who, ": expected a target grpc://host:port, got '", text,
+       "'; use for example grpc://127.0.0.1:4711");
 }
 
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,

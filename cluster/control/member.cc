@@ -106,7 +106,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
   if (state.kind == Kind::kIsGone) {
     return dead(record, "its connection closed and the process has exited");
   }
-  // A live process of this machine has only lost its connection, so it may reconnect.
+  // If the process still runs on this machine, it only lost its connection and may reconnect.
   const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);

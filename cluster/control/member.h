@@ -81,12 +81,12 @@ struct GroupProgress {
   std::uint64_t entered = 0;   // collectives entered so far
   std::uint64_t finished = 0;  // collectives finished so far
   std::string call;            // the last one: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
-  Duration since{};            // time since `call` began, or ended if it has ended
+  Duration since{};            // time since `call` ended, or since it began if it still runs
   bool operator==(const GroupProgress&) const = default;
 };
 
 struct MemberProgress {
-  std::uint64_t step = 0;  // the running or last finished step
+  std::uint64_t step = 0;  // the current step; between steps, the last finished one
   std::string phase;       // "training", "saving", "evaluating"
   std::vector<GroupProgress> groups;
   bool operator==(const MemberProgress&) const = default;
@@ -137,7 +137,7 @@ struct MemberRecord {
   Status status = Status::kHere;
   bool is_connected = true;
   bool has_failed = false;  // reported an error, so its exit is not reported
-  TimePoint last_heard;     // moved forward by pauses of the server itself
+  TimePoint last_heard;     // time of the last message; pauses of the server itself are added
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;

@@ -125,7 +125,7 @@ ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
 
 namespace {
 
-/// Number of consecutive TLS failures that damaged packets cannot explain.
+/// Number of consecutive TLS failures after which damaged packets cannot be the cause.
 constexpr int kTlsFailures = 10;
 
 }  // namespace
@@ -161,7 +161,7 @@ void reach_server(const ServerTarget& server,
     if (Clock::system().now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, server.who, " did not reach ", server.name, " within ",
            seconds_text(server.timeout), " s: ", reason,
-           "; start it, or check the address and its log");
+           "; start it, or check its address and its log");
     }
     if (Clock::system().now() >= say_at) {
       log_warning(concat(server.who, " has waited ", seconds_text(Clock::system().now() - begin),

@@ -62,8 +62,8 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
                                 const Exposure& exposure) {
   const auto endpoint = parse_listen_address(text);
   if (!endpoint) {
-    fail(ErrorCode::kInvalidArgument, who, ": the address '", text,
-         "'; expected host:port, for example 127.0.0.1:4711 (port 0 takes a free one)");
+    fail(ErrorCode::kInvalidArgument, who, ": expected an address host:port, got '", text,
+         "'; use for example 127.0.0.1:4711 (port 0 takes a free one)");
   }
   check_exposure(who, endpoint->host, exposure);
   return *endpoint;
@@ -101,8 +101,8 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   server_ = builder.BuildAndStart();
   if (!server_) {
-    fail(ErrorCode::kUnavailable, "grpc: listening at ", endpoint_.to_string(),
-         " failed; expected a file system with room for sockets in /tmp");
+    fail(ErrorCode::kUnavailable, "grpc: cannot listen at ", endpoint_.to_string(),
+         "; expected to be able to create a socket in /tmp; free space there");
   }
   if (acceptor_) thread_ = Executor::system().start("grpc-listener", [this] { accept_all(); });
 }
@@ -259,7 +259,8 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
   for (;;) {
     FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!lock.is_open()) {
-      fail(ErrorCode::kUnavailable, "local socket: ", path, ": ", std::strerror(errno));
+      fail(ErrorCode::kUnavailable, "local socket: cannot open '", path,
+           "': ", std::strerror(errno));
     }
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (Clock::system().now() >= deadline) return read_owner(lock);

@@ -272,8 +272,8 @@ class GroupConnector {
     pause_ = durations::kStorePause;
   }
 
-  /// Logs why a rank refuses. The rank may belong to another job or may have exited; a later
-  /// attempt reads the store again.
+  /// Logs why a rank refused this rank's connection. It may belong to another job or may have
+  /// exited; a later attempt reads the store again.
   void handle_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
     if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {
@@ -284,8 +284,8 @@ class GroupConnector {
     const std::string reason = misfit.empty() && is_refused ? handshake.reason() : misfit;
     if (reason.empty() || last_answer_ == reason) return;
     last_answer_ = reason;
-    log_warning(concat(who(), ": rank ", rank, " at ", called_->address(), " refuses: ", reason,
-                       "; trying again"));
+    log_warning(concat(who(), ": rank ", rank, " at ", called_->address(),
+                       " refuses this rank: ", reason, "; trying again"));
   }
 
   /// Throws if an authenticated peer is incompatible, because retrying cannot help.
@@ -293,7 +293,7 @@ class GroupConnector {
     const std::string misfit = misfit_of(own_, rank_, other, rank);
     if (misfit.empty() || !is_job_of(other)) return;
     fail(ErrorCode::kInvalidArgument, who(), ": rank ", rank, " at ", other.address(),
-         " does not fit: ", misfit);
+         " is incompatible: ", misfit);
   }
 
   void accept_all() {
@@ -544,7 +544,7 @@ class GroupConnector {
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // result of the last attempt, even if it is repeated
+  bool is_hopeless_ = false;  // the last attempt could not succeed, even if it were repeated
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;

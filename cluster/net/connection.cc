@@ -146,8 +146,8 @@ void Connection::abort(const Error& reason) {
 
 void Connection::close() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
 
-/// Resets the connection instead of closing it: an end-of-file after undelivered bytes would not
-/// arrive, either.
+/// Resets the connection instead of closing it, because an end-of-file would reach the peer only
+/// after the undelivered bytes, and so perhaps never.
 void Connection::reset() noexcept {
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
@@ -486,9 +486,8 @@ void Connection::keep_body(Message& message) {
   if (bytes == 0) return;
   if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
     kept_.now.fetch_sub(bytes);
-    tutti::fail(ErrorCode::kResourceExhausted,
-                "it sends messages that this process does not receive; expected at most ",
-                kept_.limit, " bytes to be kept, got ", bytes, " more with tag ",
+    tutti::fail(ErrorCode::kResourceExhausted, "expected at most ", kept_.limit,
+                " bytes of messages before their recv(), got ", bytes, " more with tag ",
                 message.header.tag);
   }
   message.kept = BufferRef::allocate(bytes);  // from the allocator's cache: fresh pages cost more
@@ -538,7 +537,7 @@ void Connection::end_receiver(Message& message) {
   }
   receiver->end(Error(ErrorCode::kInvalidArgument,
                       concat(peer_, ": the message with tag ", header.tag,
-                             " has another length; expected head and body of ",
+                             " has the wrong length; expected head and body of ",
                              receiver->head.size(), " and ", receiver->body.size(), " bytes, got ",
                              header.head_bytes, " and ", header.body_bytes)));
 }

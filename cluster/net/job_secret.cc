@@ -53,7 +53,9 @@ class JobSecret::Page {
  public:
   explicit Page(std::span<const std::byte> bytes) : size_(bytes.size()) {
     memory_ = ::mmap(nullptr, kLongest, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory_ == MAP_FAILED) fail(ErrorCode::kResourceExhausted, "job secret: no memory");
+    if (memory_ == MAP_FAILED) {
+      fail(ErrorCode::kResourceExhausted, "job secret: the system cannot allocate a memory page");
+    }
     (void)::madvise(memory_, kLongest, MADV_DONTDUMP);
     std::memcpy(memory_, bytes.data(), size_);
   }
@@ -99,8 +101,8 @@ JobSecret JobSecret::from_file(const std::string& path) {
     size += static_cast<std::size_t>(count);
   }
   if (size < kShortest || size > kLongest) {
-    fail(ErrorCode::kInvalidArgument, "job secret: '", path, "'; expected ", kShortest, " to ",
-         kLongest, " bytes, got ", size, "; try: head -c 32 /dev/urandom > ", path);
+    fail(ErrorCode::kInvalidArgument, "job secret: expected ", kShortest, " to ", kLongest,
+         " bytes in '", path, "', got ", size, "; try: head -c 32 /dev/urandom > ", path);
   }
   JobSecret secret(std::span<const std::byte>(bytes).first(size));
   ::explicit_bzero(bytes.data(), bytes.size());

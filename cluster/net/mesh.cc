@@ -99,13 +99,13 @@ class Mesh::MessageWork final : public Work {
 
 void Mesh::check(int peer, std::size_t head_bytes, std::size_t body_bytes) const {
   if (peer < 0 || peer >= size() || peer == rank_) {
-    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, " names the peer ", peer,
-         "; expected another rank from 0 to ", size() - 1);
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, ": expected a peer from 0 to ",
+         size() - 1, " other than this rank, got ", peer);
   }
   if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
-    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_,
-         ": head and body of a message; expected at most ", kLongestHead, " and ", kLongestBody,
-         " bytes, got ", head_bytes, " and ", body_bytes);
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, ": expected a message of at most ",
+         kLongestHead, " bytes of head and ", kLongestBody, " of body, got ", head_bytes, " and ",
+         body_bytes);
   }
 }
 
@@ -231,7 +231,7 @@ bool Mesh::read_from_peer(int rank) {
   return result.moved || result.failure;
 }
 
-/// Polls all peers; waits until the deadline, but at most a second, for the first ready one.
+/// Polls all peers; waits until one is ready, until the deadline, but for at most a second.
 bool Mesh::poll_peers(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   for (const auto& peer : peers_) {

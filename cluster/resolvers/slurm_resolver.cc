@@ -264,8 +264,8 @@ class Reader {
                 ", got ", got);
   }
   [[noreturn]] void fail_size() const {
-    tutti::fail(ErrorCode::kResourceExhausted, source_, ": more than ", kMaxNodes, " entries in ",
-                internal::shown(Json(text_)));
+    tutti::fail(ErrorCode::kResourceExhausted, source_, ": expected at most ", kMaxNodes,
+                " entries, got ", internal::shown(Json(text_)));
   }
 
  private:

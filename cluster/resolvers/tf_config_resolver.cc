@@ -63,7 +63,7 @@ Task read_task(const JsonPlace& place) {
           index->index(kLargestTaskIndex, "the task's index, a whole number from 0")};
 }
 
-/// The task of this process, with the paths of its type and index for errors.
+/// The task of this process. Errors name the JSON paths of its type and index.
 struct OwnTask {
   Task task;
   std::string type_path, index_path;

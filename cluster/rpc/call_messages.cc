@@ -29,7 +29,7 @@ constexpr std::size_t kWorthKeeping = 4096;
 /// Chunks below this size are gathered, because a slice costs gRPC more than copying that many
 /// bytes.
 constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
-/// Size from which the first bytes of a payload are no longer in the caches when it is complete.
+/// A payload of at least this size evicts its first bytes from the caches before it is complete.
 constexpr std::size_t kPastCaches = std::size_t{8} << 20;
 constexpr std::size_t kLongestText = 65536;
 

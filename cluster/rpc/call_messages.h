@@ -31,7 +31,7 @@ inline constexpr int kLongestMessage = 8 << 20;
 
 /// A request or an answer. An answer contains a packet or an error.
 struct CallMessage {
-  std::uint64_t call = 0;  // 0 in an otherwise empty message: the client leaves
+  std::uint64_t call = 0;  // 0 announces that the client leaves; the message is otherwise empty
   Packet packet = {};
   std::optional<Error> error = {};
 };
@@ -126,7 +126,7 @@ v1::Caller make_caller(const RpcClientOptions& options, std::uint64_t client);
 /// Returns the Caller in the metadata; nullopt if the client does not identify itself. Throws
 /// kDataLoss if the bytes are not a Caller.
 std::optional<v1::Caller> caller_in(const Metadata& metadata);
-/// Returns why the server refuses this caller; "" if it accepts it.
+/// Returns why the server refuses this caller; "" if the caller is accepted.
 std::string refusal_of(const v1::Caller& caller, const RpcServerOptions& options);
 
 v1::CalledServer make_called_server(const RpcServerOptions& options, std::uint64_t run);

@@ -56,8 +56,8 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
                         [this]() TUTTI_REQUIRES(mutex_) { return is_welcome_ || !is_open_; });
     return is_welcome_;
   }
-  /// Returns the server's description. Requires, like the functions below: the server has accepted
-  /// the stream.
+  /// Returns the server's description. Requires that the server has accepted the stream, as do the
+  /// functions below.
   const v1::CalledServer& server() const { return server_; }
 
   std::shared_ptr<RpcReply> start_call(Packet request);
@@ -200,7 +200,7 @@ void ClientStream::send(Call call, std::vector<CallMessage>& sent) {
 std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   auto reply = std::make_shared<RpcReply>(what_);
   const std::size_t bytes = request.payload_bytes();
-  std::vector<CallMessage> sent;  // destroyed after the lock
+  std::vector<CallMessage> sent;  // destroyed after the mutex is unlocked
   const DeferredRelease later;
   MutexLock lock(mutex_);
   if (ended_) {
@@ -208,9 +208,9 @@ std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
     return reply;
   }
   if (request.head.size() > tutti::kLongestHead || bytes > server_.longest_tensors()) {
-    fail(ErrorCode::kInvalidArgument, "rpc: ", *what_, ": a request with ", request.head.size(),
-         " bytes of head and ", bytes, " of payload; expected at most ", tutti::kLongestHead,
-         " and ", server_.longest_tensors(), "; send it in parts");
+    fail(ErrorCode::kInvalidArgument, "rpc: ", *what_, ": expected a request of at most ",
+         tutti::kLongestHead, " bytes of head and ", server_.longest_tensors(), " of payload, got ",
+         request.head.size(), " and ", bytes, " of payload; send it in parts");
   }
   if (calls_.size() >= kMostCalls) {
     fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),

@@ -165,10 +165,11 @@ class ServerStream::Call final : public RpcCall {
     check_unanswered();
     const std::size_t bytes = answer.payload_bytes(), longest = stream_->longest_payload_;
     if (answer.head.size() > tutti::kLongestHead || bytes > longest) {
-      send_error(Error(ErrorCode::kResourceExhausted,
-                       concat("an answer with ", answer.head.size(), " bytes of head and ", bytes,
-                              " of payload; expected at most ", tutti::kLongestHead, " and ",
-                              longest, "; ask for it in parts")));
+      send_error(
+          Error(ErrorCode::kResourceExhausted,
+                concat("expected an answer of at most ", tutti::kLongestHead, " bytes of head and ",
+                       longest, " of payload, got ", answer.head.size(), " and ", bytes,
+                       " of payload; request it in parts")));
       return;
     }
     send_answer({number_, std::move(answer)});
@@ -226,7 +227,7 @@ bool ServerStream::accept(CallMessage message) {
   {
     MutexLock lock(mutex_);
     if (message.call == 0) {
-      has_left_ = true;  // it half-closes next
+      has_left_ = true;  // the client half-closes the stream next
       return true;
     }
     if (message.call <= std::exchange(last_call_, message.call)) {
@@ -460,7 +461,8 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
   try {
     if (is_ending) fail(ErrorCode::kUnavailable, options_.self, ": the server is shutting down");
     if (is_full) {
-      fail(ErrorCode::kUnavailable, options_.self, ": already has ", kMostStreams, " clients");
+      fail(ErrorCode::kUnavailable, options_.self, ": expected at most ", kMostStreams,
+           " clients, got another one; close unused clients");
     }
     if (!handlers_.contains(method)) {
       fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));

@@ -61,8 +61,8 @@ class RpcHandler {
 using RpcHandlers = std::map<RpcMethod, RpcHandler*>;
 
 struct RpcServerOptions {
-  /// Address of this machine; port 0 selects a free port. Without a secret or TLS it must be
-  /// loopback.
+  /// Address of this machine; port 0 selects a free port. It must be a loopback address if the
+  /// server has neither a secret nor TLS.
   std::string address = "127.0.0.1:0";
   MemberTask self = {"ps", 0, ""};
   std::uint64_t incarnation = 0;

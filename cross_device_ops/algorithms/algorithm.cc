@@ -65,7 +65,7 @@ Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
     case Collective::kBarrier:
       return dissemination_barrier(shape);
   }
-  fail(ErrorCode::kInternal, "make_schedule: no such collective");
+  fail(ErrorCode::kInternal, "make_schedule: expected a known collective");
 }
 
 // Broadcast down a binomial tree.
@@ -96,7 +96,7 @@ Schedule binomial_broadcast(const CallShape& shape) {
 // Vocabulary: a rank has *verified* when the header of its left neighbour has arrived and equals
 // its own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and
 // waits for the message of the rank 2^k to its left. A message conveys all that its sender knew
-// when it sent the message: after round k a rank knows that itself and the 2^(k+1) - 1 ranks to its
+// when it sent the message: after round k a rank knows that it and the 2^(k+1) - 1 ranks to its
 // left have verified. n - 1 verified ranks are enough, because equality then holds all the way
 // around the ring. That takes ceil(log2(n - 1)) rounds; two ranks need none, since each has
 // compared the other's header itself. Knowing that all n ranks have received all their messages

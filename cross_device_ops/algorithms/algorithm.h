@@ -65,8 +65,8 @@ enum class Closing {
   kHeaders,   // all headers are equal
   kReceived,  // and every rank has received all its messages
 };
-/// Appends a kVerify step and rounds of empty messages, after which the rank has the knowledge that
-/// `closing` names. For schedules that a rank could otherwise leave too early.
+/// Appends a kVerify step and rounds of empty messages, after which the rank knows what `closing`
+/// states. Needed by schedules in which a rank could otherwise leave the call too early.
 void append_closing(Schedule& schedule, const CallShape& shape,
                     Closing closing = Closing::kHeaders);
 

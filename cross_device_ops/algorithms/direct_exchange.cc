@@ -10,17 +10,17 @@
 //
 // n ranks, S bytes, slices in K segments:
 // all_reduce: contributions, then results to all. 2 steps; per rank 2 (n-1) K messages, (n-1)/n S
-//   bytes twice. With two ranks and S up to kOneShotBytes, each rank sends all and computes the
-//   whole result: 1 step, 1 message, S bytes.
+//   bytes twice. With two ranks and S up to kOneShotBytes, each rank sends its whole buffer and
+//   computes the whole result: 1 step, 1 message, S bytes.
 // reduce: contributions, then results to the root. 2 steps and the closing rounds; S bytes, the
 //   root (n-1)/n S.
-// reduce_scatter: headers, then contributions. 2 steps; n-1 messages per segment, S minus the own
-//   part.
+// reduce_scatter: headers, then contributions. 2 steps; n-1 messages per segment, S minus the
+//   rank's own part.
 // all_gather: headers, then one message to each other rank. 2 steps, n-1 messages; (n-1) times the
-//   own part.
+//   rank's own part.
 // all_to_all: one message to each other rank, then the closing rounds, because a length on which
-//   two ranks disagree is visible to only one of them. 1 + ceil(log2 n) steps; S minus the own
-//   part.
+//   two ranks disagree is visible to only one of them. 1 + ceil(log2 n) steps; S minus the rank's
+//   own part.
 // If headers are sent first, a rank verifies before it sends data. Data from all other ranks then
 // proves that all have verified, without closing rounds. Two ranks need not send headers first.
 #include "cross_device_ops/algorithms/algorithm.h"
@@ -61,8 +61,8 @@ class Exchange {
     num_segments_ = internal::num_segments(largest, segment_);
     const std::size_t last = largest - (num_segments_ - 1) * segment_;
     // A short last segment shortens the final phase, in which nothing overlaps. With more than 2
-    // ranks its messages cost more than that saves. Measured over TCP at 1 MiB: 2 ranks take 272 us
-    // with it and 284 us without, 4 ranks 990 us with it and 840 us without.
+    // ranks, its messages cost more time than this saves. Measured over TCP at 1 MiB: 2 ranks take
+    // 272 us with it and 284 us without, 4 ranks 990 us with it and 840 us without.
     const bool is_short = num_segments_ > 1 && last <= segment_ / 8;
     if (is_short && shape.size > 2 && shape.segment_bytes >= kLongSegmentBytes) {
       --num_segments_;
@@ -109,7 +109,7 @@ class Exchange {
   Range result_in_scratch(std::size_t k) const { return staged(shape_.rank, k); }
 
  private:
-  static constexpr std::size_t kGenerations = 2;  // segments with staged contributions
+  static constexpr std::size_t kGenerations = 2;  // number of segments staged at a time
 
   Range staged(int from, std::size_t k) const {
     const auto place =

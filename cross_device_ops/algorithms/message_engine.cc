@@ -38,7 +38,7 @@ struct CallPlan {
 namespace {
 
 constexpr std::size_t kAhead = 8;           // limit of posted receives
-constexpr std::size_t kLookAhead = 64;      // steps searched for receives
+constexpr std::size_t kLookAhead = 64;      // number of next steps whose receives may be posted
 constexpr std::size_t kSendsToForget = 16;  // finished sends are removed above this number
 
 }  // namespace
@@ -380,9 +380,9 @@ class RankStates {
     }
     return states;
   }
-  /// Returns "rank 2 did not join" for the ranks that, by their answers, have not begun the call
-  /// with this number. `awaited`: the ranks from which this rank awaits messages, in increasing
-  /// order.
+  /// Returns "rank 2 did not join" for the ranks whose answers show that they have not begun the
+  /// call with this number. `awaited`: the ranks from which this rank awaits messages, in
+  /// increasing order.
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
     const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
     const bool anybody = std::ranges::any_of(states, &State::answered);
@@ -494,7 +494,7 @@ class MessageEngine final : public CollectiveEngine {
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
-  /// Prefers an abort, because an exited peer may be a consequence of it.
+  /// Prefers the reason of an abort, because a peer may have exited only as a consequence of it.
   std::optional<Error> failure_of_peer() override {
     std::optional<Error> failure;
     for (int peer = 0; peer < size(); ++peer) {

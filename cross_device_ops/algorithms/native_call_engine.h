@@ -36,7 +36,8 @@ class NativeCallEngine : public CollectiveEngine {
  protected:
   NativeCallEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages);
 
-  /// Returns true if carry_out() supports the call; equal on all ranks, unlike call.count.
+  /// Returns true if carry_out() supports the call. All ranks must return the same value, although
+  /// call.count may differ between them.
   virtual bool is_native(const CollectiveCall& call, const CollectiveHeader& header) = 0;
   /// Carries out a native call that all ranks have joined.
   virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
@@ -60,7 +61,7 @@ class NativeCallEngine : public CollectiveEngine {
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // from a peer; calls' errors are more exact
+  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // reason of an abort, received from a peer
 };
 
 /// Throws kInvalidArgument unless the group has one local replica per rank and a transport of its

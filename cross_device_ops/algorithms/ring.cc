@@ -10,7 +10,7 @@
 //
 // n ranks, S bytes, chunks in K segments:
 // all_reduce: 2 (n-1) steps; per rank 2 (n-1) K messages, 2 (n-1)/n S bytes: the least possible.
-// reduce_scatter: n-1 steps; S minus the own part.
+// reduce_scatter: n-1 steps; S minus the rank's own part.
 // all_gather: n-1 steps; S minus the right neighbour's part.
 //
 // A chunk starts at its own rank, so its order of additions depends on its position: the bits are

@@ -89,7 +89,7 @@ void RankMemory::apply(const Schedule& schedule, const Step& step) const {
     return;
   }
   const std::span<const Range> operands = schedule.operands_of(step);
-  if (operands.size() == 2) {  // in place without a copy of the result
+  if (operands.size() == 2) {  // writes the result directly to its destination
     return combine(op, dtype, read(operands[0]), read(operands[1]), write(step.range),
                    step.range.count);
   }

@@ -29,7 +29,7 @@ enum class StepKind : std::uint8_t {
   kSend,           // sends `range` to `peer`
   kReceive,        // receives `range` from `peer`
   kReceiveOnLeft,  // range = received op own
-  kCombine,        // range = the operands, along the canonical tree
+  kCombine,        // range = combination of the operands along the canonical tree
   kCopy,           // range = own
   kVerify,         // waits for the left neighbour's header and compares it
 };

@@ -57,7 +57,7 @@ class Lockstep {
  private:
   struct Message {
     Range range;              // in the sender's memory
-    DeviceWork::Event event;  // on GPUs: after it the range has its values
+    DeviceWork::Event event;  // on GPUs: once it has occurred, the range has its values
   };
   struct Reader {
     ByteRange range;
@@ -121,7 +121,7 @@ class Lockstep {
     return buffer;
   }
 
-  /// Returns `range` of a rank as a result. Orders the write on its device after all reads of it.
+  /// Returns `range` of a rank as an output. Its device writes to it only after all reads of it.
   ReplicaBuffer writable(std::size_t rank, const Range& range) {
     const ByteRange bytes = memory_[rank].bytes_of(range);
     std::erase_if(readers_[rank], [&](const Reader& reader) {

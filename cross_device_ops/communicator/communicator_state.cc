@@ -17,7 +17,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns the end of a path that still distinguishes files: its last two components, at most 39
+/// Returns the end of a path, long enough to distinguish files: its last two components, at most 39
 /// characters.
 std::string_view short_path(const char* file) {
   constexpr std::size_t kMost = 39;
@@ -233,7 +233,7 @@ class PreparedCall {
   }
   void finish_results() {
     if (!combines(request_.collective) || !request_.has_result(engine_.rank())) return;
-    std::size_t offset = 0;  // in the copy, in bytes
+    std::size_t offset = 0;  // offset of the result in the copy, in bytes
     for (const Elements& output : request_.outputs) {
       Elements result = output;
       if (copy_) result = {output_.data + offset, output.count, output_.dtype};
@@ -355,7 +355,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
     recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
   } catch (const Error&) {  // the other ranks' own calls report it
   }
-  name_size_ = 0;  // the name contained the reason
+  name_size_ = 0;  // refuse() stored the reason in the name
   header_.name.fill('\0');
   header_.name_hash = 0;
   throw Error(reason);

@@ -60,8 +60,8 @@ class CallRecorder {
   std::optional<RecordedCall> last() const;
 
  private:
-  // Number of header words before the texts `file` and `shape`. An entry has a pointer for the
-  // file.
+  // Number of header words before the texts `file` and `shape`. Instead of the former, an entry
+  // stores a pointer to the file's name.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
   // Entry of atomic words. The version changes before and after each write, so that a reader sees a
   // whole entry or none.
@@ -183,7 +183,7 @@ class CommunicatorState {
   /// Calls check_call(); if it throws, calls refuse() with the error.
   void check(const CallRequest& request);
   CollectiveHandle start(const CallRequest& request);
-  /// Carries out a call. `begin`: event on a GPU from which the call starts; null for host memory.
+  /// Carries out a call. `begin`: event of a GPU after which the call starts; null for host memory.
   void execute(const CallRequest& request, const DeviceEvent* begin);
   /// Runs `call` with `request`'s header. Adds the states of the other ranks to a timeout error,
   /// and this rank's call to kUnavailable.

@@ -45,7 +45,7 @@ GpuCalls::~GpuCalls() {
     while (staged_ && !staged_->is_done()) {
       if (Clock::system().now() > end) {  // pending copies may still use the memory
         static_cast<void>(std::make_unique<BufferRef>(std::move(staging_)).release());
-        log_warning("calls on a GPU: timed out waiting for its stream; pinned memory is not freed");
+        log_warning("communicator: timed out waiting for the GPU; its pinned memory is not freed");
         return;
       }
       Clock::system().sleep_for(durations::kTryAgain);
@@ -134,8 +134,9 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
     }
   }
   if (aside.rank() == 0) {
-    log_info(concat("calls on GPUs of ", aside.size(), " ranks: ", ops ? "nccl" : "by the hosts",
-                    ", because ", ops ? "each rank has its own GPU" : reason));
+    log_info(concat("calls on the GPUs of ", aside.size(), " ranks use ",
+                    ops ? "nccl, because each rank has its own GPU" : "host memory, because ",
+                    ops ? "" : reason));
   }
   MutexLock lock(mutex_);
   ops_ = std::move(ops);

@@ -57,7 +57,7 @@ std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& member
                                                   const SourceLocation& where) {
   const std::string mistake = mistake_in(*this, members);
   const auto n = static_cast<std::size_t>(size());
-  // Even after a mistake this rank takes part, because the other ranks wait for its row.
+  // This rank takes part even if `members` is wrong, because the other ranks wait for its row.
   std::vector<std::uint8_t> own(n, mistake.empty() ? 0 : kNoGroup), table(n * n);
   for (const int member : members) {
     if (mistake.empty()) own[static_cast<std::size_t>(member)] = 1;

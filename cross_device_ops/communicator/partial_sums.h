@@ -14,9 +14,9 @@
 
 namespace tutti::internal {
 
-/// Sums over replicas that are numbered over all ranks of a communicator in rank order. Before a
-/// sum, each rank adds its own replicas: to one *partial sum*, or to several if the canonical order
-/// needs more. Has the thread safety of Communicator.
+/// Sums over replicas that are numbered over all ranks of a communicator in rank order. Each rank
+/// first adds up its own replicas' values, which gives one *partial sum*, or several if the
+/// canonical order requires it. As thread-safe as Communicator.
 class PartialSums {
  public:
   /// `counts`: number of replicas of each rank. The communicator must outlive this object.
@@ -51,8 +51,8 @@ class PartialSums {
 
  private:
   std::vector<CanonicalNode> nodes_of(std::size_t rank) const;
-  /// Returns true if one collective over the ranks' own sums could not reproduce the bits of the
-  /// tree.
+  /// Returns true if the result of one collective over the ranks' own sums might not be
+  /// bit-identical to the sum along the tree.
   bool reduces_by_nodes(std::optional<DType> wire) const;
   void all_reduce_nodes(std::span<const Elements> partials, std::string_view name,
                         std::optional<DType> wire);

@@ -134,11 +134,11 @@ std::optional<Error> copy(const Transfer& send, const Transfer& recv) {
     copy_bytes(send.body, recv.body);
     return std::nullopt;
   }
-  return Error(
-      ErrorCode::kInvalidArgument,
-      concat("in_process: the message from rank ", send.from, " to rank ", send.to, " with tag ",
-             send.tag, " has another length; expected head and body of ", recv.head.size(), " and ",
-             recv.body.size(), " bytes, got ", send.head.size(), " and ", send.body.size()));
+  return Error(ErrorCode::kInvalidArgument,
+               concat("in_process: the message from rank ", send.from, " to rank ", send.to,
+                      " with tag ", send.tag, " has the wrong length; expected head and body of ",
+                      recv.head.size(), " and ", recv.body.size(), " bytes, got ", send.head.size(),
+                      " and ", send.body.size()));
 }
 
 class InProcessTransport final : public Transport {
@@ -194,8 +194,8 @@ class InProcessTransport final : public Transport {
 
   void check(int peer, std::size_t num_head_bytes) const {
     internal::require(peer >= 0 && peer < group_->size && peer != rank_, "in_process: rank ", rank_,
-                      " names the peer ", peer, "; expected another rank from 0 to ",
-                      group_->size - 1);
+                      ": expected a peer from 0 to ", group_->size - 1,
+                      " other than this rank, got ", peer);
     internal::require(num_head_bytes <= 256, "in_process: rank ", rank_,
                       ": expected a message head of at most 256 bytes, got ", num_head_bytes);
   }

@@ -72,7 +72,7 @@ MPI_Datatype mpi_number(DType dtype) {
   fail(ErrorCode::kInternal, "mpi: expected a type with reductions, got ", dtype);
 }
 
-/// Returns the type for collectives that copy values, of any alignment.
+/// Returns the type for collectives that only copy values; the values may have any alignment.
 MPI_Datatype mpi_bytes(DType dtype) {
   switch (size_of(dtype)) {
     case 1:
@@ -105,7 +105,7 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
     case ReduceOp::kMean:
       break;
   }
-  fail(ErrorCode::kInternal, "mpi: expected SUM, which the caller divides, got MEAN");
+  fail(ErrorCode::kInternal, "mpi: expected SUM, got MEAN; divide the sum instead");
 }
 
 /// Copies the input to `place`, the memory of the output. MPI requires a call to be in place on all
@@ -250,7 +250,7 @@ class MpiCall {
   Elements output_;
   // MPI reads these until the call has ended.
   std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
-  BufferRef result_;  // result; only if the output is within the input
+  BufferRef result_;  // buffer for the result; used only if the output is within the input
   std::vector<BufferRef> copies_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool ended_ = false;
@@ -287,8 +287,8 @@ void require_own_processes(const std::vector<Introduction>& all) {
   }
 }
 
-/// Makes an MPI communicator of these ranks, with the same numbers. Collective: blocks until all
-/// ranks have called it.
+/// Makes an MPI communicator in which these ranks have the same numbers as here. Collective: blocks
+/// until all ranks have called it.
 MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) {
   std::vector<int> processes;
   for (const Introduction& rank : ranks) processes.push_back(rank.process);
@@ -360,7 +360,7 @@ class MpiEngine final : public NativeCallEngine {
     }
     give_up(running, header);
   }
-  /// Joins MPI's call with copies, so that other ranks that have already begun it can finish.
+  /// Makes the MPI call with copies of the buffers, so that ranks that have begun it can finish.
   void missed(const CollectiveCall& call) override {
     if (!runtime_.is_usable()) return;
     const auto stand_in = std::make_shared<MpiCall>(call, runtime_, comm_, rank(), true);

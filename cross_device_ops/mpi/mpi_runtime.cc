@@ -61,8 +61,8 @@ void require_not_finalized() {
   if (!is_finalized()) return;
   fail(ErrorCode::kFailedPrecondition,
        "mpi: MPI was finalised, and cannot be initialised again; expected MPI_Finalize after the "
-       "last transport and communicator; leave it to tutti, which finalises an MPI that it "
-       "initialised at the end of the program");
+       "last transport and communicator; leave both calls to tutti, which finalises MPI at the end "
+       "of the program if it has initialised it");
 }
 
 int initialize() {

@@ -42,7 +42,7 @@ class MpiRuntime {
   /// kept.
   void retire(const std::string& reason) noexcept;
 
-  /// Keeps memory that MPI may still use until it is finalised.
+  /// Keeps memory alive until MPI is finalised, because MPI may still use it.
   void keep(std::shared_ptr<void> used);
 
   /// Registers `close` for close_transports(); the transport may already be closed by then.

@@ -237,7 +237,7 @@ class MpiDispatcher {
       Transfer ended = std::move(*transfer);
       transfer = transfers_.erase(transfer);
       any = true;
-      // The callback may post more, at the end of the list.
+      // The callback may append more transfers to the list.
       ended.is_send ? ended.done() : dispatch(std::move(ended.frame));
     }
     return any;
@@ -267,7 +267,7 @@ class MpiDispatcher {
     }
     const MpiFrame::Header header = frame.header();
     Channel& channel = channels_[{header.channel, header.to}];
-    const Receiver receiver = channel.receiver;  // a copy, because it may close its channel
+    const Receiver receiver = channel.receiver;  // a copy, because the call may close the channel
     if (receiver) return receiver(std::move(frame));
     if (!channel.is_closed) channel.early.push_back(std::move(frame));
   }
@@ -447,8 +447,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   };
 
   void check(int peer, std::size_t head_bytes) const {
-    require(peer >= 0 && peer < size() && peer != rank_, "mpi: rank ", rank_, " names the peer ",
-            peer, "; expected another rank from 0 to ", size() - 1);
+    require(peer >= 0 && peer < size() && peer != rank_, "mpi: rank ", rank_,
+            ": expected a peer from 0 to ", size() - 1, " other than this rank, got ", peer);
     require(head_bytes <= kLongestHead, "mpi: rank ", rank_,
             ": expected a message head of at most ", kLongestHead, " bytes, got ", head_bytes);
   }
@@ -598,7 +598,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       receive.end(
           Error(ErrorCode::kInvalidArgument,
                 concat("mpi: rank ", rank_, ": the message from rank ", header.from, " with tag ",
-                       header.tag, " has another length; expected head and body of ",
+                       header.tag, " has the wrong length; expected head and body of ",
                        receive.head.size(), " and ", receive.body.size(), " bytes, got ",
                        header.head_bytes, " and ", header.body_bytes)));
       if (is_offer) post(header.from, answer);
@@ -693,8 +693,8 @@ std::vector<int> processes_of(const MpiOptions& options, int num_processes) {
   std::vector<int> processes = options.processes;
   for (int p = 0; options.processes.empty() && p < num_processes; ++p) processes.push_back(p);
   for (std::size_t r = 0; r < processes.size(); ++r) {
-    internal::require(processes[r] >= 0 && processes[r] < num_processes, "mpi: rank ", r,
-                      "; expected a process of this MPI job from 0 to ", num_processes - 1,
+    internal::require(processes[r] >= 0 && processes[r] < num_processes, "mpi: for rank ", r,
+                      ", expected a process of this MPI job from 0 to ", num_processes - 1,
                       ", got ", processes[r]);
   }
   return processes;

@@ -398,7 +398,7 @@ ncclRedOp_t op_of(ReduceOp op) {
     case ReduceOp::kMean:
       break;
   }
-  fail(ErrorCode::kInternal, "nccl: expected SUM, which the caller divides, got MEAN");
+  fail(ErrorCode::kInternal, "nccl: expected SUM, got MEAN; divide the sum instead");
 }
 
 bool are_equal(std::span<const std::size_t> counts) {

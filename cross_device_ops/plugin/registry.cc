@@ -164,8 +164,7 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const std::string implied = internal::lower_case(to_string(wanted));  // RING is "ring"
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
-         " selects the operation '", implied, "', but '", spec.name,
-         "' is named; use one of the two");
+         " selects '", implied, "', but '", spec.name, "' is named; set only one of the two");
   }
   return implied;
 }

@@ -68,7 +68,7 @@ void check(const StrategySpec& spec) {
   require_at_least("replicas_to_aggregate", spec.replicas_to_aggregate, 0);
   require_at_least("parameter_servers", spec.parameter_servers, 1);
   if (spec.strategy == "one_device" && spec.replicas > 1) {
-    fail(ErrorCode::kInvalidArgument, "strategy options: one_device has one replica, got ",
+    fail(ErrorCode::kInvalidArgument, "strategy options: expected 1 replica for one_device, got ",
          spec.replicas, "; use mirrored");
   }
   if (spec.update_mode != "sync" && spec.strategy != "parameter_server") {
@@ -182,7 +182,7 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
   const std::vector<Device> devices =
       local.devices.devices.empty() ? default_devices() : local.devices.devices;
   if (!spec.devices.empty() && devices.size() > 1) {
-    fail(ErrorCode::kInvalidArgument, "strategy options: one_device has one device, got ",
+    fail(ErrorCode::kInvalidArgument, "strategy options: expected 1 device for one_device, got ",
          devices.size(), ", '", spec.devices, "'; use mirrored");
   }
   return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));

@@ -23,7 +23,7 @@ struct DistributedDataset::Impl {
   internal::InputPart part;
   std::uint64_t epoch = 0;       // number of the current pass, or of the next one
   std::int64_t batches = 0;      // yielded in this epoch
-  bool resume = false;           // restore() was called; begin() continues at this position
+  bool resume = false;           // restore() was called; begin() continues at `epoch`, `batches`
   std::uint64_t generation = 0;  // number of the valid Iterator
   double wait_seconds = 0.0;
 
@@ -181,11 +181,10 @@ void require_equal_workers(const InputPlan& plan) {
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
       plan.first_replica != local * plan.worker || !plan.weights.empty()) {
     fail(ErrorCode::kInvalidArgument,
-         "distribute_dataset: ShardingRule::kTensorFlow expected the same number of replicas on "
-         "every worker, "
-         "with equal shares, got ",
-         local, " of ", plan.num_replicas_in_sync, " replicas on one of ", plan.num_workers,
-         " workers, ", plan.weights.size(), " weights; use ShardingRule::kCanonical");
+         "distribute_dataset: ShardingRule::kTensorFlow: expected the same number of replicas on "
+         "every worker and no weights, got ",
+         local, " of ", plan.num_replicas_in_sync, " replicas on worker ", plan.worker, " of ",
+         plan.num_workers, ", and ", plan.weights.size(), " weights; use ShardingRule::kCanonical");
   }
 }
 

@@ -153,7 +153,7 @@ Tensor LocalMapContext::all_gather(const Tensor& x, std::string_view axis, int d
 
 namespace {
 
-/// Returns `dim` as a number from 0. Throws kInvalidArgument if `parts` does not divide that
+/// Returns `dim` as a non-negative index. Throws kInvalidArgument if `parts` does not divide that
 /// dimension of x.
 int divisible_dim(const Tensor& x, int dim, int parts, const std::string& who) {
   dim = x.shape().normalized_axis(dim, who);

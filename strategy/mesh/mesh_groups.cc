@@ -372,7 +372,7 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   } else {
     together.handle = together.partials->start_all_reduce(elements, {.name = name});
   }
-  std::vector<MeshSum> shapes;  // each with one value only, for its shape
+  std::vector<MeshSum> shapes;  // each sum with only one value, which gives its shape
   for (const std::size_t s : together.sums) {
     shapes.push_back({sums[s].axes, sums[s].parts, sums[s].dim, {sums[s].own.front()}});
   }
@@ -473,7 +473,7 @@ void MeshGroups::count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) {
   const auto size = static_cast<std::uint64_t>(grid_.size(axes));
   if (size == 1) return;
   auto senders = static_cast<std::uint64_t>(grid_.num_positions());
-  std::uint64_t of_each = (size - 1) * bytes / size;  // a part for every other position
+  std::uint64_t of_each = (size - 1) * bytes / size;  // one part for each of the others
   if (kind == ExchangeKind::kAllReduce) of_each *= 2;
   if (kind == ExchangeKind::kSendReceive) of_each = bytes;
   if (kind == ExchangeKind::kAllGather) of_each = (size - 1) * bytes;

@@ -322,7 +322,7 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   for (int d = 0; d < rank; ++d) {
     if (sharding[d] != now[d]) local = cut(local, d, sharding[d]);
   }
-  // A whole value as a term of a partial sum is that of the first position.
+  // A whole value that becomes partial is the term of the first position; other terms are 0.
   const auto added = static_cast<AxisSet>(sharding.partial & ~value.sharding.partial);
   if (grid_.index(number_, added) != 0) {
     const OpPartitionerScope none(nullptr);

@@ -43,7 +43,7 @@ class ShardedValue final : public LazyValue {
 
  private:
   friend class MeshPosition;
-  Sharding sharding_;  // no longer partial after an operation needed the sum
+  Sharding sharding_;  // stops being partial when an operation needs the sum
   Tensor local_;       // undefined after the step
   const TensorSpec spec_;
   Tensor whole_;            // defined after the step
@@ -90,7 +90,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   static MeshPosition* current(const VariableStorage& variable, std::string_view method);
 
   const MeshGrid& grid() const { return grid_; }
-  /// Returns the number of the position in the mesh.
+  /// Returns the index of the position in the mesh.
   int number() const { return number_; }
   LocalReplicaContext& local() { return local_; }
 
@@ -192,7 +192,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   };
   OwnIndices own_indices(const OpCall& call, const ShardedTensor& indices, const Sharding& sharding,
                          std::int64_t count, AxisSet axes);
-  /// Computes gather() from sharded rows: each position contributes the rows that it has to a sum.
+  /// Computes gather() from sharded rows: each position contributes its own rows to a sum.
   Tensor looked_up(const OpCall& call, std::span<const ShardedTensor> inputs);
   /// Computes attention over sharded sequences; nullopt if they are not sharded or the heads cannot
   /// be.
@@ -214,7 +214,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by ids of its tensors
   std::map<std::uint64_t, ShardedValue*> values_;  // existing values, by number
   std::uint64_t num_values_ = 0;
-  std::optional<Sharding> wanted_;  // sharding that relayout() requests of its identity operation
+  std::optional<Sharding> wanted_;  // requested by relayout() for the identity's output
   std::string_view local_call_;     // call that runs a function of local tensors, or empty
 };
 

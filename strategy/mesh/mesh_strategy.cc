@@ -46,7 +46,7 @@ class MeshReducer final : public GradientReducer {
     bool is_summed = false;
   };
   /// For a variable that is not sharded, returns the sum of the positions' slices, added in the
-  /// same order as by replicas that have these rows.
+  /// order in which a strategy whose replicas have these rows adds them.
   IndexedSlices summed(const IndexedSlices& slices) const;
 
   MeshPosition& position_;
@@ -55,7 +55,7 @@ class MeshReducer final : public GradientReducer {
   std::vector<Gradient> gradients_;
   std::vector<std::size_t> ready_;  // indices of gradients whose sums are not started yet
   std::int64_t ready_bytes_ = 0;
-  std::vector<std::pair<std::size_t, Result>> results_;  // by variable, in the order of sums
+  std::vector<std::pair<std::size_t, Result>> results_;  // variable and result, in order of sums
   std::vector<std::shared_ptr<MeshSums>> started_;
 };
 
@@ -171,7 +171,7 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
   internal::require(local.replicas == 0, kStrategy,
                     ": replicas: the mesh has one replica; expected 0, got ", local.replicas);
   internal::require(local.replica_weights.empty(), kStrategy,
-                    ": replica_weights: expected none, because a batch is cut into equal parts");
+                    ": replica_weights: expected none, because a batch is divided equally");
   internal::require(positions % workers == 0, kStrategy, ": the ", positions, " positions of ",
                     options.mesh.to_string(), " cannot be divided over ", workers, " workers");
   const int own = positions / workers;
@@ -190,21 +190,21 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
                     workers > 1 ? " that this worker has" : "", ", got ", devices.size());
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu || device.type == DeviceType::kGpu) continue;
-    fail(ErrorCode::kUnimplemented, kStrategy, ": device ", device,
-         "; expected CPUs or GPUs, because XLA compiles whole steps of one device");
+    fail(ErrorCode::kUnimplemented, kStrategy, ": expected CPUs or GPUs, got device ", device,
+         "; XLA compiles whole steps for one device");
   }
   const CommunicationOptions& communication = local.cross_device_ops.options;
   if (communication.compression != WireCompression::kNone ||
       communication.non_finite != NonFinitePolicy::kIgnore) {
-    fail(ErrorCode::kUnimplemented, kStrategy, ": compression ",
+    fail(ErrorCode::kUnimplemented, kStrategy,
+         ": expected compression none and non_finite ignore, got compression ",
          to_string(communication.compression), " and non_finite ",
-         to_string(communication.non_finite),
-         "; expected none and ignore, because a mesh sums gradients unchanged");
+         to_string(communication.non_finite), "; a mesh sums gradients unchanged");
   }
   const std::string& ops = local.cross_device_ops.name;
   if (!ops.empty() && ops != "canonical") {
-    fail(ErrorCode::kUnimplemented, kStrategy, ": cross_device_ops '", ops,
-         "'; expected canonical, because a mesh sums blocks in that order; leave it out");
+    fail(ErrorCode::kUnimplemented, kStrategy, ": expected cross_device_ops canonical, got '", ops,
+         "'; leave it out, because a mesh sums blocks in canonical order");
   }
   local.replicas = blocks.num_positions();
   return local;
@@ -330,7 +330,7 @@ void MeshStrategy::run_position(internal::LocalReplicaContext& local, internal::
 
 void MeshStrategy::complete_input_plan(InputPlan& plan) {
   Strategy::complete_input_plan(plan);
-  // Each worker reads global batches, and its positions take their parts of them.
+  // Each worker reads global batches; each of its positions uses its own part of a batch.
   plan.num_workers = 1;
   plan.worker = 0;
 }

@@ -106,8 +106,8 @@ OpRule without_axis(const OpCall& call, int axis) {
   return rule;
 }
 
-/// Returns the rule of a [..., m, k] times b [..., k, n] plus a bias [n]: factors m, n, k and the
-/// leading dimensions.
+/// Returns the rule of the product of matrices [..., m, k] and [..., k, n], plus a bias [n]. Its
+/// factors are m, n, k and the leading dimensions.
 OpRule matrix_product(const OpCall& call) {
   const auto& attributes = call.attributes_as<MatMulAttributes>();
   constexpr std::int8_t kM = 0, kN = 1, kK = 2, kFirstBatch = 3;
@@ -154,8 +154,8 @@ OpRule convolution(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule with factors for batch and channels. Image positions are not cut, because windows
-/// would overlap the parts.
+/// Returns a rule with factors for batch and channels. Image positions are not cut, because a
+/// window may extend into the next part.
 OpRule pooling(const OpCall& call) {
   constexpr std::uint32_t kPositions = 0b110;
   return by_dimension(call, 0, kPositions);
@@ -188,8 +188,8 @@ OpRule group_normalization(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule with factors for batch and heads. A part of the heads needs the same part of the
-/// keys that heads share.
+/// Returns a rule with factors for batch and heads. If query heads share key heads, both are cut
+/// into the same number of parts.
 OpRule attention(const OpCall& call) {
   OpRule rule = rule_for(call, 2);
   for (auto* tensors : {&rule.inputs, &rule.outputs}) {
@@ -211,7 +211,7 @@ OpRule loss_of_rows(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule in which the first of several merged or separated dimensions keeps its factor.
+/// Returns a rule in which, of dimensions that are merged or split, only the first has a factor.
 OpRule reshaping(const OpCall& call) {
   const Shape& from = input(call, 0);
   const Shape& to = call.outputs[0].shape;

@@ -25,8 +25,8 @@ struct FactorsOfTensor {
 /// partial, too.
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
-  kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes,
-              // where a whole input counts as a first term of the sum and zeros
+  kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes; a
+              // whole input counts as partial: its first term is the input, the others are 0
   kEach,      // any input, if the others are not partial
   kFirst,     // the first input, if the others are not partial
 };

@@ -20,9 +20,9 @@ using NoteKind = ConsistencyCheck::Kind;
 /// Parts of the error message about notes of one kind.
 struct Words {
   ErrorCode code;
-  const char* verb;    // between a worker and its note
-  const char* before;  // precedes the subject
-  const char* after;   // follows the subject
+  const char* verb;    // text between a worker and its note
+  const char* before;  // text before the subject
+  const char* after;   // text after the subject
   const char* expected;
 };
 

@@ -23,11 +23,11 @@ namespace tutti::internal {
 class ConsistencyCheck {
  public:
   enum class Kind {
-    kGlobalBatch,  // "global batches", and their rows
-    kFirstBatch,   // a component of the dataset, and its first rows in an epoch
-    kOptimizer,    // "learning rates of 'sgd'", and the number that a step uses
-    kWrite,        // a variable, and the operand of a write outside steps
-    kValue         // a variable, and its value
+    kGlobalBatch,  // subject "global batches"; note: their rows
+    kFirstBatch,   // subject: a component of the dataset; note: its first rows in an epoch
+    kOptimizer,    // subject "learning rates of 'sgd'"; note: the rate that a step uses
+    kWrite,        // subject: a variable; note: the operand of a write outside steps
+    kValue         // subject: a variable; note: its value
   };
 
   /// Separates the digests of a worker's own copies of a value if these differ.
@@ -55,9 +55,9 @@ class ConsistencyCheck {
   struct Note {
     std::uint64_t digest = 0;  // digest of all notes about the subject
     int count = 0;
-    std::optional<double> number;  // from the last note, like the next two members
-    std::string shown;             // follows the number
-    SourceLocation where;          // the user's line of a write, if known
+    std::optional<double> number;  // number in the last note, if it has one
+    std::string shown;             // text of the last note; messages show it after the number
+    SourceLocation where;          // the user's line, if the last note is a write
   };
   using Subject = std::pair<Kind, std::string>;
 

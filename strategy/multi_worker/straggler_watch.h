@@ -44,7 +44,7 @@ class StragglerWatch {
   /// Returns the seconds that this worker has waited since the last call.
   double take_wait();
   /// Adds one step: the result of take_wait() on each worker. Returns a straggler if this step ends
-  /// a window that shows one, and it may be reported again.
+  /// a streak of kWindows slow windows and the last report is at least repeat_after_steps old.
   std::optional<Straggler> note(std::span<const double> waits);
   /// Returns the last result of note() that was a straggler.
   std::optional<Straggler> last() const;

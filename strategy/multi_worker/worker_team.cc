@@ -85,7 +85,7 @@ class Reader {
       fail_with(concat("the number ", value, " is not in 0 .. ", limit));
     return value;
   }
-  /// Reads the count of items that take at least `bytes_each` bytes each.
+  /// Reads a number of items, which is limited because each takes at least `bytes_each` bytes.
   std::size_t count(std::size_t bytes_each) {
     return static_cast<std::size_t>(number(static_cast<std::int64_t>(rest_.size() / bytes_each)));
   }
@@ -133,8 +133,8 @@ class Reader {
     return bytes;
   }
   [[noreturn]] void fail_with(const std::string& what) const {
-    fail(ErrorCode::kDataLoss, "the values of another worker's replicas: ", what,
-         "; expected what encode_values() made; use the same version of tutti on all workers");
+    fail(ErrorCode::kDataLoss, "decode_values: the values of another worker's replicas: ", what,
+         "; expected output of encode_values(); use the same version of tutti on all workers");
   }
 
   std::string_view rest_;
@@ -217,7 +217,7 @@ WorkerTeam::~WorkerTeam() {
   group_->when_lost({});
   if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
   ControlClient* const job = control();
-  const bool is_cause = !job || !job->fatal_verdict();  // else the verdict is the reason
+  const bool is_cause = !job || !job->fatal_verdict();  // else the verdict explains the end
   if (job) job->report_unwinding();
   if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,
@@ -445,7 +445,7 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
     gpus.push_back(GpusOfRank::from_text(workers.back().gpus));
     if (workers.back().use == workers.front().use) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": worker ", workers.size() - 1,
-         " names another implementation of communication than worker 0 (AUTO, NCCL, or another); "
+         " selects another communication implementation than worker 0 (AUTO, NCCL, or another); "
          "expected the same on all workers");
   }
   if (own.use == NcclUse::kNever) return nullptr;

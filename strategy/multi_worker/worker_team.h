@@ -39,8 +39,8 @@ struct WorkerGpus {
 /// Returns the operation "nccl" over the replicas of all workers, or nullptr if NCCL is not used.
 /// Collective; all workers must know the numbers of replicas. If NCCL was optional, worker 0 logs
 /// the reason for the choice. Throws on all workers alike, naming those without support:
-/// kInvalidArgument for replicas on CPUs or that share a GPU, and for workers that pass different
-/// uses; kUnavailable for a missing library.
+/// kInvalidArgument for replicas on CPUs or that share a GPU, and for different `own.use` on
+/// different workers; kUnavailable for a missing library.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
 /// Values of each replica of a worker: the same number per replica, each dense, slices, or none.
@@ -62,8 +62,8 @@ ReplicaValues decode_values(std::string_view bytes);
 /// sums() likewise, concurrently with them; abort() is thread-safe.
 class WorkerTeam {
  public:
-  /// Collective: sends this worker's number of replicas to the others. The communicator's rank is
-  /// the worker's number. Its algorithm sums gradients, unless `gpus` select NCCL.
+  /// Collective: exchanges the workers' replica counts. The communicator's rank is this worker's
+  /// index, and its algorithm sums gradients, unless `gpus` select NCCL.
   WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
              const StragglerOptions& stragglers = {});
   /// Same as above, but for the workers of a job. A process that replaces a lost worker is not
@@ -74,13 +74,13 @@ class WorkerTeam {
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
-  /// Return V, the number of replicas of all workers, and the number of this worker's first
+  /// Return V, the number of replicas of all workers, and the index of this worker's first
   /// replica.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_replica_of(worker()); }
-  /// Returns the number of worker `worker`'s first replica; for num_workers(): V.
+  /// Returns the index of worker `worker`'s first replica; for num_workers(), the replica count.
   int first_replica_of(int worker) const { return first_of_[static_cast<std::size_t>(worker)]; }
-  /// Returns the algorithm of sums of gradients: "canonical", "ring", ...
+  /// Returns the name of the algorithm that sums gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
   /// Returns the operation that sums GPU buffers over all workers; nullptr: the hosts sum them.
@@ -151,7 +151,7 @@ class WorkerTeam {
   std::vector<std::string> gather_with_digest(std::string own, std::string_view name);
 
   const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
-  const CommunicatorOptions options_;         // if there is a group
+  const CommunicatorOptions options_;         // used only with a group
   const int worker_;
   const int num_workers_;
   const WorkerGpus gpus_;
@@ -164,7 +164,7 @@ class WorkerTeam {
   std::unique_ptr<PartialSums> partial_sums_;  // uses sums_
   std::shared_ptr<CrossDeviceOps> gpu_sums_;
   std::vector<std::shared_ptr<void>> watches_;  // destroyed before the objects that they watch
-  std::vector<int> first_of_;                   // indexed by worker; V at the end
+  std::vector<int> first_of_;                   // first replica of each worker, then the total
   StragglerWatch stragglers_;
   std::uint64_t connection_ = 0;
   bool may_restart_ = false;

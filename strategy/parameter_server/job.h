@@ -80,7 +80,7 @@ class ParameterServerJob {
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
   /// Returns the parameter servers. Only for workers and a coordinating chief.
   std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
-  /// On the chief that coordinates: makes servers accept its orders, and `group` note their losses.
+  /// On a coordinating chief: lets `group` control the servers, and reports lost servers to it.
   void coordinate(const std::shared_ptr<ServerGroup>& group);
   /// Requires: is_coordinated().
   JobWatch& watch() { return *watch_; }
@@ -110,7 +110,7 @@ class ParameterServerJob {
   const WorkerGroupOptions group_;
   const ServerOptions options_;
   std::atomic<bool> is_serving_{false};
-  std::unique_ptr<Server> server_;  // in a task of job ps; destroyed with its variables
+  std::unique_ptr<Server> server_;  // only in job ps; owns the variables
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;

@@ -61,7 +61,7 @@ class RunVerdicts {
     enum class State : std::uint8_t { kHere, kLeft, kLost };
     State state = State::kHere;
     Member process = {};
-    std::uint64_t joined = 0;  // number of the verdict
+    std::uint64_t joined = 0;  // number of the verdict that it joined
   };
   bool is_run_lost(const std::string& job) const;
   int count(const std::string& job, Peer::State state) const;
@@ -99,8 +99,8 @@ class JobWatch {
   /// object exists. Its destructor waits for a running call.
   [[nodiscard]] std::shared_ptr<void> when_lost(const Task& task, Lost lost);
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
-  /// Waits for the end of the run, or until no task with work for this one has been present for
-  /// `patience`.
+  /// Waits for the end of the run, or until every task that could give work to this one has been
+  /// absent for `patience`.
   RunEnd wait_for_end(Duration patience);
   /// Waits, without a coordinator, until servers that were lost, or belong to a lost run, are
   /// present again. Throws kUnavailable if the run ends, kDeadlineExceeded naming the servers.

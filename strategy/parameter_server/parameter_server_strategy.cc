@@ -250,7 +250,8 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     MutexLock lock(slot.mutex);
     return !slot.coordinator.expired();
   }
-  /// As in tf: "executed locally on the coordinator. This is inefficient but may be valid".
+  /// Warns once. tf documents: "executed locally on the coordinator. This is inefficient but may be
+  /// valid".
   void warn_of_work_on_chief(std::string_view call) {
     if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
     log_warning(concat(kName, ": ", call,
@@ -374,7 +375,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
   impl_->warn_of_work_on_chief("distribute_dataset");
   if (!impl_->pace) return Strategy::complete_input_plan(plan);
-  plan.num_workers = 1;  // the rows of other workers are not requested
+  plan.num_workers = 1;  // reads like an only worker: it trains independently
   plan.worker = 0;
 }
 

@@ -83,7 +83,8 @@ void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   if (!replica("assign_replicated")) return remote().assign(op, operand);
   if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
-         ": an optimizer keeps a step's state in it, which independent workers would mix up; "
+         ": an optimizer keeps the state of a step in this variable, and independent workers would "
+         "overwrite each other's; "
          "expected no gradient accumulation and no dynamic loss scaling; use UpdateMode::kSync");
   }
   for_each_own_component("assign_replicated", [&](int) {

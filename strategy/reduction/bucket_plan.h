@@ -40,9 +40,9 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // per variable
 
-  /// Number of counters per item, which are sent after the elements of a bucket if there are
-  /// several workers. In one bucket, the bytes of a digest and the waiting time of each worker
-  /// follow.
+  /// Number of counters per item. With several workers, counters are sent after the elements of a
+  /// bucket; in one bucket, they are followed by the bytes of a digest and by the waiting time of
+  /// each worker.
   static constexpr std::size_t kCountersPerItem = 2;
   static constexpr std::size_t kBucketOfWorkers = 0;
   static constexpr std::size_t kDigestBytes = 8;

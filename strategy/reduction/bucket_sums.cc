@@ -126,7 +126,7 @@ std::optional<Tensor> BucketSums::sum(std::size_t bucket, std::size_t replica) c
 
 std::optional<Tensor> BucketSums::sum_of(std::size_t variable, std::size_t replica) const {
   const std::vector<Tensor>& sums = given_.kept_sums[variable];
-  if (sums.empty()) return std::nullopt;  // no elements: the gradient is the sum
+  if (sums.empty()) return std::nullopt;  // the variable has no elements: its gradient is the sum
   if (shards_of(given_.variables[variable])) return sums[replica];
   return sums[sums.size() == 1 ? 0 : replica]
       .detached_reshape(given_.variables[variable].shape())
@@ -315,8 +315,8 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
-  // A worker that knows only the sum sends nothing, so that another worker's position with a
-  // replica wins.
+  // A worker that found the value only in the sum sends nothing, so that a replica that another
+  // worker has found takes precedence.
   const std::string text = own->replica == NonFiniteValue::kSum
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);
@@ -336,8 +336,8 @@ void BucketSums::share_findings() {
 namespace tutti::internal {
 namespace {
 
-/// Calls visitor(shard, device) for each replica's shard of a sharded variable, or for the whole of
-/// another one, on the first device.
+/// Calls visitor(shard, device) for each replica's shard of a sharded variable. If the variable is
+/// not sharded, calls it once, with the whole variable and the first device.
 template <class Visitor>
 void for_shards(const BucketInputs& given, const BucketPlan::Item& item, const Visitor& visitor) {
   const ReplicaShards* const cut = shards_of(given.variables[item.variable]);

@@ -93,7 +93,7 @@ class CpuSums {
 
 /// Sums of one reduction's buckets, by ReplicaServices::ops, over all replicas of all workers. With
 /// several workers, buckets are passed to the team in order, regardless of the order in which
-/// replicas fill them, and results are read once all are passed. bucket_sums.cc explains the
+/// replicas fill them, and results are read after all have been passed. bucket_sums.cc explains the
 /// numbers sent with a bucket. Replicas are numbered within this process. A failure of any call
 /// ends the reduction.
 class BucketSums {
@@ -152,7 +152,7 @@ class BucketSums {
   bool has_slices(std::size_t bucket);
   void take_kind(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
-  /// Sums again a variable of the bucket whose gradients were made dense. All workers do this.
+  /// Sums a variable of the bucket again after its gradients were made dense. All workers call it.
   void repeat(const BucketPlan::Item& item, std::size_t bucket);
   void join_workers();
   std::size_t first_number();
@@ -169,7 +169,7 @@ class BucketSums {
   Mutex mutex_;
   std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // index of a bucket
   std::uint64_t digest_ = 0;                               // digest of this worker, as sent
-  std::vector<double> numbers_;  // after the counters of one bucket, as sent
+  std::vector<double> numbers_;                            // sent after the counters of one bucket
   bool digests_differ_ = false;
 };
 

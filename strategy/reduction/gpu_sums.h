@@ -70,8 +70,8 @@ class GpuSums {
     HostPartials partials;
     std::vector<float> counters;  // with NCCL: storage of `partials`
     Events events;                // ends of copies to the host; NCCL: of packing
-    DeviceWork* work = nullptr;   // part of `pending`, with several workers
-    PendingReduction pending;     // destroyed first: it joins
+    DeviceWork* work = nullptr;   // only with several workers; owned by `pending`
+    PendingReduction pending;     // destroyed first, which waits for the reduction
   };
 
   bool is_widened(DType dtype) const;
@@ -84,8 +84,8 @@ class GpuSums {
   void begin_work(std::size_t bucket, std::unique_ptr<DeviceWork> work);
   void search();
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_);
-  /// Return the buffers that receive results, and the buffers that are summed. They are part of the
-  /// bucket's work, if it has any.
+  /// Return the buffers that receive results, and the buffers that are summed. They belong to the
+  /// bucket's `work`, if that is set.
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
   Events mark(StreamId stream) const;

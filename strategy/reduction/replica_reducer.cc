@@ -37,8 +37,8 @@ class BucketReducer {
   const BucketPlan& plan() const { return *given_.plan; }
   const Variable& variable(std::size_t index) const { return given_.variables[index]; }
 
-  /// Adds replica `replica`'s gradient of variable `index`. If that fills its part of a bucket as
-  /// the last replica, the bucket is published.
+  /// Adds replica `replica`'s gradient of variable `index`. The last replica to fill its part of a
+  /// bucket publishes the bucket.
   void put(int replica, std::size_t index, const Gradient& gradient) {
     const auto r = static_cast<std::size_t>(replica);
     const std::size_t bucket = given_.plan->places[index].bucket;
@@ -309,11 +309,9 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
             placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);
         fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(), "': replicas ", a, " and ",
-             b,
-             is_shared ? " share its value, which one update changes, and"
-                       : " have copies of its value, and",
-             " give different gradients with GradientAggregation::kNone; expected equal ones, such "
-             "as all_reduce() gives; use GradientAggregation::kSum, or a variable with "
+             b, is_shared ? " share its value" : " have copies of its value",
+             ", but give different gradients with GradientAggregation::kNone; expected equal ones, "
+             "such as all_reduce() returns; use GradientAggregation::kSum, or a variable with "
              "VariableSynchronization::kOnRead, of which each replica has its own value");
       }
     }
@@ -379,8 +377,8 @@ void ReplicaReducer::begin(std::span<const Variable> variables) {
 void ReplicaReducer::ready(std::size_t index, const Gradient& gradient) {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   if (!buckets_ || index >= given_.size() || given_[index]) {
-    fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: index ", index,
-         "; expected each index below ", given_.size(), " once, between begin() and finish()");
+    fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: expected each index below ",
+         given_.size(), " once, between begin() and finish(), got ", index);
   }
   check_gradient(buckets_->variable(index), gradient);
   given_[index] = true;

@@ -35,9 +35,9 @@ struct ReplicaServices {
   /// The leader calls it once, after all replicas have applied their updates and before any of them
   /// reads.
   std::function<void()> after_updates = {};
-  /// For workers that train independently: the number of this worker's first replica among the
-  /// replicas of all workers, and the number of all replicas. 0: only this process's replicas
-  /// count.
+  /// For workers that train independently: the index of this worker's first replica among the
+  /// replicas of all workers, and the number of all these replicas. 0: only this process's
+  /// replicas count.
   int first_apart = 0;
   int num_apart = 0;
 

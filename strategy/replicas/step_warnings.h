@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Notes of one replica. All except the first field are of the last run.
+/// Notes of one replica. All fields except the first describe the last run.
 struct ReplicaNotes {
   double communication_seconds = 0.0;
   std::optional<std::int64_t> assumed_rows;

@@ -197,10 +197,9 @@ Tensor aggregate(const VariableStorage& variable, const ReplicaServices* service
         return reduce_values(services, ReduceOp::kMean, values, destination);
       }
       if (all_equal(values)) return values.front().to(destination);
-      fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(), "': aggregation MEAN of ",
-           variable.dtype(),
-           " values that differ between replicas; expected a floating dtype or "
-           "equal values; try a float32 variable or a write outside run");
+      fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
+           "': aggregation MEAN: expected a floating dtype or equal values, got ", variable.dtype(),
+           " values that differ between replicas; try a float32 variable or a write outside run");
     case VariableAggregation::kNone:
       break;
   }

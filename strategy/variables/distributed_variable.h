@@ -30,7 +30,8 @@ class Component {
   virtual void assign(AssignOp op, const Tensor& value) = 0;
   /// Applies a scatter operation. `name` is the variable's name, for messages.
   virtual void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) = 0;
-  /// Applies `rule`. `slots` are components of the same kind, of variables made by create_slot().
+  /// Applies `rule`. `slots` are the components of variables made by create_slot(), and are of the
+  /// same kind as this one.
   virtual void update(std::span<Component* const> slots, const UpdateRule& rule,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 };
@@ -134,10 +135,10 @@ Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, c
 
 // Defined in sharded_variable.cc: variables made of parts.
 
-/// Rows of a list that are in one part of a variable.
+/// Those rows of a list of row indices that are in one part of a variable.
 struct ListedRows {
-  std::vector<std::int64_t> positions = {};  // positions in the list
-  std::vector<std::int64_t> rows = {};       // rows of the part
+  std::vector<std::int64_t> positions = {};  // of these rows in the list
+  std::vector<std::int64_t> rows = {};       // their indices within the part
 };
 /// Returns the listed rows of the part that has rows [first, first + count).
 ListedRows rows_within(std::int64_t first, std::int64_t count,

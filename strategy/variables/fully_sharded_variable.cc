@@ -72,7 +72,7 @@ namespace {
 
 // Elements of a variable in shards, one per replica: gathering and writes.
 
-/// Returns even shares of `count` elements, split at multiples of 64 bytes.
+/// Divides `count` elements into shares of nearly equal size, split at multiples of 64 bytes.
 std::vector<Shard> cut_evenly(std::int64_t count, std::size_t element_size,
                               std::size_t num_shards) {
   const auto unit = static_cast<std::int64_t>(std::max<std::size_t>(64 / element_size, 1));

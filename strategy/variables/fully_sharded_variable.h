@@ -30,7 +30,7 @@ Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const S
 /// First pass of a rule with norms: writes the unscaled step of each element.
 class DirectionRule final : public UpdateRule {
  public:
-  /// `direction` has room for the elements that apply() receives, and their type.
+  /// `direction` has room for the elements that apply() receives, and the same element type.
   DirectionRule(const UpdateRule& rule, void* direction) : rule_(rule), direction_(direction) {}
   std::string_view name() const override { return rule_.name(); }
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }
@@ -62,8 +62,8 @@ class ReadAhead;
 /// Behavior of replicas of a sharded variable, besides owning a shard.
 struct ShardUse {
   bool keeps_whole = false;  // a device keeps a gathered value until the next write
-  bool sums_shards = true;   // see ReplicaShards, like the next one
-  bool reads_again = false;
+  bool sums_shards = true;   // see ReplicaShards::sums_shards()
+  bool reads_again = false;  // see ReplicaShards::is_read_again()
   /// Workers whose replicas own the other shards; nullptr: all replicas are in this process.
   std::shared_ptr<WorkerTeam> team = nullptr;
   std::shared_ptr<ReadAhead> reads = nullptr;  // for variables of a team; slots have none
@@ -236,7 +236,8 @@ class ReadAhead {
   Mutex mutex_;
   std::uint64_t connection_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);   // reads of this run so far
-  std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);  // of the previous run; empty: it differs
+  /// Reads of the previous run; empty if this run's reads differ.
+  std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Begun> begun_ TUTTI_GUARDED_BY(mutex_);
 };
 

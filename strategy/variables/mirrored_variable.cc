@@ -169,8 +169,8 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
   if (writes_alone(context, method, write)) return;
   if (options().aggregation == VariableAggregation::kSum && origin == ValueOrigin::kPlain) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
-         ": a plain number in a replica with aggregation SUM, which would be summed over replicas; "
-         "expected a computed tensor; use aggregation MEAN or ONLY_FIRST_REPLICA");
+         ": in a replica with aggregation SUM, expected a computed tensor, got a plain number, "
+         "which each replica would add; use aggregation MEAN or ONLY_FIRST_REPLICA");
   }
   if (StepTracer* const tracer = StepTracer::current()) {
     // The mean of copies of a number is that number.

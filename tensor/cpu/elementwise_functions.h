@@ -26,7 +26,7 @@ template <class T>
 constexpr T choose(bool condition, T a, T b) {
   return condition ? a : b;
 }
-/// Calls b() only if it is chosen.
+/// Returns `a` if `condition` is true; otherwise calls b() and returns its result.
 template <class T, std::invocable B>
 constexpr T choose(bool condition, T a, const B& b) {
   return condition ? a : b();
@@ -94,7 +94,7 @@ struct FloorDivide {
     } else if (b == T{0}) {
       return T{0};
     } else if constexpr (std::is_signed_v<T>) {
-      if (b == T{-1}) return Subtract{}(T{0}, a);  // the lowest value wraps around
+      if (b == T{-1}) return Subtract{}(T{0}, a);  // -a; wraps around for the lowest a
       const T quotient = static_cast<T>(a / b);
       return static_cast<T>(quotient - T{a % b != 0 && (a < 0) != (b < 0)});
     } else {

@@ -168,7 +168,7 @@ constexpr std::size_t kBlockFloats = 1536;
   }
 }
 
-/// Computes sums[c] = row[c] + ... + row[c + 2 kRadius].
+/// Computes sums[c] = row[c] + ... + row[c + 2 * kRadius].
 template <std::size_t kRadius>
 [[gnu::always_inline]] inline void sum_known_windows(const float* __restrict row,
                                                      std::size_t channels, float* __restrict sums) {
@@ -330,7 +330,7 @@ struct Extent {
         groups(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().groups)),
         channels(static_cast<std::size_t>(args.inputs[1].num_elements()) / groups),
         stride(groups * channels) {}
-  /// Returns the offset of a pair of batch row and group in x.
+  /// Returns the offset in x of a pair of batch row and group.
   std::size_t start(std::size_t pair) const {
     return pair / groups * positions * stride + channel(pair);
   }

@@ -194,7 +194,7 @@ void give_all(const KernelArgs& args, const Geometry& g) {
   Rows rows(g);
   vectorized([&]() __attribute__((always_inline)) {
     const float* gradient = dy;
-    std::int64_t cleared = 0;  // images so far; clearing one just before its use caches it
+    std::int64_t cleared = 0;  // number of cleared images: each one just before its use
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
           float* image = dx + n * g.image_size();
@@ -267,7 +267,7 @@ void average_pool_grad(const KernelArgs& args) {
   });
 }
 
-// Upsampling: adds the same parts in the same order as the reference kernel.
+// Upsampling: adds the same terms in the same order as the reference kernel.
 
 [[gnu::always_inline]] inline void add_weighted(float* __restrict to, const float* __restrict from,
                                                 float weight, std::int64_t channels) {

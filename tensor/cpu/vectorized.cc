@@ -76,7 +76,7 @@ Vectors widest_vectors() {
 }
 #endif
 
-// Copies past the caches: streaming stores, which the processor combines to whole cache lines.
+// Copies past the caches: streaming stores, which the processor combines into whole cache lines.
 
 #if defined(__x86_64__)
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t count) {

@@ -32,7 +32,7 @@ inline Extent extent_of(const KernelCall& call) {
 }
 
 inline constexpr int kTile = 64;              // queries, or keys, of a tile
-inline constexpr int kOwn = 4;                // rows, and columns, of a tile per thread
+inline constexpr int kOwn = 4;                // rows (and columns) of a tile per thread
 inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
 inline constexpr int kColumns = 2 * kTile;    // columns of results per block
 inline constexpr int kStride = kTile + kOwn;  // row stride in shared memory; keeps packs aligned
@@ -56,7 +56,7 @@ struct alignas(Pack<N, kOwn>) Shared {
 };
 template <class N>
 using Scores = N[kOwn][kOwn];
-/// Sums for this thread's rows: from every 64 columns, the 4 columns from own_column() on.
+/// Sums for this thread's rows: of every 64 columns, the 4 columns from own_column() on.
 template <class N>
 using Gathered = N[kOwn][kColumns / kSide];
 
@@ -112,7 +112,7 @@ __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b,
   }
 }
 
-/// Adds the rows of x, columns from `column` on, each times its weight for row i, to sums[i].
+/// For each own row i, adds the weighted sum of the rows of x to sums[i]; reads x from `column` on.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
                                        Gathered<N>& sums) {

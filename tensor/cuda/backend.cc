@@ -94,7 +94,7 @@ class Event final : public DeviceEvent {
   }
 
   bool is_done() const override {
-    if (captured_) return false;  // launches of a graph do not mark its events
+    if (captured_) return false;  // launching a graph does not record its events
     return pool_->gpu().use([this] {
       const UncapturedScope not_captured;
       const cudaError_t status = cudaEventQuery(event_);

@@ -13,7 +13,7 @@ namespace {
 
 using internal::activated;
 
-// Index: an unsigned type for packs; 32-bit division is several times faster than 64-bit.
+// Index: unsigned type of pack indices; 32-bit division is several times faster than 64-bit.
 template <class T, int N, class Index>
 __global__ void bias_activation(Pack<T, N>* y, const Pack<T, N>* bias, Index count,
                                 Index packs_per_row, FusedActivation activation) {

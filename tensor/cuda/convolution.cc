@@ -57,7 +57,7 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
 /// Returns the number of rows of the filter as a matrix [height * width * in, out].
 std::int64_t rows_of(const Shape& filter) { return filter[0] * filter[1] * filter[2]; }
 
-/// Returns the filter in OHWI, in the workspace, or unchanged if the layouts are equal.
+/// Converts the filter to OHWI in the workspace, unless the layouts are equal, and returns it.
 const void* filter_for_cudnn(const DeviceTensor& filter, const KernelCall& call) {
   const std::int64_t rows = rows_of(filter.shape), out = filter.shape[3];
   if (rows == 1 || out == 1) return filter.data;

@@ -386,8 +386,8 @@ void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionD
     try {
       workspace = workspace_of(*entry.plan, call);
     } catch (const Error& error) {
-      // Chooses an engine with less workspace, which is slower; if there is none, memory is too
-      // scarce.
+      // Chooses a slower engine that needs less workspace. If there is none, reports the shortage
+      // of memory.
       if (error.code() != ErrorCode::kResourceExhausted || entry.plan->workspace_bytes == 0 ||
           !choose(entry, problem, data, call, entry.plan->workspace_bytes - 1, reason)) {
         throw;

@@ -106,7 +106,7 @@ std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DTyp
 /// The chosen plans of one logical device.
 class ConvolutionPlans {
  public:
-  /// Puts the convolution into the stream of `call`. Throws kUnimplemented if cuDNN has no engine
+  /// Enqueues the convolution on the stream of `call`. Throws kUnimplemented if cuDNN has no engine
   /// for it, and kResourceExhausted if no engine gets the memory that it needs.
   void run(const ConvolutionProblem& problem, const ConvolutionData& data, const KernelCall& call);
   std::size_t size() const { return entries_.size(); }

@@ -160,7 +160,7 @@ void copy_strided(const Shape& shape, std::size_t element_size, const StridedEle
 
 namespace {
 
-constexpr int kItems = 128;  // of 24 bytes
+constexpr int kItems = 128;  // copies per launch, 24 bytes each
 constexpr std::int64_t kBytesPerBlock = 32 * 1024;
 
 /// Copies bytes [first, end) in units of T, and the last bytes one by one.

@@ -396,10 +396,10 @@ TEST(ControlTargets, InvalidTargetsAreRefused) {
   for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "grpc://", "grpc://x:0",
                              "grpc://10.0.0.300:4711", "tcp://127.0.0.1:4711"}) {
     EXPECT_INVALID((void)connect_control(target, {}, {.timeout = 0s}),
-                   concat("control: the target '", target, "'; expected grpc://host:port"));
+                   concat("control: expected a target grpc://host:port, got '", target, "'"));
   }
   EXPECT_INVALID((void)ControlServer::start({.address = "localhost"}),
-                 "'localhost'; expected host:port");
+                 "expected an address host:port, got 'localhost'");
 }
 
 TEST(ControlJoin, FirstTaskHostsServerAtItsOwnAddress) {

@@ -344,7 +344,7 @@ TEST_F(RpcCalls, InvalidArgumentsAreRefused) {
   EXPECT_ERROR((void)client->call(packet("x"), late()), kResourceExhausted, "ps 1 (",
                "5000 of payload");
   EXPECT_INVALID((void)RpcClient::connect("grpc://127.0.0.1", RpcMethod::kApply, client_options()),
-                 "rpc: the target '", "expected grpc://host:port");
+                 "rpc: expected a target grpc://host:port, got 'grpc://127.0.0.1'");
 }
 
 TEST_F(RpcCalls, ConnectTimeoutNamesServer) {
@@ -374,8 +374,8 @@ TEST_F(RpcCalls, NetworkAddressRequiresSecret) {
   options.secret = JobSecret::generate();
   EXPECT_ERROR((void)start_server(options, handler), kUnavailable, "192.0.2.1");
   options.address = "127.0.0.1";
-  EXPECT_INVALID((void)start_server(options, handler), "the address '127.0.0.1'",
-                 "expected host:port");
+  EXPECT_INVALID((void)start_server(options, handler),
+                 "expected an address host:port, got '127.0.0.1'");
 }
 
 using internal::CallMessage;

@@ -191,7 +191,7 @@ def check_dead_server(counter, *others):
     time.sleep(0.3)
     for task in [*others, ("ps", 1)]:
         tasks[task].process.kill()
-    require_error(tasks, r"error: .*ps 1.*, and its variables with it.*checkpoint_folder")
+    require_error(tasks, r"error: .*ps 1.*; its variables are lost.*checkpoint_folder")
     for job in tasks.jobs.values():
         job.finish()
 

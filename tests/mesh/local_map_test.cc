@@ -368,7 +368,7 @@ TEST(LocalMap, RefusesCapturedValuesRecordedByTape) {
       HasSubstr("relayout: got a sharded tensor"));
   EXPECT_THAT(
       message(doubled, [&](const Tensor& local, const Tensor&) { return local * w->value(); }),
-      HasSubstr("reads the variable 'w'"));
+      HasSubstr("the function reads the variable 'w'"));
   EXPECT_EQ(message([](const Tensor& x) { return stop_gradient(x * 2.0f); }, sum), "");
 }
 

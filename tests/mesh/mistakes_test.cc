@@ -53,7 +53,7 @@ TEST(MeshOptions, UnsupportedOptionsAreRejected) {
   EXPECT_THAT(message([](MeshOptions& o) { o.local.devices = "cpu:0-1"; }),
               HasSubstr("expected 4"));
   EXPECT_THAT(message([](MeshOptions& o) { o.local.cross_device_ops.name = "ring"; }),
-              HasSubstr("expected canonical"));
+              HasSubstr("expected cross_device_ops canonical"));
   EXPECT_THAT(message([](MeshOptions& o) {
                 o.local.cross_device_ops.options.compression = WireCompression::kBFloat16;
               }),

@@ -195,7 +195,7 @@ TEST(InputSharding, ReplicaWeightsRequireCanonicalRule) {
   MirroredStrategy strategy({.devices = "cpu:0-1", .replica_weights = {2, 1}});
   EXPECT_INVALID(
       strategy.distribute_dataset(Dataset::range(6).batch(6), named(AutoShardPolicy::kOff)),
-      "kTensorFlow", "equal shares", "kCanonical");
+      "kTensorFlow", "no weights", "kCanonical");
 }
 
 TEST(InputSharding, EveryShardingPolicyReadsEachExampleOnce) {

@@ -38,10 +38,10 @@ TEST(MakeStrategy, ErrorNamesInvalidOption) {
                  "did you mean 'mirrored'?");
   EXPECT_INVALID(make_strategy("miror"), "'miror'", "did you mean 'mirrored'?");
   EXPECT_INVALID(make_strategy("mirrored", {.replicas = -1}), "replicas", "got -1");
-  EXPECT_INVALID(make_strategy("one_device", {.replicas = 2}), "one_device has one replica",
+  EXPECT_INVALID(make_strategy("one_device", {.replicas = 2}), "expected 1 replica for one_device",
                  "got 2", "use mirrored");
-  EXPECT_INVALID(make_strategy("one_device", {.devices = "cpu:0-1"}), "one_device has one device",
-                 "got 2", "'cpu:0-1'", "use mirrored");
+  EXPECT_INVALID(make_strategy("one_device", {.devices = "cpu:0-1"}),
+                 "expected 1 device for one_device", "got 2", "'cpu:0-1'", "use mirrored");
   EXPECT_INVALID(make_strategy("central_storage", {.update_mode = "async"}), "update_mode async",
                  "central_storage", "use parameter_server");
   EXPECT_INVALID(make_strategy("mirrored", {.compression = "zip"}), "'zip'");

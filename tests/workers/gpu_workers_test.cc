@@ -98,7 +98,7 @@ TEST(GpuWorkers, GpuCommunicatorsFallBackToHostMemory) {
       EXPECT_EQ(each.at("last").as_double(), 12.0);  // 1 + 2 = 3, doubled twice
     }
     EXPECT_TRUE(
-        testing::has_line(result.output, "calls on GPUs of 2 ranks: by the hosts, because"));
+        testing::has_line(result.output, "calls on the GPUs of 2 ranks use host memory, because"));
     EXPECT_TRUE(testing::has_line(
         result.output, shared ? "ranks 0 and 1 both use the GPU" : "rank 0 has no NCCL"));
   }

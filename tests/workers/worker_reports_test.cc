@@ -331,7 +331,7 @@ TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
   const auto& result = runner.join();
   // Six steps of two replicas are each counted once.
   EXPECT_EQ(result.return_values, (std::vector<Json>{Json(12.0), Json(12.0)}));
-  EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; restart it"));
+  EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; restart this process"));
 }
 
 // Runs a session with 10 s of grace and steps of 1 s; worker 1 gets a signal in step 7. Returns the

@@ -154,7 +154,7 @@ class ParameterServers {
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
   int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // number of steps in progress
-  std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made, by name
+  std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made per name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, SharedText> rule_texts_
       TUTTI_GUARDED_BY(mutex_);  // keyed by number of the rule

@@ -30,8 +30,8 @@ void ReplicaSteps::note_rows(const Variable& variable, std::uint64_t num_steps) 
   if (!step_) seen_[variable].add({num_steps, num_steps});
 }
 
-/// Returns the range of steps of the values read, over the variables that take part. In a worker's
-/// first step, any variable may take part.
+/// Returns the least and greatest step of the values read, over the variables that take part. In a
+/// worker's first step, any variable may take part.
 ReplicaSteps::Range ReplicaSteps::range_of_parts() const {
   Range all;
   for (const auto& [variable, range] : seen_) {

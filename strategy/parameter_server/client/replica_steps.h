@@ -69,7 +69,7 @@ class ReplicaSteps {
   std::set<Variable> given_;                          // updated in this step
   std::map<Variable, Range> seen_;                    // steps of the values read in this step
   std::map<Variable, std::uint64_t> next_;            // variables that take part: step to wait for
-  std::optional<std::optional<std::uint64_t>> step_;  // for this step's gradients, once known
+  std::optional<std::optional<std::uint64_t>> step_;  // decide()'s result for these gradients
 };
 
 }  // namespace tutti::internal

@@ -59,10 +59,11 @@ class RemoteService final : public VariableService {
   std::unique_ptr<Thread> thread_;  // reconnects
 };
 
-/// Identity under which a thread changes values.
+/// Identity in whose name a thread changes values.
 struct UpdateOrigin {
   UpdateStream stream = {};
-  /// Attempt of the closure; an earlier one may still run here, and is numbered separately.
+  /// Attempt number of the closure. An earlier attempt may still be running in this process; its
+  /// changes are numbered separately.
   int attempt = 0;
   std::uint64_t finished_below = 0;
   std::uint64_t run = 0;
@@ -101,8 +102,8 @@ class ServerLink {
   void settle(TimePoint deadline);
   /// Drops the collected changes of the calling thread's stream. The thread makes no more changes.
   void end_stream();
-  /// Restarts the numbering of changes outside closures, under the number `client`, because the
-  /// server's state was replaced. Drops the collected changes.
+  /// Restarts the numbering of changes outside closures, with the new client id `client`, because
+  /// the server's state was replaced. Drops the collected changes.
   void restart(std::uint64_t client);
 
  private:

@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts begun, including the running one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation and not ended
-    bool has_finished = false;    // finished when last ended; roll_back() does not reset it
+    bool has_finished = false;    // last ended attempt finished, even if rolled back since
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -88,7 +88,7 @@ class ClosureLedger {
   /// Returns the first queued closure; one that was put back precedes later ones.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
   /// Returns the first queued closure whose last attempt in this generation was not ended by
-  /// `worker`; with `interrupted_only`, only among those that may have changed something.
+  /// `worker`; with `interrupted_only`, skips those that cannot have changed anything.
   std::optional<std::uint64_t> next_queued_new_to(int worker, bool interrupted_only = false) const;
   std::size_t num_queued() const { return queued_.size(); }
   std::size_t num_running() const { return num_running_; }

@@ -41,8 +41,8 @@ class ScheduledWork {
 struct ClosureQueueOptions {
   /// Number of queued closures at which put() waits.
   std::size_t most_queued = 4096;
-  /// Number of closures that one worker has at a time: the next one begins while the last is being
-  /// reported.
+  /// Number of closures that one worker has at a time: the next one begins while the outcome of the
+  /// previous one is being reported.
   int window = 2;
   int num_workers = 1;
   /// Returns true if the worker may be given a closure now. Called with the queue's lock held.
@@ -141,7 +141,8 @@ class ClosureQueue {
   std::uint64_t num_ended() const;
   /// Returns a copy of the ledger, for checks.
   ClosureLedger ledger() const;
-  /// Returns the watermark that follows finished_below(), as a closure's id.
+  /// Returns the watermark. It is the id of the closure whose number is the ledger's
+  /// finished_below(), and is raised with it.
   const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }
   /// Returns "closure 7 on worker 1 (attempt 2)" for each running closure.
   std::vector<std::string> running() const;
@@ -198,7 +199,8 @@ class ClosureQueue {
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);  // why known results lack changes
+  /// Set if variables lack changes of closures whose results are known.
+  std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

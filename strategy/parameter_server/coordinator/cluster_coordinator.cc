@@ -169,7 +169,7 @@ void CoordinatorCore::watch_servers() {
   servers->watch([this](const std::string& why) {
     queue_.stop(Error(ErrorCode::kUnavailable,
                       concat(why,
-                             ", and its variables with it; expected it to stay alive; use "
+                             "; its variables are lost; expected the server to stay alive; use "
                              "ClusterCoordinatorOptions::checkpoint_folder")));
     return false;
   });
@@ -230,7 +230,7 @@ void CoordinatorCore::work(int worker) {
         accept_outcome(*assigned,
                        link.run({assigned->id, assigned->attempt, run_, work.step(),
                                  work.arguments(), queue_.watermark(), assigned->token}));
-        absent_since = Clock::system().now();  // excludes the closure's duration
+        absent_since = Clock::system().now();  // does not count the closure's duration
       }
       if (worker == 0) fail_if_no_worker_joins(absent_since);
     }
@@ -307,7 +307,7 @@ RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
 
 PerWorkerHandle CoordinatorCore::new_handle(std::uint64_t id, std::string type) {
   PerWorkerHandle handle{id, next_instance_.fetch_add(1), std::move(type), {}};
-  // The last copy of the handle drops the values, unless the coordinator was destroyed before.
+  // Destroying the last copy of the handle drops the values, if the coordinator still exists.
   struct Owner {
     ~Owner() {
       MutexLock lock(release_registry->mutex);
@@ -498,8 +498,8 @@ std::uint64_t ClusterCoordinator::define_resource(
     std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make) {
   if (core_->has_started() && core_->has_remote_workers()) {
     fail(ErrorCode::kFailedPrecondition, "per-worker value of ", type,
-         ": made after start(); expected it before start(), on every task: another process ",
-         "cannot receive a function");
+         ": made after start(); expected it to be made before start(), on every task, because a ",
+         "function cannot be sent to another process");
   }
   return core_->registry().define_resource(std::move(type), std::move(text), std::move(make));
 }

@@ -26,7 +26,7 @@ class StepRegistry;
 struct WorkerTask {
   std::uint64_t closure = 0;  // id of the closure
   int attempt = 1;
-  std::uint64_t run = 0;  // run of the coordinator's StoreOrder; 0: it gives servers no orders
+  std::uint64_t run = 0;  // StoreOrder::run of the coordinator; 0: it sends no orders
   std::string step = {};
   Nest arguments = {};
   std::shared_ptr<const ClosureWatermark> watermark = {};
@@ -87,8 +87,8 @@ class CoordinatedStrategy {
   /// If must_serve(): serves until the chief is done or lost, and returns this process's exit code.
   virtual int serve(internal::StepRegistry&) { return 0; }
 
-  /// On the chief: calls its argument, on any thread, if the job gives this coordinator up while
-  /// the returned object exists. Its destructor waits for a running call.
+  /// On the chief: calls its argument, on any thread, if the job declares this coordinator lost
+  /// while the returned object exists. Its destructor waits for a running call.
   [[nodiscard]] virtual std::shared_ptr<void> when_over(
       std::function<void(const std::string& why)>) {
     return nullptr;
@@ -101,7 +101,7 @@ class CoordinatedStrategy {
   struct CoordinatorSlot {
     Mutex mutex;
     std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
-    /// First numbers of the next coordinator: servers remember closures of earlier ones.
+    /// First numbers that the next coordinator uses: servers remember closures of earlier ones.
     std::uint64_t next_number TUTTI_GUARDED_BY(mutex) = 0;
     std::uint64_t next_generation TUTTI_GUARDED_BY(mutex) = 1;
   };

@@ -222,8 +222,8 @@ void JobCheckpoint::run() {
   }
 }
 
-/// Saves a version, and repeats that after restoring a lost server. Returns the error that prevents
-/// writing the version.
+/// Saves a version; if a server is lost meanwhile, restores it and tries again. Returns the error
+/// that prevents writing the version.
 std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   for (;;) {
     std::optional<Error> problem;
@@ -282,8 +282,8 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
   }
 }
 
-/// Saves a version. If save_now() requested it, it contains all closures that had ended before a
-/// rollback.
+/// Saves a version. A version that save_now() requested contains all closures that had ended before
+/// a rollback.
 void JobCheckpoint::save(bool is_wanted) {
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   require_own_folder();
@@ -311,8 +311,8 @@ void JobCheckpoint::save(bool is_wanted) {
                   seconds_text(resumed - begin), " s"));
 }
 
-/// Writes the version. If that fails, returns the error if the version is in the folder
-/// nevertheless, as the last one; otherwise throws the error.
+/// Writes the version. After an error, finds out if the version is nevertheless the last one in the
+/// folder: returns the error if it is, throws the error if it is not.
 std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
   try {
     save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
@@ -425,8 +425,8 @@ bool JobCheckpoint::has_lost_server() {
   }
 }
 
-/// Throws if variables were changed outside closures after the last version, because repeating
-/// closures does not restore these changes.
+/// Throws if variables were changed outside closures after the last checkpoint, because running
+/// the closures again does not restore these changes.
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
   fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
@@ -434,7 +434,7 @@ void JobCheckpoint::require_no_outside_change(const std::string& why) const {
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
 
-/// Restores all servers, and repeats that as long as servers are lost meanwhile.
+/// Restores all servers, and starts over whenever a server is lost meanwhile.
 void JobCheckpoint::roll_back_servers() {
   for (int num_tries = 1;; ++num_tries) {
     const std::string why = servers_.take_loss().value_or("a server was started again");

@@ -75,9 +75,9 @@ class JobCheckpoint {
   ClosureQueue& queue_;
   ServerGroup& servers_;
   const ClusterCoordinatorOptions options_;
-  /// Losses and failures of servers, and how many of them recover() has handled.
+  /// Number of losses and failures of servers, and how many of these recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
-  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
+  std::atomic<std::uint64_t> saved_outside_{0};  // outside changes that the last version has
   // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;

@@ -56,7 +56,7 @@ bool is_scalar(const Nest& nest) { return nest.tensor() != nullptr && nest.tenso
 
 Nest::Nest(Tensor tensor) : value_(std::move(tensor)) {
   if (!std::get<Tensor>(value_).defined()) {
-    fail(ErrorCode::kInvalidArgument, "nest: an undefined tensor; expected one with a value");
+    fail(ErrorCode::kInvalidArgument, "nest: expected a tensor with a value, got an undefined one");
   }
 }
 

@@ -24,7 +24,7 @@ class ServerGroup {
   /// Returns true if the server will be restored; otherwise calls to the server end with an error.
   using OnLoss = std::function<bool(const std::string& why)>;
 
-  /// `patience`: time for a lost server to be back, and for its answer to an order.
+  /// `patience` limits the wait for the return of a lost server, and for an answer to an order.
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
@@ -33,7 +33,7 @@ class ServerGroup {
   std::uint64_t run() const { return run_; }
   ParameterServers& servers() { return *servers_; }
 
-  /// Opens the servers for the set-up of the program. Waits for those of an earlier run to end.
+  /// Opens the servers for the set-up of the program. Waits for servers of an earlier run to exit.
   void begin();
   /// Called by the job for a server that exited or was given up. Returns false if it will not be
   /// restored.
@@ -69,7 +69,7 @@ class ServerGroup {
   StoreOrder order(StoreOrder::Kind kind) const;
   std::vector<Answers> order_all(const StoreOrder& order);
   Answers await(int server, PendingAnswers& pending);
-  /// Calls `send` with the shards of one message after the other.
+  /// Calls `send` once per message, in order, with the shards of that message.
   void for_each_message(const std::vector<RemoteShard>& shards,
                         const std::function<void(std::span<const RemoteShard>)>& send);
 

@@ -32,7 +32,8 @@ template <class... Parts>
 
 void put(const Nest& nest, int depth, PayloadWriter& payload, v1::Nest& out) {
   if (depth > Nest::kDeepest) {
-    fail(ErrorCode::kInvalidArgument, "nest: deeper than ", Nest::kDeepest, " lists and maps");
+    fail(ErrorCode::kInvalidArgument, "nest: expected at most ", Nest::kDeepest,
+         " levels of lists and maps, got more");
   }
   if (const Tensor* tensor = nest.tensor()) {
     return put_tensor(*tensor, payload, *out.mutable_tensor());

@@ -12,8 +12,8 @@ std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
   const std::size_t size = message.ByteSizeLong();
   constexpr std::size_t kMost = std::numeric_limits<int>::max();  // limit of protobuf
   if (size > std::min(longest, kMost)) {
-    fail(ErrorCode::kResourceExhausted, message.GetTypeName(), ": a message of ", size,
-         " bytes; expected at most ", std::min(longest, kMost),
+    fail(ErrorCode::kResourceExhausted, message.GetTypeName(), ": expected a message of at most ",
+         std::min(longest, kMost), " bytes, got ", size,
          "; use tensors for large data, or several requests");
   }
   std::vector<std::byte> bytes(size);
@@ -24,8 +24,8 @@ std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
 void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message) {
   const bool fits = bytes.size() <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   if (fits && message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
-  fail(ErrorCode::kDataLoss, message.GetTypeName(), ": expected a message, got ", bytes.size(),
-       " bytes of something else");
+  fail(ErrorCode::kDataLoss, message.GetTypeName(), ": expected a message of this type, got ",
+       bytes.size(), " bytes that cannot be parsed");
 }
 
 void put_head(const TensorSpec& spec, v1::TensorHead& out) {

@@ -93,7 +93,7 @@ class ColumnReader {
   std::ptrdiff_t place_ = 0;
 };
 
-/// Fills the columns of tensors' heads; elements go into the payload.
+/// Writes tensors: dtypes and shapes as columns of `out`, elements into the payload.
 class TensorWriter {
  public:
   TensorWriter(std::size_t expected, PayloadWriter& payload, v1::TensorHeads& out)

@@ -29,7 +29,7 @@ struct ShardSpec {
   Shape whole_shape = {};  // shape of the variable
   int shard = 0;
   int num_shards = 1;
-  std::int64_t first_row = 0;  // scalars have 0 and 1
+  std::int64_t first_row = 0;  // scalars count as one row
   std::int64_t num_rows = 1;
   Shape shape() const;  // of the shard
   /// Returns true if the variable has these rows.
@@ -121,8 +121,8 @@ struct UpdateShard {
   std::optional<SyncSpec> sync = {};
 };
 
-/// Reads the ranks of workers for whose gradients reads wait (ReadShard::at_least_steps): int64
-/// [n].
+/// Reads the ranks of the workers whose gradients reads wait for (ReadShard::at_least_steps):
+/// int64 [n].
 struct ReadAwaited {};
 
 /// Reports that a worker whose gradients are added to those of others (SyncSpec) begins or has
@@ -133,10 +133,10 @@ struct ReportWorker {
   bool has_ended = false;
 };
 
-/// Order of a job's coordinator: the first operation of a batch whose others are reads or creations
-/// of shards. A store refuses (kAborted) orders of another run than the first one that it received,
-/// because its process is about to end. Except for kClose, it also refuses those of another
-/// generation than its own, because it is not the process that the coordinator expects.
+/// Command of a job's coordinator: the first operation of a batch; the others read or create
+/// shards. A store refuses (kAborted) orders of a run other than that of the first order that it
+/// received, because its process is about to end. Except for kClose, it also refuses orders of
+/// another generation than its own, because it is not the process that the coordinator expects.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown

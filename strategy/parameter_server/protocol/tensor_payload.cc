@@ -17,7 +17,8 @@ constexpr std::size_t kPlace = 64;
 /// Tensors below this size are copied into a common chunk, because a chunk for each would cost
 /// more.
 constexpr std::size_t kCopiedBelow = 4096;
-/// Tensors from this size on stay in a receive buffer at most kLargestPart times as large.
+/// A tensor of at least this size stays in the receive buffer unless the buffer is more than
+/// kLargestPart times as large.
 constexpr std::size_t kWorthSharing = 65536;
 constexpr std::size_t kLargestPart = 4;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;

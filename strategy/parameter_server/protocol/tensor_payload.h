@@ -27,7 +27,7 @@ class PayloadWriter {
  private:
   void flush();
   std::vector<SharedBytes> pieces_;
-  std::shared_ptr<std::vector<Tensor>> tensors_;  // own the chunks' bytes; kept by each chunk
+  std::shared_ptr<std::vector<Tensor>> tensors_;  // owners of chunk bytes; each chunk keeps it
   std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last chunk
 };
 

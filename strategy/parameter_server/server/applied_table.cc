@@ -39,8 +39,8 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
          "servers were restored from a checkpoint; its changes are refused");
   }
   if (identity.num_changes > std::numeric_limits<std::uint64_t>::max() - identity.first_ordinal) {
-    fail(ErrorCode::kInvalidArgument, to_string(stream), ": no change has the number ",
-         identity.first_ordinal, " + ", identity.num_changes);
+    fail(ErrorCode::kInvalidArgument, to_string(stream), ": expected 64-bit change numbers, got ",
+         identity.num_changes, " changes from number ", identity.first_ordinal);
   }
   const auto found = next_.find(stream);
   const std::uint64_t next = found == next_.end() ? 0 : found->second;

@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Sender and numbers of changes: the part of a batch that decides if it is applied.
+/// Sender and sequence numbers of changes: the part of a batch that decides if it is applied.
 struct ChangeIdentity {
   UpdateStream stream = {};
   std::uint64_t first_ordinal = 0;

@@ -112,17 +112,17 @@ struct VariableStore::CheckedOperation {
   const Operation* operation = nullptr;
   StoredShard* shard = nullptr;                 // nullptr: the operation names none
   std::vector<StoredShard*> slots = {};         // slots of an update
-  std::shared_ptr<const UpdateRule> rule = {};  // rule of an update, except kAddOnce
+  std::shared_ptr<const UpdateRule> rule = {};  // rule of an update; nullptr for kAddOnce
   bool was_applied_before = false;
 };
 
-/// Checks the operations of a batch. Of the first `num_applied_before` ones that change values,
-/// only the shards must exist. Throws kNotFound for an unknown shard, kInvalidArgument naming the
-/// operation's number and its variable. The operations must outlive the result.
+/// Checks the operations of a batch. For the first `num_applied_before` ones that change values,
+/// checks only that the shards exist. Throws kNotFound for an unknown shard, kInvalidArgument that
+/// names the operation's number and its variable. The operations must outlive the result.
 class VariableStore::Checker {
  public:
   using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
-  /// `first_version` is the version of shards that the batch makes.
+  /// `first_version` is the version of shards that the batch creates.
   Checker(Shards& shards, FindRule find_rule, std::uint64_t num_applied_before,
           std::uint64_t first_version)
       : shards_(shards),
@@ -143,7 +143,7 @@ class VariableStore::Checker {
     if (has_sync_) try_sync_updates();
     return std::move(checked_);
   }
-  /// Adds the shards that the batch makes.
+  /// Adds the shards that the batch creates.
   void add_shards() {
     for (auto& [id, shard] : created_) shards_.emplace(id, std::move(shard));
   }
@@ -431,8 +431,9 @@ void VariableStore::require_run(const OperationBatch& batch) const {
 void VariableStore::fail_if_broken() const {
   if (why_broken_.empty()) return;
   fail(ErrorCode::kDataLoss,
-       "a batch was applied in part, because an update failed that had passed all checks (",
-       why_broken_, "), so values are inconsistent; expected a restart from a checkpoint");
+       "values are inconsistent, because a batch was applied only in part: an update passed all "
+       "checks but failed (",
+       why_broken_, "); expected a restart from a checkpoint");
 }
 
 void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
@@ -483,7 +484,7 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
   }
   StoredShard& shard = *checked.shard;
   if (checked.was_applied_before || std::holds_alternative<CreateShard>(operation)) {
-    // It was applied before, or by the checker.
+    // An earlier attempt or the checker has already applied it.
   } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
     if (update->sync) {
       accept_sync(checked, *update, results);
@@ -557,7 +558,7 @@ void VariableStore::fail_hopeless_reads(Results& results) {
   }
 }
 
-/// Returns the ranks of workers for whose gradients reads wait: int64 [n].
+/// Returns the ranks of the workers whose gradients reads wait for: int64 [n].
 Tensor VariableStore::awaited_workers() const {
   std::set<std::int64_t> ranks;
   for (const auto& [id, shard] : shards_) {
@@ -604,7 +605,8 @@ StoreCounts VariableStore::counts() const {
   return counts_;
 }
 
-/// Returns a function for the checks of a batch, which run with the lock held.
+/// Returns a function that finds or makes an update rule. Checks of a batch call it, with the lock
+/// held.
 std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableStore::rule_finder() {
   return [this](const std::string& description) TUTTI_REQUIRES(mutex_) {
     constexpr std::size_t kMostRules = 1024;
@@ -616,7 +618,7 @@ std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableSto
   };
 }
 
-// Orders of the coordinator.
+// StoreOrders from the coordinator.
 
 void VariableStore::accept(const StoreOrder& order) {
   if (run_ == 0) run_ = order.run;
@@ -625,8 +627,8 @@ void VariableStore::accept(const StoreOrder& order) {
   }
   const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
   if (begins || order.generation == generation_) return;
-  fail(ErrorCode::kAborted, "expected an order of generation ", generation_, ", got one of ",
-       order.generation, "; the server was restarted");
+  fail(ErrorCode::kAborted, "expected a StoreOrder of generation ", generation_,
+       ", got generation ", order.generation, "; the server was restarted");
 }
 
 void VariableStore::run_order(const StoreOrder& order, const OperationBatch& batch,
@@ -691,8 +693,8 @@ void VariableStore::read_frozen(const OperationBatch& batch,
     const auto* const read = std::get_if<ReadShard>(&batch.operations[i]);
     const auto found = read == nullptr ? frozen_.end() : frozen_.find(read->shard);
     if (found == frozen_.end()) {
-      fail(ErrorCode::kAborted, "operation ", i, " of an order: expected a read of a shard that ",
-           "was frozen");
+      fail(ErrorCode::kAborted, "operation ", i,
+           " of a batch with a StoreOrder: expected a read of a frozen shard");
     }
     answers[i] = found->second;
   }
@@ -709,10 +711,10 @@ void VariableStore::restore(const OperationBatch& batch) {
     const auto* const value =
         create == nullptr ? nullptr : std::get_if<Tensor>(&create->initial_value);
     if (value == nullptr || value->shape() != create->spec.shape()) {
-      fail(ErrorCode::kInvalidArgument, "an order to restore: expected values of shards");
+      fail(ErrorCode::kInvalidArgument, "StoreOrder kRestore: expected the value of each shard");
     }
     StoredShard& shard = *each.shard;
-    if (shard.version == first_version) continue;  // made by this batch
+    if (shard.version == first_version) continue;  // this batch created the shard
     shard.value.assign(AssignOp::kAssign, *value);
     shard.version = std::max(shard.version + 1, first_version);
   }

@@ -120,7 +120,7 @@ class VariableStore final : public VariableService {
   bool is_open_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Held> held_ TUTTI_GUARDED_BY(mutex_);
   std::map<ShardId, OperationAnswer> frozen_ TUTTI_GUARDED_BY(mutex_);  // values at last kFreeze
-  std::uint64_t frozen_number_ TUTTI_GUARDED_BY(mutex_) = 0;            // of the last kFreeze
+  std::uint64_t frozen_number_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of the last kFreeze
 };
 
 /// Handler that serves a store over RPC.

@@ -52,10 +52,10 @@ class SyncAccumulator {
 struct BatchAnswers {
   std::vector<OperationAnswer> answers = {};
   std::size_t num_missing = 0;  // reads that wait, plus one until the batch itself was applied
-  BatchDone done = {};          // null after it was passed on to be called
+  BatchDone done = {};          // null once it was moved away to be called
 };
 
-/// A read that waits for a synchronous step. `index`: of the operation in its batch.
+/// A read that waits for a synchronous step. `index`: index of the operation in its batch.
 struct WaitingRead {
   std::shared_ptr<BatchAnswers> answers;
   std::size_t index = 0;

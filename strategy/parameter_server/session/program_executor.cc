@@ -106,7 +106,8 @@ std::vector<Tensor> ProgramExecutor::execute(const ProgramOperation& operation,
       takes(2, 3), update(operation, inputs);
       return {};
     default:
-      fail(ErrorCode::kDataLoss, "an operation of kind ", static_cast<int>(operation.kind()));
+      fail(ErrorCode::kDataLoss, "program: unknown operation kind ",
+           static_cast<int>(operation.kind()));
   }
 }
 

@@ -34,9 +34,10 @@ class ProgramExecutor {
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Returns the numbers of an update that change between steps, as an argument of a program: [4].
+/// Returns the scalars of an update as a tensor [4], which is an argument of a program because
+/// they change between steps.
 Tensor scalars_tensor(const UpdateScalars& scalars);
-/// Returns the key of a dropout, as an argument of a program: [5].
+/// Returns the random key of a dropout as a tensor [5], which is an argument of a program.
 Tensor key_tensor(const RandomKey& key);
 
 }  // namespace tutti::internal

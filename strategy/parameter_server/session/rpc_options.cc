@@ -21,8 +21,8 @@ void set_identity(RpcOptions& rpc, const ServerOptions& options) {
 
 void check_rpc_layer(const ClusterResolver& resolver) {
   if (resolver.rpc_layer().empty() || resolver.rpc_layer() == "grpc") return;
-  fail(ErrorCode::kInvalidArgument, resolver.name(), ": the rpc_layer '", resolver.rpc_layer(),
-       "'; expected grpc");
+  fail(ErrorCode::kInvalidArgument, resolver.name(), ": expected the rpc_layer grpc, got '",
+       resolver.rpc_layer(), "'");
 }
 
 std::uint64_t restarts_of_task() {

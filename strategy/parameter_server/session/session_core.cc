@@ -268,7 +268,7 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
 }
 
 /// Adds lost tasks and variables to the error. An error of an operation may have the code of a lost
-/// connection, so this function calls every task.
+/// connection, so this function calls every task to find out which are lost.
 Error SessionCore::explained(const Error& error) {
   if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;

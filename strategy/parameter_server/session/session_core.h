@@ -78,7 +78,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
       TUTTI_REQUIRES(mutex_);
   TimePoint deadline() const;
   std::optional<std::string> why_lost(const Task& task, const Link& link) const;
-  /// Returns the error with the tasks that were lost and their variables, if any were.
+  /// Returns the error, extended by the lost tasks and their variables if there are any.
   Error explained(const Error& error);
   void announce_return() noexcept;
 
@@ -87,7 +87,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::uint64_t session_;
   // Set by connect(), except for the guarded members of a Link.
   ClusterSpec cluster_;
-  Task own_task_;  // task of the target
+  Task own_task_;  // task at the address of the target
   std::map<Task, Link> links_;
 
   mutable Mutex mutex_;

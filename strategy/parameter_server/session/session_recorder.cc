@@ -146,7 +146,7 @@ std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlac
   put_specs(specs, operation);
   std::vector<Tensor> outputs;
   for (const TensorSpec& spec : specs) {
-    if (operation.kind() == TaskProgram::CREATE) break;  // a creation has the variable's spec
+    if (operation.kind() == TaskProgram::CREATE) break;  // the spec is that of the variable
     const ValueNumber number = step_.num_values++;
     operation.add_outputs(number);
     const auto value =

@@ -21,8 +21,8 @@ namespace tutti::internal {
 /// Value of a session: recorded, stored on its task, or lost with a failed run. Thread-safe.
 class RemoteValue final : public LazyValue {
  public:
-  /// `step`: number of the recorded step that makes it, as value `number`, by the operation `maker`
-  /// ("matmul at train.cc:41").
+  /// The operation `maker` ("matmul at train.cc:41") of the recorded step with number `step` makes
+  /// it, as value `number` of that step.
   RemoteValue(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
               std::uint64_t step, ValueNumber number, const TensorSpec& spec, std::string maker)
       : core_(std::move(core)),
@@ -112,7 +112,7 @@ class SessionRecorder final : public RemoteRecorder {
     std::vector<std::pair<Task, ProgramOperation>> operations = {};
     std::vector<Argument> arguments = {};
     std::vector<Made> made = {};
-    /// Key: first byte, shape, type.
+    /// Key: address of the first byte, shape, type.
     std::map<std::tuple<const std::byte*, std::string, DType>, ValueNumber> host_arguments = {};
     std::map<const RemoteValue*, ValueNumber> remote_arguments = {};
     std::map<std::string, Tensor> reads = {};  // reads that are still valid, by variable

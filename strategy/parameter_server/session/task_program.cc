@@ -1,4 +1,4 @@
-// Attributes field by field, checks that programs make values before using them, requests.
+// Encoding of attributes and requests; checks that programs make values before they use them.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_program.h"
 

@@ -20,8 +20,8 @@ using ProgramOperation = TaskProgram::Operation;
 using ValueNumber = std::uint32_t;
 
 void put_attributes(Attributes attributes, ProgramOperation& out);
-/// Throws kDataLoss for fields that put_attributes() does not write, like all functions that read
-/// messages.
+/// Like all functions that read messages, throws kDataLoss for contents that its counterpart,
+/// put_attributes(), does not write.
 Attributes get_attributes(const ProgramOperation& in);
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out);
 std::vector<TensorSpec> get_specs(const ProgramOperation& in);

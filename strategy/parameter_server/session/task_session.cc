@@ -19,7 +19,7 @@ constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {
   return Error(ErrorCode::kCancelled,
-               concat(task, ": the value was released, or its run failed or does not make it"));
+               concat(task, ": the value was released, or its run failed or does not compute it"));
 }
 
 Error ended_error(const Task& task) {
@@ -172,8 +172,8 @@ void TaskSession::run(TaskRequest request, std::shared_ptr<RpcCall> call) {
   }
   const std::shared_ptr<const Program> program = find_program(run);
   if (run.arguments_size() != program->message.arguments_size()) {
-    fail(ErrorCode::kInvalidArgument, parts_.task, ": a run with ", run.arguments_size(),
-         " arguments; expected ", program->message.arguments_size());
+    fail(ErrorCode::kInvalidArgument, parts_.task, ": arguments of the run: expected ",
+         program->message.arguments_size(), ", got ", run.arguments_size());
   }
   last_run_ = run.number();
   (void)runs_[run.number()];
@@ -199,8 +199,8 @@ std::shared_ptr<const TaskSession::Program> TaskSession::find_program(
   }
   if (known != nullptr) return known;
   programs_.erase(run.signature());
-  fail(ErrorCode::kInvalidArgument, parts_.task, ": no program of the signature '", run.signature(),
-       "'; expected it with this run, or with an earlier one");
+  fail(ErrorCode::kInvalidArgument, parts_.task, ": there is no program with the signature '",
+       run.signature(), "'; expected this request or an earlier one to contain it");
 }
 
 void TaskSession::release(const v1::SessionRequest::Run& run, std::vector<Tensor>& released) {

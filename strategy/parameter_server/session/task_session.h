@@ -56,7 +56,7 @@ class TaskSession {
   struct Held {
     Tensor value = {};                                   // undefined: not made yet
     std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for it
-    std::size_t num_receivers = 0;  // receivers left; 0: kept until it is released
+    std::size_t num_receivers = 0;  // that have not received it yet; 0: it is kept until released
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};

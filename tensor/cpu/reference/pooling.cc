@@ -100,7 +100,7 @@ void pool_gradient(const KernelArgs& args) {
                   });
 }
 
-// Upsampling: each pixel of the result is a weighted sum of at most four.
+// Upsampling: each output pixel is a weighted sum of at most four input pixels.
 
 /// Computes upsampling or its gradient: adds pixels of the small image to those of the large one,
 /// or vice versa.

@@ -93,7 +93,7 @@ TEST(Nest, TooDeepNestingIsRejected) {
   for (int i = 0; i < Nest::kDeepest; ++i) nest = Nest(Nest::List{nest});
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
-  EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "deeper than 32");
+  EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "expected at most 32 levels");
   // Hand-made messages: 32 nested lists are accepted, but neither 33 nor a thousand.
   const auto lists = [](int depth) {
     std::string message = bytes(1, "");

@@ -116,11 +116,12 @@ TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
   EXPECT_ERROR((void)fetch(1, 1), kCancelled, "the value was released");
   EXPECT_ERROR(run_in(session, third), kInvalidArgument,
                "run 3 is out of order; expected a run after");
-  EXPECT_ERROR(run_in(session, run_of(4, doubling())), kInvalidArgument, "0 arguments; expected 1");
+  EXPECT_ERROR(run_in(session, run_of(4, doubling())), kInvalidArgument,
+               "arguments of the run: expected 1, got 0");
   TaskRequest unknown = run_of(5, doubling());
   unknown.message.mutable_run()->set_signature("other");
   unknown.message.mutable_run()->clear_program();
-  EXPECT_ERROR(run_in(session, unknown), kInvalidArgument, "no program of the signature 'other'");
+  EXPECT_ERROR(run_in(session, unknown), kInvalidArgument, "no program with the signature 'other'");
   const auto unheard = std::make_shared<HeldCall>();
   session.fetch(value_address(kSelf, 9, 0), unheard);
   session.end();
