@@ -173,7 +173,7 @@ TEST(Checkpoint, MismatchErrorNamesWeightsInFile) {
   const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
   EXPECT_INVALID(load_weights(path, variables, {.ignore_unknown = true}),
                  "variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
-                 ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions");
+                 "in LoadWeightsOptions, use .rename", ".transpose", "or .strict = false");
   // The error must not suggest an option that would not help.
   try {
     load_weights(path, variables, {.ignore_unknown = true});

@@ -558,7 +558,7 @@ TEST(MultiProcessPlugin, MissingCollectivesCannotBeComposed) {
     Lists all(first, 2);
     const std::size_t counts[] = {1, 1, 1, 1};
     expect_error(ErrorCode::kUnimplemented,
-                 {"all_gather between processes", "implements it itself"}, [&] {
+                 {"all_gather between processes", "implements all_gather"}, [&] {
                    Lists gathered(first, 4);
                    carry_out_unchecked(op, {.collective = Collective::kAllGather,
                                             .inputs = all.buffers(),

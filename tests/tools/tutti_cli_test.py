@@ -229,7 +229,7 @@ class TuttiProgram(ProgramCase):
                             (("-f", "1"), "-f: expected 2"), (("-c", "7"), "-c: expected 0 to 1"),
                             (("-d", "float8"), "-d: "), (("-o", "xor"), "-o: "), (("--replicas", "1"), "--replicas: "),
                             (("--op-names", "canonical,magic"), "got 'magic'"), (("--plugin", "/no.so"), "--plugin: "),
-                            (("-i", "1", "-e", "1G"), "-i: more than"), (("--shape", "round"), "--shape: expected one"),
+                            (("-i", "1", "-e", "1G"), "-i: expected steps"), (("--shape", "round"), "--shape: expected one"),
                             (("--fast",), "unknown flag --fast")):
             code, output, errors = run("bench", "all_reduce", *flags)
             self.assertEqual((code, output), (2, ""), errors)
