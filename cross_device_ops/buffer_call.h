@@ -60,7 +60,7 @@ void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
 /// Carries out a checked call on buffers of any alignment and type, with MEAN. Uses copies if the
 /// operation needs them, and falls back to "reduction_to_one_device" if the operation does not
-/// support the call. On GPUs the work is joined, or added to `pending`.
+/// support the call. On GPUs the call's DeviceWork is joined, or added to `pending`.
 void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
                PendingReduction* pending);
 

@@ -1,12 +1,12 @@
 // Cost of comparing and recording each call: compares all_reduce through a Communicator with direct
-// calls of its engine, which all pass the same header.
+// calls of an engine, which all pass the same header.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: collective_checks [GROUPS]. Two ranks on two threads, in process, where calls are
 // shortest. The addresses of a group's memory change a call's time by more than the checks do. So
 // the program makes 25 new groups of each kind, alternates the calls of each pair, and prints the
 // median over all pairs with quartiles. Before that, it measures one thread with an engine that
-// does nothing; that time varies by less than a nanosecond.
+// does nothing; that time varies by only about a nanosecond.
 #include <algorithm>
 #include <cstdio>
 #include <vector>

@@ -21,7 +21,7 @@ struct BenchTime {
 /// Result of one operation at one size, either in place or out of place.
 struct BenchCell {
   BenchTime time;
-  // number of wrong elements on all ranks; if a rank's bytes differ from rank 0's, all its elements
+  // wrong elements on all ranks; if a rank's bytes differ from rank 0's, all its elements count
   std::size_t num_wrong = 0;
 };
 

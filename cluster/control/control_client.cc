@@ -401,8 +401,8 @@ ProcessState ControlSession::state_of_server() const {
   return inspect_process(host_.pid, welcome_.host_start_time());
 }
 
-/// Opens a second connection if the first one is silent. Even if both processes are alive, lost
-/// packets may break a connection unnoticed, and a damaged length makes a receiver wait forever.
+/// Opens a second connection, because the first one is silent. Even if both processes are alive,
+/// lost packets may break a connection unnoticed, and a damaged length stalls a receiver for good.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;

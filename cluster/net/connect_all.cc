@@ -544,7 +544,7 @@ class GroupConnector {
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // the last attempt could not succeed, even if it were repeated
+  bool is_hopeless_ = false;  // the last attempt failed because of this machine or an unknown host
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;
