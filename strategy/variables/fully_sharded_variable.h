@@ -235,7 +235,7 @@ class ReadAhead {
   const std::shared_ptr<WorkerTeam> team_;
   Mutex mutex_;
   std::uint64_t connection_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);   // reads of this run so far
+  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);  // reads of this run so far
   /// Reads of the previous run; empty if this run's reads differ.
   std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Begun> begun_ TUTTI_GUARDED_BY(mutex_);
