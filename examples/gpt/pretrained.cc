@@ -156,9 +156,10 @@ void load_pretrained(Gpt& model, const std::string& folder) {
     Variable variable = find_variable(model, place.variable);
     Tensor value = cast(find_tensor(tensors, place.tensor), variable.dtype());
     if (value.num_elements() != place.num_parts * variable.shape().num_elements()) {
-      fail(ErrorCode::kInvalidArgument, "gpt: tensor '", place.tensor, "': expected elements for ",
-           place.num_parts, " x ", variable.name(), ' ', variable.shape(), ", got shape ",
-           value.shape(), "; check that config.json belongs to these weights");
+      fail(ErrorCode::kInvalidArgument, "gpt: tensor '", place.tensor,
+           "': expected the number of elements of ", place.num_parts, " x ", variable.name(), ' ',
+           variable.shape(), ", got shape ", value.shape(),
+           "; check that config.json belongs to these weights");
     }
     if (place.num_parts > 1)
       value =

@@ -293,7 +293,7 @@ std::string weights_after_fit(Strategy& strategy, bool is_remat) {
   return hash_variables(model.variables());
 }
 
-TEST(RematFit, MatchesMirroredWithoutRematBitwise) {
+TEST(RematFit, IsBitIdenticalToMirroredWithoutRemat) {
   const std::string expected = weights_after_fit(*mirrored("cpu:0-1"), false);
   EXPECT_EQ(weights_after_fit(*mirrored("cpu:0-1"), true), expected);
   EXPECT_EQ(weights_after_fit(*fully_sharded("cpu:0-1"), false), expected);

@@ -153,7 +153,7 @@ TEST(ClosureLedger, KeepsFinishedClosuresUntilCheckpointContainsThem) {
   EXPECT_EQ(book.state(2), State::kQueued);
 }
 
-TEST(ClosureLedger, IsBetweenClosuresAfterAllStartedClosuresEnd) {
+TEST(ClosureLedger, ReportsNoRunningClosureAfterAllStartedOnesEnd) {
   Book book;
   book.schedule(4);
   EXPECT_TRUE(book.ledger.is_between_closures());
