@@ -74,7 +74,7 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
 Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   if (!params.storage().reads_rows()) {
     const Tensor all = params.value();
-    std::optional<DeviceScope> task;  // runs on the variable's task: only rows are transferred
+    std::optional<DeviceScope> task;  // the variable's task gathers the rows, so only rows are sent
     if (const auto device = remote_device_of(all)) task.emplace(*device);
     return gather(all, indices);
   }

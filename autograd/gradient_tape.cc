@@ -335,7 +335,7 @@ class BackwardPass {
       if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
-    pass.num_reported_ = pass.report_order_.size();  // no reports: the caller needs the sums
+    pass.num_reported_ = pass.report_order_.size();  // report no source: the caller needs the sums
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);

@@ -41,14 +41,14 @@ struct Recomputation {
 struct Node {
   OpCall call;  // only the inputs that the gradient uses; others are undefined
   std::vector<std::pair<std::size_t, ReadAgain>>
-      read_again;  // by index of an input that is not kept
+      read_again;  // by index of the input; only for inputs that are not kept
   std::vector<TensorSpec> input_specs;
   std::vector<Tensor> outputs;   // only the outputs that the gradient uses
   std::vector<int> input_slots;  // kNoSlot for an input that is not tracked
   std::vector<int> output_slots;
   BackwardFunction backward;
   std::shared_ptr<const Recomputation> recomputation;
-  std::shared_ptr<const DeviceSpec> remote_device;  // of the outputs; null for this process
+  std::shared_ptr<const DeviceSpec> remote_device;  // device of the outputs; null for this process
 };
 
 /// Graph of the operations that run while it is attached. Only operations with a tracked input
@@ -126,11 +126,11 @@ class Recording final : public OpObserver {
 
 /// Returns true if a tape of this thread would record a read or an operation now.
 bool any_tape_records();
-/// Records on the tapes that `value` (with its own identity) was read from `variable`.
+/// Records, on this thread's tapes, that `value` (with its own identity) was read from `variable`.
 void tapes_see_read(const Variable& variable, const Tensor& value);
 
-/// Records on the tapes that `rows` are rows of the variable; `backward` converts the gradient of
-/// `rows` to one of the whole variable.
+/// Records, on this thread's tapes, that `rows` are rows of the variable; `backward` converts the
+/// gradient of `rows` to one of the whole variable.
 void tapes_see_rows(const Variable& variable, const Tensor& rows, const BackwardFunction& backward);
 
 /// Returns the flag that is true while this thread has a GradientTape::StopRecording.

@@ -58,8 +58,9 @@ std::optional<CheckpointFile> read_by_writer(
 /// of their elements, on the host. They share the snapshot's memory if it is on the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
-/// Receiver of a snapshot in pieces. Like the reader of files, checks sizes before it allocates
-/// memory, and checks the checksums of head and tensors before it returns values. Not thread-safe.
+/// Receiver of a snapshot that arrives in pieces. Like the reader of files, it checks sizes before
+/// it allocates memory, and checksums of head and tensors before it returns values. Not
+/// thread-safe.
 class ArrivingSnapshot {
  public:
   /// `num_bytes` is the size of the whole file. `source` names it in errors. Throws kDataLoss for a

@@ -1,5 +1,5 @@
-// Folder, opened by a descriptor, and the files in it. No file name leads outside the folder.
-// Errors give advice.
+// A folder that is open by a descriptor, and the files in it. No file name can lead outside the
+// folder. Error texts contain advice.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -99,7 +99,7 @@ class FileAppender {
 
 /// Open folder. Functions that write throw kResourceExhausted for a full disk or quota, else
 /// kUnavailable; each error names path, reason, the bytes needed and free, and advice. Requires:
-/// names are is_plain_name(). Symbolic links are not followed.
+/// is_plain_name() of each name. Symbolic links are not followed.
 class Folder {
  public:
   /// Opens the folder, following links, because the user named it. Throws kNotFound, kUnavailable.
@@ -133,10 +133,11 @@ class Folder {
   /// Opens an existing regular file. This object must outlive the appender.
   FileAppender append_to(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;
-  /// Delete a file or an empty folder; return true if no entry of that name remains.
+  /// remove() deletes a file, remove_folder() an empty folder. Both return true if no entry of that
+  /// name remains.
   bool remove(const std::string& name) const noexcept;
   bool remove_folder(const std::string& name) const noexcept;
-  /// Makes names that were added, renamed or removed survive a power cut.
+  /// Makes earlier additions, renames and removals of names survive a power cut.
   void sync() const;
   /// Locks out other processes' savers until this object is destroyed. Throws kFailedPrecondition
   /// if another one holds the lock.

@@ -191,7 +191,7 @@ std::vector<Variable> present(const std::vector<Variable>& variables, const Chec
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options) {
   CheckpointFile file = read_weights(path);
-  const Checkpoint named(variables);  // requires unique names
+  const Checkpoint named(variables);  // checks that the names are unique
   const std::string there_is = list_contents(file, named.variables());
   try {
     rename_tensors(options.rename, named.variables(), file);

@@ -1,4 +1,4 @@
-// Implements the folder of a run: its versions, saves and reads, and the functions of tools.
+// Implements the folder of a run: its versions, saves and reads, and functions for tools.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_folder.h"
 
@@ -444,7 +444,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   CheckpointWorker self = workers;
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
   std::optional<BegunVersion> begun;  // set in worker 0
-  std::optional<Folder> folder;       // set in the other workers
+  std::optional<Folder> folder;       // set in all workers except worker 0
   VersionIndex index;                 // this worker's files; after join_files(), all files
   try {
     const std::vector<Json> plans = by_all(self, [&] {
@@ -494,7 +494,7 @@ std::optional<CheckpointFile> read_sharded(
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {
-    bool reads_whole = false;  // true if some worker cannot see the version or if it is one file
+    bool reads_whole = false;  // true if a version is one file or some worker cannot see its folder
     const ReadPath read = [&](const std::string& path) {
       const std::string identity =
           reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);

@@ -16,7 +16,7 @@ namespace tutti::internal {
 
 /// A version with its index.
 struct FoundVersion {
-  std::string name;  // in the folder of the run
+  std::string name;  // name of the file or folder in the run's folder
   CheckpointVersion shown;
   std::optional<VersionIndex> index;  // set for a folder with a readable index
   std::optional<Error> refusal;       // the kUnimplemented error of a version in another format
@@ -43,7 +43,7 @@ void delete_versions(const std::string& directory);
 /// This worker, as a member of the workers that save together. If one worker fails, all throw its
 /// error, which names that worker.
 struct CheckpointWorker {
-  int number = 0;  // 0 writes the index
+  int number = 0;  // worker 0 writes the index
   ExchangeTexts exchange;
 };
 
@@ -63,7 +63,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
 /// Parts that a worker reads, and the path from which it reads them.
 struct ShardedRead {
   WantedParts wanted;
-  /// Returns this worker's path of the version that worker 0 calls `name`.
+  /// Returns this worker's path to the version that is named `name` in worker 0's folder.
   std::function<std::string(const std::string& name)> own_path;
   /// Effect if a worker sees another folder. True: throws kFailedPrecondition. False: logs a
   /// warning, and all workers get the values that worker 0 reads.

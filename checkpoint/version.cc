@@ -287,7 +287,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
          "; try fewer variables, or another folder");
   }
   write_text(folder, kNewIndexName, text);
-  folder.sync();  // so that file names are on the disk before the index is
+  folder.sync();  // puts the file names on the disk before the index
   folder.rename(kNewIndexName, kIndexName);
   folder.sync();
   return index;
@@ -411,7 +411,8 @@ const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tens
   return &part->second;
 }
 
-/// Returns true if the file must be read: it has wanted elements, or no tensor (only its checksum).
+/// Returns true if the file must be read: it has wanted elements, or it has no tensors and is read
+/// only to verify its checksum.
 bool holds_wanted(const VersionIndex& index, const std::string& file, const WantedParts& wanted) {
   for (const auto& [tensor, whole] : index.weight_map) {
     if (whole == file) return true;

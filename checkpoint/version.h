@@ -26,7 +26,7 @@ inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";
 /// File whose existence committed a version in tutti's earlier format, which is now refused.
 inline constexpr const char* kEarlierManifestName = "manifest.json";
 
-/// The largest sequence of a version; adding 1 to it does not overflow.
+/// Largest sequence number of a version; adding 1 to it does not overflow.
 inline constexpr std::int64_t kMaxSequence = std::int64_t{1} << 62;
 
 /// File of a version, other than its index.

@@ -481,7 +481,7 @@ void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
-  // Only the first strategy needs the key: replacements start with it.
+  // Only the first strategy needs the key: a replacement always begins with the first strategy.
   if (!plane_.client || worker_ != 0 || strategy_ > 0) return;
   plane_.client->set(key, value);
   plane_.client->set(kReadyKey, "yes");

@@ -20,9 +20,9 @@
 namespace tutti {
 
 /// The group of tasks that train together (chief, then workers), as seen by one of them. All of
-/// them create it at the start; meanwhile the log names missing workers every 5 s. Later, if a
-/// worker dies, stops or hangs, all workers' collectives fail with an error that names it.
-/// Functions that strategies call are virtual, so that a program links gRPC only if it calls
+/// them create it at the start; until the last one does, the log names missing workers every 5 s.
+/// Later, if a worker dies, stops or hangs, all workers' collectives fail with an error that names
+/// it. Functions that strategies call are virtual, so that a program links gRPC only if it calls
 /// join(). Thread-safe.
 class WorkerGroup {
  public:

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// Scope in which this thread runs on behalf of a line of the user's program, which messages of
-/// lower layers name. A location without a line changes nothing.
+/// Scope in which this thread runs on behalf of a line of the user's program. Messages of lower
+/// layers name that line. A location without a line changes nothing.
 class CallSite {
  public:
   explicit CallSite(const SourceLocation& where) : outer_(current_) {

@@ -14,7 +14,8 @@
 
 namespace tutti::internal {
 
-/// Table of the functions that make a `Made` from a call, by name. Thread-safe.
+/// Table of functions by name. Each function makes a `Made` from a call of its name that is written
+/// as JSON. Thread-safe.
 template <class Made>
 class CallTable {
  public:

@@ -10,9 +10,9 @@
 
 namespace tutti::internal {
 
-/// Returns a description of a file for use after "got ", by its first bytes: "an empty file", "a
-/// zip archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ... Returns "" for an
-/// unknown kind. 512 bytes are enough; the whole file may be passed. Thread-safe.
+/// Returns a description of a file, based on its first bytes, for use after "got ": "an empty
+/// file", "a zip archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ... Returns ""
+/// for an unknown kind. 512 bytes are enough; the whole file may be passed. Thread-safe.
 std::string kind_of_file(std::string_view first_bytes);
 
 /// Same as kind_of_file(), but shows bytes of an unknown kind: "text that begins with 'abc'",

@@ -74,8 +74,8 @@ std::string brief_list(const Range& range) {
   return text;
 }
 
-/// Returns the number of characters of `a` to insert, remove, replace or swap with the next one to
-/// get `b` (Damerau, 1964).
+/// Returns the least number of edits that turn `a` into `b`. An edit inserts, removes or replaces
+/// one character, or swaps two neighbours (Damerau, 1964).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// Returns the duration in seconds with one decimal: "1.5".

@@ -72,7 +72,7 @@ class SpinPredictor {
   int to_skip_ = 0;
 };
 
-/// Pauses for some tens of nanoseconds, which the core's other hardware thread can use.
+/// Pauses for some tens of nanoseconds, leaving the core to its other hardware thread.
 void pause_briefly();
 
 }  // namespace tutti

@@ -62,7 +62,7 @@ Json json_of(const TraceEvent& event, int process) {
 /// The only trace of the process. Its destructor writes a trace that is still being recorded.
 class Recorder {
  public:
-  // Logs a line, because this creates the log before this object and thus destroys it after this.
+  // Logs a line, so that the log is created before this object and therefore destroyed after it.
   Recorder() { log_debug("trace: ready"); }
   ~Recorder() {
     try {
@@ -120,7 +120,7 @@ class Recorder {
   void add(TraceEvent event) {
     event.thread = gettid();
     MutexLock lock(mutex_);
-    if (path_.empty()) return;  // stopped in the meantime
+    if (path_.empty()) return;  // the trace was stopped in the meantime
     if (!threads_.contains(event.thread)) {
       threads_[event.thread] = name_of_this_thread(event.thread);
     }

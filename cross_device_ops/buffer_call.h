@@ -41,8 +41,8 @@ void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Divides all elements by `divisor`, for MEAN. Accepts floating types at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Return the elements of a communicator's call as a mutable buffer; operations do not write to
-/// inputs.
+/// Returns the elements of a communicator's call as a mutable buffer; operations do not write to
+/// their inputs.
 inline ReplicaBuffer buffer_of(const Elements& elements) {
   return {elements.data, elements.count, elements.dtype, {}};
 }
@@ -58,9 +58,9 @@ std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 /// is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
-/// Carries out a checked call on buffers of any alignment and type, with MEAN. Uses copies if the
-/// operation needs them, and falls back to "reduction_to_one_device" if the operation does not
-/// support the call. On GPUs the call's DeviceWork is joined, or added to `pending`.
+/// Carries out a checked call on buffers of any alignment and type, possibly with MEAN. Uses copies
+/// if the operation needs them, and falls back to "reduction_to_one_device" if the operation does
+/// not support the call. On GPUs the call's DeviceWork is joined, or added to `pending`.
 void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
                PendingReduction* pending);
 

@@ -23,7 +23,7 @@ enum class Mismatch {
   kOperation,
   kReduceOp,
   kDType,
-  kDevice,  // memory of GPUs or of hosts
+  kDevice,  // memory of GPUs on one rank, of hosts on the other
   kCount,
   kShape,
   kRoot,

@@ -1,5 +1,5 @@
-// The public functions of CrossDeviceOps: on tensors and gradients, which they pack; on plain
-// buffers, with alignment, MEAN and the fallback operation.
+// The public functions of CrossDeviceOps. Those on tensors and gradients pack them into buffers;
+// those on plain buffers take care of alignment, MEAN and the fallback operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
@@ -497,7 +497,7 @@ ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_
   ReplicaBuffer part = buffer;
   part.data += first * size_of(buffer.dtype);
   part.count = count;
-  part.id = 0;  // an id identifies a whole buffer
+  part.id = 0;  // ids identify whole buffers, not parts
   return part;
 }
 
@@ -510,8 +510,8 @@ std::vector<ReplicaBuffer> parts_of(std::span<const ReplicaBuffer> buffers, std:
 
 using internal::copy_buffer;
 
-/// Orders later work on GPUs, where each device has its own stream, after the previous work on any
-/// of the buffers.
+/// On GPUs, where each device has its own stream, makes later work on each device wait for the
+/// previous work on all of them.
 void barrier(std::span<const ReplicaBuffer> buffers) {
   if (buffers.front().work) buffers.front().work->barrier();
 }

@@ -1,5 +1,5 @@
-// Collectives on GPU memory; sums along the canonical tree, on GPUs that read each other's memory
-// or through host memory.
+// Collectives on GPU memory. Sums follow the canonical tree; GPUs read each other's memory, or
+// exchange values through host memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/device_work.h"
 

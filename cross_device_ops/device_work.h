@@ -90,7 +90,7 @@ void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor);
 /// Makes many copies within one device with one kernel launch.
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
 
-/// Return a tensor's elements as a mutable buffer. Operations do not write to inputs.
+/// Returns a tensor's elements as a mutable buffer. Operations do not write to their inputs.
 ReplicaBuffer buffer_of(const Tensor& tensor);
 ReplicaBuffer buffer_of(const MutableTensor& tensor);
 
@@ -100,17 +100,16 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor);
 /// A device reads (V-1)/V of a buffer from its peers, twice: as much as in a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
-/// Returns the combination, computed on device `where`, of tensors of one shape and dtype on any
-/// GPUs.
+/// Combines tensors of one shape and dtype, on any GPUs; returns the result on device `where`.
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 
 // Transfers between GPUs and host memory, for sums over the GPUs of several workers through the
 // hosts. They are queued in the streams of `work` without waiting. Each GPU copies a different
 // slice, so that all links to the host are used at once.
 
-/// Combines the replicas of each node i (indices of `buffers`) along the canonical tree and copies
-/// the result to outputs[i], in host memory. The buffers are overwritten. The caller widens 16-bit
-/// types first, to avoid intermediate rounding.
+/// For each node i, combines its replicas along the canonical tree and copies the result to
+/// outputs[i], in host memory. Replica r is buffers[r]; the buffers are overwritten. The caller
+/// widens 16-bit types first, to avoid intermediate rounding.
 void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                   std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs);
 

@@ -1,4 +1,4 @@
-// GPUs of replicas and the operation that suits them; the GPUs of several ranks as one NCCL group.
+// Choice of an operation for replicas on GPUs, and NCCL groups of the GPUs of several ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -59,7 +59,7 @@ using GatherTexts =
 /// alike.
 struct GpusOfRank {
   std::string reason;  // why they cannot be NCCL ranks, "has ..."; "" if they can
-  std::string names;   // machine and GPU of each, to detect shared GPUs
+  std::string names;   // machine and GPU per device, to detect shared GPUs
 
   /// Returns `reason` and `names`, one per line.
   std::string to_text() const { return reason + "\n" + names; }

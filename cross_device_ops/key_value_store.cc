@@ -1,4 +1,4 @@
-// Checks that all key-value stores share, and the store in this process's memory.
+// Checks shared by all key-value stores, and the store in this process's memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/key_value_store.h"
 

@@ -15,10 +15,10 @@ namespace tutti::internal {
 inline constexpr std::size_t kAheadBytes = 3072;
 
 /// Combines `inputs` along the canonical tree into each of `outputs`; an output may also be an
-/// input. Each cache line is read and written once. Memory may have any alignment. Prefetches
-/// `ahead` bytes ahead in sums of up to eight float32 or float64 buffers in place; 0: never.
-/// `nodes`: nodes of the inputs, see combine_nodes(); if empty, each input is the value of one
-/// replica.
+/// input. Each cache line is read and written once. Memory may have any alignment. `ahead` is the
+/// prefetch distance, in bytes, for in-place sums of up to eight float32 or float64 buffers; 0
+/// disables prefetching. `nodes`: nodes of the inputs, see combine_nodes(); if empty, each input is
+/// the value of one replica.
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0,
                    std::span<const CanonicalNode> nodes = {});

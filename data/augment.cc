@@ -169,8 +169,8 @@ void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t
   }
 }
 
-/// Copies a box from each row's partner; sets the weights to the share of pixels that remain the
-/// row's own.
+/// Copies a box into each row from its partner; sets each row's weight to the share of its pixels
+/// that it keeps.
 Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<double>& weights,
                 const SampleRandom& random) {
   const std::int64_t height = images.shape()[1], width = images.shape()[2];
@@ -264,7 +264,7 @@ double large_gamma(const RandomStream& random, std::uint64_t variable, double sh
       return d * v;
     }
   }
-  return d;  // the median, about once in 20^64 calls
+  return d;  // approximate median; reached about once in 20^64 calls
 }
 
 /// Returns the logarithm of a gamma variable, because variables with a small shape may be too small

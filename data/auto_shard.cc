@@ -17,7 +17,7 @@ namespace tutti {
 
 namespace {
 
-/// Returns shard `part` of the elements of shard `whole`, as a shard of the same pass.
+/// Splits shard `whole` further and returns its shard `part`, as a shard of the entire pass.
 PassShard shard_of(const PassShard& whole, const PassShard& part) {
   return {whole.count * part.count, whole.index + part.index * whole.count};
 }
@@ -91,8 +91,8 @@ bool find_files(const DatasetSource& source, FileCounts& counts) {
   });
 }
 
-/// Source over the files of one worker. Elements of different workers have different numbers,
-/// although no worker knows how many elements the files of other workers contain.
+/// Source over the files of one worker. Its elements get numbers that no other worker uses. It does
+/// not need to know how many elements the other workers' files contain.
 class WorkerFilesSource : public internal::SourceWith<WorkerFilesSource, PassShard> {
  public:
   using SourceWith::SourceWith;
@@ -164,8 +164,8 @@ class DataShardIterator : public ShardIterator {
   std::optional<Element> first_;
 };
 
-// Inserts the shard before a prefetch() at the end, as tf does, so that it reads only this worker's
-// elements.
+// Inserts the shard before a prefetch() at the end, as tf does, so that prefetch() reads only this
+// worker's elements.
 SourcePtr with_data_shard(const SourcePtr& source, const PassShard& part) {
   if (!internal::only_reads_ahead(*source)) {
     return std::make_shared<ShardSource<DataShardIterator>>(source, part);

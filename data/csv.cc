@@ -68,7 +68,8 @@ class RowBuffer {
     }
   }
 
-  /// Returns an element with all added rows; without `rows`, an element of the only row.
+  /// Returns an element with all `rows` added rows. If `rows` is nullopt, returns the only row,
+  /// without a first axis.
   Element element(std::optional<std::int64_t> rows) const {
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
@@ -304,7 +305,7 @@ bool parse_bool(std::string_view text, bool& value) {
   return value || lower == "false" || lower == "0";
 }
 
-/// Parses a number of type T; returns true if it is the whole text. Floats may underflow.
+/// Parses a number of type T; returns true if the whole text is the number. Floats may underflow.
 template <class T>
 bool parse(std::string_view text, T& value) {
   text = trimmed(text);

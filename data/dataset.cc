@@ -198,7 +198,7 @@ class UnbatchIterator : public ElementIterator {
     if (!find_row()) return std::nullopt;
     const Element row = row_of(*batch_, row_);
     ++row_;
-    return row.placed_in(0, -1);  // the row itself is not a slice
+    return row.placed_in(0, -1);  // no longer part of a global batch
   }
 
   void skip(std::int64_t count) override {
@@ -343,7 +343,7 @@ namespace {
 
 class RepeatIterator : public ElementIterator {
  public:
-  /// Iterates over passes of `below`; pass i is its epoch first_epoch + i.
+  /// Iterates over passes of `below`; pass i reads epoch first_epoch + i of `below`.
   RepeatIterator(std::shared_ptr<const DatasetSource> below, std::int64_t count,
                  std::uint64_t first_epoch)
       : below_(std::move(below)), count_(count), first_epoch_(first_epoch) {}
@@ -407,7 +407,8 @@ class RepeatSource : public internal::SourceWith<RepeatSource, std::int64_t> {
   using SourceWith::SourceWith;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    // Passes of an endless dataset must not share inner epochs, so they start 2^32 apart.
+    // Passes of an endless dataset must not share epochs of the input, so they begin at multiples
+    // of 2^32.
     const std::int64_t count = argument();
     const std::uint64_t first =
         count == kInfinite ? epoch << 32 : epoch * static_cast<std::uint64_t>(count);
@@ -572,7 +573,7 @@ class CacheSource : public internal::ForwardingSource {
     }
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
-  /// Returns a source with a new store, because its elements differ.
+  /// Returns a source with a store of its own, because another input has other elements.
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<CacheSource>(std::move(below));
   }

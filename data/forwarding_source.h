@@ -57,8 +57,8 @@ class SourceWith : public ForwardingSource {
   const Argument argument_;
 };
 
-/// Decorator that constructs an Iterator from an iterator over its input and its argument.
-/// Optional further arguments are the epoch, or the epoch and the input's pass_shard().
+/// Decorator that constructs an Iterator from an iterator over its input and from argument().
+/// Optional further parameters are the epoch, or the epoch and the input's pass_shard().
 template <class Self, class Iterator, class Argument>
 class Decorator : public SourceWith<Self, Argument> {
  public:
@@ -78,7 +78,7 @@ class Decorator : public SourceWith<Self, Argument> {
   }
 };
 
-/// Iterator over another iterator; skip() skips the same number of its elements.
+/// Iterator over another iterator. skip(n) skips n elements of the other iterator.
 class ForwardingIterator : public ElementIterator {
  public:
   explicit ForwardingIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}

@@ -86,7 +86,7 @@ const char* name_of_format(std::string_view bytes) {
   }
 }
 
-/// Returns `image`, uint8 [height, width, 1 to 4], with the channels of `mode`.
+/// Converts `image`, uint8 [height, width, 1 to 4], to the channels of `mode`.
 [[maybe_unused]] Tensor to_color_mode(const Tensor& image, ColorMode mode) {
   const Shape& shape = image.shape();
   if (mode == ColorMode::kUnchanged || shape[2] == channels_of(mode)) return image;
@@ -265,7 +265,7 @@ class PngReader {
   bool read_header() {
     if (setjmp(jump_)) return false;
     png_set_read_fn(png_, this, on_read);
-    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // max_pixels is the limit
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // only max_pixels limits images
     png_read_info(png_, info_);
     return true;
   }
@@ -411,7 +411,7 @@ struct Errors {
   }
 };
 
-/// Progress monitor that aborts files with too many scans.
+/// Progress monitor that stops decoding a file with too many scans.
 struct ScanLimit {
   static constexpr int kMostScans = 500;
   jpeg_progress_mgr table;

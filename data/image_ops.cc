@@ -285,7 +285,7 @@ double total(const std::vector<double>& values) {
   return sum;
 }
 
-/// Returns, for each value of a row, the mean of its channel.
+/// Returns one mean for each value of a row: the mean of the value's channel over the whole image.
 template <class T>
 std::vector<float> channel_means(std::span<const T> values, const ImageExtents& size) {
   const auto sums = column_sums(values, size.height, [](T value) { return double{load(value)}; });

@@ -67,8 +67,8 @@ fs::path find_folder(const fs::path& directory, const std::vector<std::string>& 
   return {};
 }
 
-/// Returns `directory` if it is the archive, else the archive in this folder; empty if there is
-/// none.
+/// Returns `directory` if it is a file (the archive itself), else the archive in this folder; empty
+/// if there is no archive.
 fs::path find_archive(const fs::path& directory) {
   if (fs::is_regular_file(directory)) return directory;
   return fs::is_regular_file(directory / kArchive) ? directory / kArchive : fs::path();

@@ -27,8 +27,8 @@ std::string find_mnist_file(const std::string& directory, const std::string& nam
 
 /// Parses the bytes of a plain file of records: 1 label byte (0 .. 9) and 3072 image bytes (planes
 /// of 32 x 32: red, green, blue). Returns images [n, 32, 32, 3] and labels [n], uint8. `source`
-/// names the bytes in errors. Throws kDataLoss with the offset and both values for an empty or
-/// incomplete file or a label above 9.
+/// names the bytes in errors. Throws kDataLoss, with the offset, the expected and the found value,
+/// for an empty or incomplete file or a label above 9.
 ImageData parse_cifar10(std::string_view bytes, const std::string& source);
 
 }  // namespace tutti

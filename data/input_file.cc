@@ -196,7 +196,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
-  const bool begins_wrong_;  // true if the first bytes are not gzip's; errors then name the kind
+  const bool begins_wrong_;  // true if the data is not gzip; errors then name the kind of data
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};

@@ -73,8 +73,8 @@ class InputFile {
 
   const std::string& source() const { return source_; }
   std::uint64_t offset() const { return offset_; }
-  /// Returns the bytes that were read ahead. Before the first read these are the first bytes, ""
-  /// for an empty file.
+  /// Returns the bytes that were read ahead. Before the first read, these are the first bytes of
+  /// the file, or "" if it is empty.
   std::string_view bytes_ahead() const { return std::string_view(buffer_).substr(place_); }
   /// Returns the size of the whole file in bytes; nullopt for pipes and devices.
   std::optional<std::uint64_t> size() const { return size_; }
@@ -90,10 +90,10 @@ class InputFile {
     if (place_ == buffer_.size() && !refill()) return -1;
     return static_cast<unsigned char>(buffer_[place_]);
   }
-  /// Appends up to `count` bytes and returns their number, which is smaller only at the end. Memory
-  /// use depends on the data, not on `count`.
+  /// Appends `count` bytes, or fewer at the end of the file, and returns the number of bytes
+  /// appended. Memory use depends on the data, not on `count`.
   std::uint64_t read(std::string& to, std::uint64_t count);
-  /// Skips up to `count` bytes, by seeking if possible; returns their number.
+  /// Skips up to `count` bytes, by seeking if possible; returns the number of bytes skipped.
   std::uint64_t skip(std::uint64_t count);
 
  private:
@@ -123,7 +123,7 @@ class FileElements {
   virtual std::int64_t skip(std::int64_t count) = 0;
 };
 
-/// Returns a tensor uint8 [bytes]. Inverse of bytes_of() (records.h).
+/// Returns a uint8 tensor of shape [bytes.size()]. Inverse of bytes_of() (records.h).
 Tensor tensor_of_bytes(std::string_view bytes);
 
 using OpenFile = std::function<std::unique_ptr<FileElements>(const std::string& path)>;

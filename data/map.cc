@@ -144,8 +144,8 @@ class ParallelMapIterator : public ElementIterator {
     return work;
   }
 
-  // Returns true if the window has an unclaimed element. The maximum is needed because elements
-  // that could not be read are never claimed, but are handed out.
+  // Returns true if the window has an unclaimed element. Takes a maximum because elements that
+  // could not be read are handed out without having been claimed.
   bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
     claimed_ = std::max(claimed_, handed_out_);
     return claimed_ < handed_out_ + window_.size();
@@ -387,8 +387,8 @@ Dataset Dataset::enumerate(std::int64_t start) const {
 
 namespace {
 
-/// Item of the queue: an element, or an exception in its place; if it has neither, it marks the
-/// end.
+/// Item of the queue: an element, or the exception that reading it threw. An item with neither
+/// marks the end.
 struct Reading {
   std::optional<Element> element;
   std::exception_ptr error;
@@ -397,7 +397,7 @@ struct Reading {
 
 struct Prefetching {
   std::size_t depth = 1;
-  internal::FunctionRandom random = {};  // for sources that draw numbers in next()
+  internal::FunctionRandom random = {};  // keys for sources that draw random numbers in next()
 };
 
 class PrefetchIterator : public ElementIterator {
@@ -474,10 +474,10 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  std::unique_ptr<ElementIterator> below_;  // used by thread_ alone while that runs
+  std::unique_ptr<ElementIterator> below_;  // while thread_ runs, only it uses this
   const std::size_t depth_;
   const internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // used by thread_ alone while that runs
+  std::uint64_t next_number_ = 0;  // while thread_ runs, only it uses this
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;

@@ -30,7 +30,7 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 /// the next wider type.
 struct TypeName {
   DType dtype;
-  std::string_view name;  // without byte order
+  std::string_view name;  // numpy's name without the byte order
   std::size_t bytes;      // size of an element in the file
 
   bool is_exact() const { return bytes == size_of(dtype); }
@@ -219,7 +219,8 @@ std::size_t data_bytes(const Header& header, const std::string& source) {
   return size;
 }
 
-// Copies elements to C order. Each is stored at the sum of its indices times Fortran's strides.
+// Copies elements to C order. An element's position in the file is the sum of its indices, each
+// multiplied by Fortran's stride.
 void copy_from_fortran_order(const char* from, const Shape& shape, std::size_t size,
                              std::byte* to) {
   std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()), 0);
@@ -353,7 +354,7 @@ struct Entry {
   std::uint32_t packed_bytes = 0;
   std::uint32_t bytes = 0;
   std::uint32_t local_offset = 0;
-  std::size_t data_offset = 0;  // after the local header
+  std::size_t data_offset = 0;  // offset of the data, after the local header
 
   std::size_t end() const { return data_offset + packed_bytes; }
 };

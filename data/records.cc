@@ -288,7 +288,7 @@ class WireReader {
     place_ += 4;
     return internal::get_little_endian<std::uint32_t>(bytes_, place_ - 4);
   }
-  /// Reads a length and then this number of bytes.
+  /// Reads a length and then that number of bytes.
   std::string_view bytes() {
     const std::uint64_t length = varint();
     require(length, "a field");

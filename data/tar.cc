@@ -156,7 +156,7 @@ namespace {
 using internal::kTarBlock;
 
 constexpr std::size_t kNameBytes = 100;
-constexpr std::uint64_t kLargestOctal = (std::uint64_t{1} << 33) - 1;  // 8 GiB, 11 digits
+constexpr std::uint64_t kLargestOctal = (std::uint64_t{1} << 33) - 1;  // 11 octal digits
 
 void put_text(std::string& block, std::size_t offset, std::string_view text) {
   block.replace(offset, text.size(), text);
@@ -256,10 +256,10 @@ void TarWriter::close() {
   bytes_.clear();
 }
 
-// Reading of tar files. A tar file contains for each file a header of one block, then the content,
+// Reading of tar files. For each file, a tar file contains a header of one block, then the content,
 // padded to whole blocks. It ends with blocks of zeros (two, but one is enough to recognise the
-// end). If a long name or a large size does not fit in a header, records that look like files
-// precede it. Concatenated archives continue after the zeros.
+// end). A long name or a large size that does not fit in a header is stored before it, in records
+// that look like files. Concatenated archives continue after the zeros.
 
 namespace internal {
 namespace {

@@ -18,7 +18,7 @@ inline constexpr std::size_t kTarBlock = 512;
 /// One regular file in a tar file.
 struct TarEntry {
   std::string name;
-  std::uint64_t offset = 0;  // offset of its header
+  std::uint64_t offset = 0;  // offset of the file's header
   std::uint64_t size = 0;
 };
 
@@ -58,7 +58,7 @@ class TarReader {
   InputLimits limits_;
   std::uint64_t header_ = 0;   // offset of the last header
   std::uint64_t content_ = 0;  // unread bytes of the last file
-  std::uint64_t padding_ = 0;  // padding after them
+  std::uint64_t padding_ = 0;  // bytes of padding after the content
   bool ended_ = false;
 };
 

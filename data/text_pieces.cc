@@ -72,7 +72,7 @@ std::size_t gpt2_length(std::string_view text) {
   return kind == CharacterKind::kSpace ? gap_length(text) : run_end(text, start, kind);
 }
 
-/// Returns the length of leading spaces up to their last line end, or 0 if there is none.
+/// Returns the length of the leading spaces up to and including the last line end among them, or 0.
 std::size_t lines_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   const std::size_t last = text.substr(0, end).find_last_of("\r\n");

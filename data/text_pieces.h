@@ -16,8 +16,8 @@ enum class TextPattern {
   kGpt2,    // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kLlama3,  // also GPT-4's: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ...
   kQwen2,   // same as kLlama3, but splits numbers into single digits
-  kDigits,  // pieces: single digits, runs of other characters
-  kDigitRuns,  // pieces: runs of digits, runs of other characters
+  kDigits,  // one piece per digit and per run of other characters
+  kDigitRuns,  // one piece per run of digits and per run of other characters
 };
 
 /// Returns the pattern with this regular expression. Throws kUnimplemented for unknown ones.

@@ -78,9 +78,9 @@ struct BytePairRules {
   struct AddedToken {
     std::string content;
     std::int64_t number = 0;
-    bool normalized = false;   // searched for in the normalized text
-    bool lstrip = false;       // absorbs the spaces before it
-    bool rstrip = false;       // absorbs the spaces after it
+    bool normalized = false;   // true to search the normalized text
+    bool lstrip = false;       // absorbs the spaces before the token
+    bool rstrip = false;       // absorbs the spaces after the token
     bool single_word = false;  // does not match within a word
   };
   /// Pre-tokenizer, which splits each piece of the previous one.
@@ -96,10 +96,10 @@ struct BytePairRules {
   /// Merges by merge_key().
   std::unordered_map<std::uint64_t, Merge> merges;
   std::vector<AddedToken> added;         // the longest first
-  std::string first_of_added;            // their distinct first bytes
+  std::string first_of_added;            // distinct first bytes of added tokens
   std::vector<NormalForm> normal_forms;  // applied in this order
   std::vector<Cut> cuts;                 // applied in this order
-  /// True if a piece that is itself a token of the vocabulary is not built by merging.
+  /// True if a piece that the vocabulary contains becomes one token without merging.
   bool ignores_merges = false;
   /// Numbers of added tokens that the vocabulary does not have.
   std::unordered_set<std::int64_t> outside_vocabulary;
@@ -134,8 +134,8 @@ class MergingPiece {
  private:
   struct Part {
     std::int64_t token = 0;
-    std::size_t previous = 0;  // SIZE_MAX for the first
-    std::size_t next = 0;      // parts_.size() for the last
+    std::size_t previous = 0;  // index; SIZE_MAX in the first part
+    std::size_t next = 0;      // index; parts_.size() in the last part
     bool is_gone = false;
   };
   struct Pair {
@@ -257,7 +257,7 @@ class TextEncoder {
     append_around_added(changed, true);
   }
 
-  /// Appends a text, split into pieces by the cuts with numbers >= `cut`.
+  /// Appends a text, split into pieces by rules_.cuts[cut] and all later cuts.
   void append_pieces(std::string_view text, std::size_t cut) {
     if (cut == rules_.cuts.size()) return append_piece(text);
     const auto& [adds_prefix_space, pattern] = rules_.cuts[cut];
@@ -605,7 +605,7 @@ class RulesReader {
 
   std::string source_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, std::int64_t> numbers_;  // by the token as written in the file
+  std::unordered_map<std::string, std::int64_t> numbers_;  // keyed by token as in the file
   std::size_t num_merges_ = 0;
   std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
 };
@@ -680,8 +680,8 @@ void read_normalizer(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Returns the cut of a pre-tokenizer. Throws kUnimplemented naming a pre-tokenizer of another
-/// kind.
+/// Returns the Cut of a pre-tokenizer. Throws kUnimplemented naming a pre-tokenizer that tutti does
+/// not support.
 BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
   const std::string& type = step.at("type").as_string();
   if (type == "ByteLevel") {

@@ -52,7 +52,7 @@ class ZipIterator : public ElementIterator {
   }
 
  private:
-  std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty after one has ended
+  std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty after any part has ended
 };
 
 /// Source over several sources, its parts. It has a batch property only if all parts agree on it.
@@ -82,7 +82,7 @@ class MultiInputSource : public DatasetSource {
     });
   }
 
-  /// Returns the shard of the first part whose pass has several shards.
+  /// Returns the shard of the first part that is sharded.
   PassShard pass_shard() const override {
     for (const Dataset& part : parts_) {
       if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;
@@ -182,7 +182,7 @@ class ConcatenateIterator : public ElementIterator {
  private:
   std::unique_ptr<ElementIterator> first_;  // null once it has ended
   std::unique_ptr<ElementIterator> second_;
-  std::optional<Element> pattern_;  // first element of first_, to compare with second
+  std::optional<Element> pattern_;  // first element of first_, for a comparison with second_
 };
 
 class ConcatenateSource : public MultiInputSource {
@@ -292,7 +292,7 @@ class InterleaveIterator : public ElementIterator {
   std::uint64_t epoch_;
   std::vector<std::optional<Slot>> slots_;
   std::size_t slot_ = 0;
-  std::int64_t taken_ = 0;  // elements taken since this slot was entered
+  std::int64_t taken_ = 0;  // elements taken since slot_ last changed
   std::size_t num_open_ = 0;
 };
 
@@ -305,8 +305,8 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// Returns the elements of the input as files, because each stands for the files of the dataset
-  /// made from it; nullopt if these datasets do not read files.
+  /// Returns the input's elements as if they were files, because each one stands for the files of
+  /// the dataset made from it; nullopt if these datasets do not read files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

@@ -66,7 +66,7 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   const auto scope = strategy.scope();
   Sequential model(Input{{28, 28, 1}}, Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
   Sgd optimizer(model.trainable_variables(), {.learning_rate = trainer.learning_rate});
-  // is on a server and counts the steps of all workers
+  // This variable is on a server and counts the steps of all workers.
   const Variable& global_step = optimizer.iterations();
 
   // A step uses one worker's batch, unless the servers combine the gradients of several batches.
@@ -77,8 +77,8 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
     const Tensor logits = model(batch.features(), {.training = true});
     const Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     const Tensor loss = compute_average_loss(per_example, batch.global_rows() * batches_per_step);
-    // The step number is read after the weights, within the same step. A gradient for a step after
-    // the last one would wait for workers that have exited.
+    // The step number is read after the weights. If the last step has ended meanwhile, minimize()
+    // would wait for workers that have exited.
     if (global_step.value().item_int() < trainer.train_steps) optimizer.minimize(tape, loss);
     return loss;
   };

@@ -2,7 +2,7 @@
 // computation on all workers. They share variables that are on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// In one command: tutti run --chief --workers 2 --ps 1 -- in_graph_trainer
+// On a cluster: tutti run --chief --workers 2 --ps 1 -- in_graph_trainer
 // Without arguments: one server in this process runs everything.
 #include <algorithm>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // Krizhevsky's "one weird trick" on one mesh: data parallelism for convolutions, model parallelism
-// for dense layers. Prints the time and bytes of its schemes (a), (b) and (c), and of a separate
-// batch size for the dense layers.
+// for dense layers. Prints time and bytes for the schemes (a), (b) and (c) of his paper, and for
+// dense layers with a batch size of their own.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>

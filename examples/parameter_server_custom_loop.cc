@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Classifies avengers as in TensorFlow's "Parameter server training with ParameterServerStrategy":
-// tutti run --chief --workers 3 --ps 2 -- parameter_server_custom_loop; alone, in one process.
+// tutti run --chief --workers 3 --ps 2 -- parameter_server_custom_loop. Without a cluster,
+// one process runs all tasks.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -60,7 +61,7 @@ int train(const LoopOptions& options) {
   ParameterServerStrategy strategy(*resolver_from_environment(),
                                    {.local = {.devices = "cpu:0"},
                                     .variable_partitioner = MinSizePartitioner(256 << 10, 2),
-                                    // this option and the next one apply without a cluster
+                                    // used only without a cluster, like num_workers
                                     .num_servers = 2,
                                     .num_workers = 3,
                                     .coordinated = true});

@@ -2,9 +2,9 @@
 // "Parameter server training with ParameterServerStrategy".
 // SPDX-License-Identifier: Apache-2.0
 //
-// In one command: tutti run --workers 2 --ps 2 -- parameter_server_fit; alone: two replicas and two
-// servers in this process. Workers make each step together, unless --update-mode async lets each
-// proceed independently, like TensorFlow's.
+// On a cluster: tutti run --workers 2 --ps 2 -- parameter_server_fit. Without a cluster, this
+// process has two replicas and two servers. Workers make each step together; with --update-mode
+// async, each worker proceeds independently, as in TensorFlow.
 #include <cstdio>
 #include <string>
 
@@ -29,7 +29,7 @@ struct FitProgram {
 Dataset make_dataset(const InputContext& context) {
   constexpr std::int64_t kGlobalBatch = 64;
   const Tensor x = random_uniform({10, 10}, {.seed = 1, .purpose = kUserPurpose, .a = 0});
-  // One label per example for all ten outputs, as TensorFlow's loss broadcasts labels [10].
+  // All ten outputs of an example have the same label, because TensorFlow's loss broadcasts labels.
   const Tensor y = random_uniform({10, 1}, {.seed = 1, .purpose = kUserPurpose, .a = 1}) +
                    Tensor::zeros({10, 10});
   return Dataset::from_tensor_slices({x, y})

@@ -1,8 +1,8 @@
 // The program of the TensorFlow white paper: weights are on two ps tasks, and layers on a worker
 // task.
 // SPDX-License-Identifier: Apache-2.0
-// In one command: tutti run --chief --workers 1 --ps 2 -- session
-// Alone: everything runs in this process, with bit-identical results.
+// On a cluster: tutti run --chief --workers 1 --ps 2 -- session
+// Without a cluster, everything runs in this process, with bit-identical results.
 #include <cstdio>
 #include <memory>
 #include <optional>

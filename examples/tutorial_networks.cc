@@ -17,7 +17,7 @@ struct Tutorial {
   std::string optimizer = "adam";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 1;
-  std::int64_t examples = 60'000;  // uses only the first examples of the data set
+  std::int64_t examples = 60'000;  // number of examples, from the start of the data set
   double (*rate_of_epoch)(std::int64_t epoch, double rate) = nullptr;
 };
 
@@ -52,7 +52,7 @@ double falling_rate(std::int64_t epoch, double) {
   return epoch < 3 ? 1e-3 : epoch < 7 ? 1e-4 : 1e-5;
 }
 
-// Returns the networks by name of their tutorial. tests/parity/tutorials.py has the Keras versions.
+// Returns the networks, keyed by tutorial name. tests/parity/tutorials.py has the Keras versions.
 const std::map<std::string, Tutorial>& tutorials() {
   static const std::map<std::string, Tutorial> table = {
       {"basic_classification", {&dense_network, "adam", 32, 10}},
@@ -90,7 +90,7 @@ int train(const Tutorial& tutorial, const ExampleOptions& options, double min_ac
 }
 
 // Parses the flags into `options`. It is called twice, because the defaults depend on the tutorial,
-// which the first call finds.
+// which the first call determines.
 int parse(int argc, char** argv, ExampleOptions& options, std::string& network,
           double& min_accuracy) {
   std::vector<std::string> names;

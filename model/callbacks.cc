@@ -51,7 +51,7 @@ void EarlyStopping::on_epoch_end(std::int64_t epoch, const Logs& logs) {
       waited_ = 0;
     }
   }
-  // As in Keras, training never stops after the first epoch.
+  // As in Keras, the first epoch never ends training.
   if (waited_ == 0 || waited_ < options_.patience || epoch == 0) return;
   stopped_epoch_ = epoch;
   model().stop_training();
@@ -106,7 +106,7 @@ void TerminateOnNaN::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   if (!logs.has("loss") || std::isfinite(logs.at("loss"))) return;
   const std::int64_t step = model().optimizer().iterations().value().item_int() - 1;
   const std::vector<int> replicas = model().replicas_without_finite_loss();
-  // If the loss of every replica is finite, their sum has become infinite.
+  // If the losses of all replicas are finite, only their sum is infinite.
   const std::string whose = replicas.empty()
                                 ? "the sum over replicas overflowed"
                                 : concat("the loss of replica ", join(replicas), " is not finite");

@@ -402,8 +402,8 @@ void FitLoop::notify_state_complete() {
     state_->is_stopped_by_signal = true;
     state_->call.is_interrupted = true;
   }
-  // Commit only within an epoch: at its end the state is that of its last batch, which is already
-  // committed.
+  // Commit only within an epoch: the state at the end of an epoch is that of its last batch, which
+  // is already committed.
   if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
 }
 

@@ -43,7 +43,7 @@ std::vector<int> not_finite(std::span<const double> values, int first);
 /// Metric of one output of the model.
 struct OutputMetric {
   std::shared_ptr<PredictionMetric> metric;
-  std::string shown_name;  // in logs; has the output's name as a prefix if there are several
+  std::string shown_name;  // name in logs; begins with the output's name if there are several
   std::size_t output = 0;
   bool weighted = false;
 };
@@ -92,7 +92,7 @@ using ClassWeights = std::map<std::int64_t, double>;
 /// Returns the class weights of each output; empty if the options have none. Throws
 /// kInvalidArgument unless there is one map per output of the model.
 std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options);
-/// Warns about weighted classes whose numbers exceed the number of classes of their output.
+/// Warns about weights for classes that the output does not have (class number too large).
 void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights);
 /// Warns about weighted classes that do not occur in these labels (one tensor per output).
 void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> class_weights,
@@ -180,8 +180,8 @@ class BatchFeed {
   std::optional<std::int64_t> num_steps() const;
   DistributedDataset& data() { return data_; }
 
-  /// Returns the position in the data. restore() continues at a position; `batches` is the number
-  /// of batches already returned in the epoch. Unless it is 0, begin_epoch() must not be called.
+  /// Returns the position in the data, from which restore() continues. `batches` is the number of
+  /// batches already returned in the epoch; if it is not 0, do not call begin_epoch().
   Json position() const;
   void restore(const Json& position, std::int64_t batches);
 
@@ -199,8 +199,8 @@ class BatchFeed {
   bool advance_ = false;  // true if next() has returned the batch at the iterator
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // true: the restored first pass may have no batches left
-  bool has_ended_ = false;    // restored after the end of the epoch's pass
-  bool warned_ = false;       // has warned that a pass ended within an epoch
+  bool has_ended_ = false;    // true: restored after the end of the epoch's pass
+  bool warned_ = false;       // true: the warning that a pass ended within an epoch was logged
 };
 
 /// One call of fit. Its state fully determines the remaining training, so training can continue
@@ -259,13 +259,13 @@ namespace tutti {
 struct Model::State {
   /// Innermost running call of fit or evaluate, for its callbacks.
   struct Call {
-    const char* method = nullptr;      // null if none runs
-    internal::FitLoop* fit = nullptr;  // null in an evaluate() outside fit()
+    const char* method = nullptr;      // "Model::fit" or "Model::evaluate"; null if neither runs
+    internal::FitLoop* fit = nullptr;  // null if evaluate() was called outside fit()
     bool stop_requested = false;       // ends fit after the current step and its epoch
     bool is_interrupted = false;       // ends fit immediately
   };
 
-  Strategy* strategy = nullptr;  // must outlive the model's use
+  Strategy* strategy = nullptr;  // must outlive all uses of the model
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
   bool is_stopped_by_signal = false;  // result of the last fit

@@ -51,7 +51,7 @@ std::int64_t sampled_class(std::span<const double> logits, double draw,
   std::vector<std::size_t> classes = candidates(logits, options);
   std::vector<double> up_to;  // cumulative weights
   for (const std::size_t each : classes) {
-    // A single class has weight 1: a division by the temperature, which may be 0, is avoided.
+    // A single class has weight 1 without a division by the temperature, which may be 0.
     const double below = classes.size() == 1 ? 0.0 : logits[each] - logits[classes[0]];
     const double weight = below == 0.0 ? 1.0 : std::exp(below / options.temperature);
     up_to.push_back(weight + (up_to.empty() ? 0.0 : up_to.back()));

@@ -183,8 +183,8 @@ Json length_of_file(const std::string& path, bool is_writer) {
   return Json(error ? std::int64_t{0} : static_cast<std::int64_t>(size));
 }
 
-/// Truncates a file to `length` (from length_of_file()). Keeps the whole file if it is null: a line
-/// may then occur twice, but none is lost.
+/// Truncates a file to `length` (from length_of_file()). If `length` is null, keeps the whole file:
+/// a line may then occur twice, but none is lost.
 void cut_file(const std::string& path, const Json& length, bool is_writer) {
   if (!is_writer || length.is_null()) return;
   if (length_of_file(path, true).as_int() <= length.as_int()) return;

@@ -64,8 +64,8 @@ bool is_out_of_reach(const Gradient& gradient) {
 /// host does not wait.
 struct OnDevice {
   Device device;
-  std::vector<std::size_t> indices;  // in the list of gradients
-  std::vector<Tensor> values;        // of the gradients, as dense tensors
+  std::vector<std::size_t> indices;  // positions in the list of gradients
+  std::vector<Tensor> values;        // the gradients as dense tensors
   Tensor squares;                    // [indices] float64
 };
 
@@ -168,7 +168,7 @@ std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options, reducer);
   }
-  std::vector<double> squares;  // so that only one whole gradient at a time is in memory
+  std::vector<double> squares;  // computed one by one, to hold only one whole gradient in memory
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     squares.push_back(sum_of_squares(reducer ? reducer->whole(i, gradients[i]) : gradients[i]));
   }

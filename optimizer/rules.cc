@@ -388,7 +388,7 @@ std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& sc
 
 }  // namespace internal
 
-// Rules for the options of optimizers.
+// Creation of the update rule for each optimizer's options.
 
 OptimizerOptions shared_options(const AdamWOptions& options) {
   internal::require(options.weight_decay,

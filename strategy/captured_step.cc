@@ -31,8 +31,8 @@ struct Entry {
   std::vector<std::vector<Tensor>> outputs;        // [replica]
 };
 
-/// Joint decision of all replicas about one call. The last replica that drops a failed capture
-/// discards it, after all threads have stopped recording work in the capture's streams.
+/// Joint decision of all replicas about one call. A failed capture is destroyed by the last replica
+/// that releases it, when no thread records work in the capture's streams any more.
 struct Decision {
   Action action = Action::kRun;
   std::shared_ptr<Entry> entry;

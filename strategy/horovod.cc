@@ -161,7 +161,7 @@ class Job {
   std::unique_ptr<Communicator> values_;
   int local_rank_ = 0;
   int local_size_ = 1;
-  std::vector<bool> joined_;  // indexed by rank, at the last exchange
+  std::vector<bool> joined_;  // true for ranks that had joined at the last exchange
   std::string call_;          // call of the ranks that have not joined
 };
 

@@ -68,7 +68,7 @@ void Recovery::commit(std::int64_t step, const SourceLocation& where) {
   const CallSite site(where);
   if (!team_) return;
   kept_.push_back({step, state_.snapshot(step)});
-  team_->gather_texts("", "commit");  // snapshots without ON_READ variables do not synchronize
+  team_->gather_texts("", "commit");  // waits for all workers, which some snapshots do not
   if (kept_.size() > kCommitsKept) kept_.pop_front();
   num_repeats_ = 0;
 }

@@ -49,7 +49,7 @@ std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
 /// Notes the row count of each batch and the first elements of a pass, which suffice to detect a
 /// different order.
 void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
-  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // compared per tensor
+  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // most bytes compared per tensor
   using Kind = internal::ConsistencyCheck::Kind;
   check.note_number(Kind::kGlobalBatch, "global batches", static_cast<double>(batch.rows()),
                     " rows");
@@ -217,8 +217,8 @@ struct StrategyExtended::Impl {
   double run_seconds = 0.0;
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
-  std::uint64_t random_step = 0;  // keys random numbers; counts runs that train or draw, so
-                                  // that evaluation does not change them
+  /// Part of the random keys. Only runs that train or draw count, so evaluation does not change it.
+  std::uint64_t random_step = 0;
   Strategy::Failure failure;
   bool half_updated = false;  // a run failed while variables were being updated
   internal::BucketPlans plans;

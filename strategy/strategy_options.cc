@@ -1,5 +1,5 @@
-// Implements checks of strategies' options, devices of replicas, the reduction, and a worker's
-// share.
+// Implements checks of strategies' options, and the choice of devices, of the reduction and of a
+// worker's share.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/strategy_options.h"
 
@@ -268,8 +268,8 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
        "', but cross_device_ops selects '", spec.name, "'; set only one of the two");
 }
 
-/// Returns the algorithm by which hosts combine values, over messages or shared memory. GPUs use it
-/// or NCCL.
+/// Returns the algorithm with which hosts combine values, by messages or in shared memory. GPUs use
+/// either this algorithm or NCCL.
 std::string algorithm_of(std::string_view who, const CrossDeviceOpsSpec& spec) {
   const std::string wanted = wanted_by(who, spec);
   return wanted.empty() || wanted == "nccl" ? "canonical" : wanted;
@@ -287,7 +287,8 @@ bool are_gpus(const LocalStrategyOptions& options) {
 }
 
 /// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients over
-/// `workers`. `order` is that of the algorithm without NCCL; it decides if the options name none.
+/// `workers`. `order` is the determinism of the algorithm that is used without NCCL: if the options
+/// name no algorithm, NCCL requires kCanonical.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);
@@ -316,8 +317,8 @@ void check_compression(std::string_view who, const WorkerTeam& team,
        "bits; use implementation CANONICAL, or no compression");
 }
 
-/// Returns the options for combining one worker's replicas: those given if it is the only worker
-/// and does not use "mpi", else options of "canonical".
+/// Returns the options for combining one worker's replicas: `options` if there is only one worker
+/// and it does not use "mpi"; otherwise options that select "canonical".
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";

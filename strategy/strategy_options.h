@@ -16,8 +16,8 @@ namespace tutti::internal {
 /// naming `who` for missing or duplicate devices, and for too few replicas.
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
 
-/// Returns the XLA devices that the options name, one per replica, and replaces them by those of
-/// the host: cpu:i for xla:i. Returns none if `who` does not compute on XLA. Throws
+/// Returns the XLA devices that the options name, one per replica, and replaces them in `options`
+/// by CPU devices: xla:i by cpu:i. Returns none if `who` does not compute on XLA. Throws
 /// kInvalidArgument or kUnimplemented naming `who` and an option that does not apply to XLA.
 std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
@@ -34,8 +34,8 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {
-  /// Options of this worker's strategy, with its share of the replicas. It combines its own values
-  /// in canonical order, except on GPUs without other workers.
+  /// Options of this worker's strategy, with its share of the replicas. The strategy combines its
+  /// own values in canonical order, except on GPUs without other workers.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};
 };

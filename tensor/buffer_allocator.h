@@ -23,7 +23,7 @@ struct MemorySource {
 
 struct BufferAllocatorOptions {
   static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-  std::string name = "allocator";  // for error messages
+  std::string name = "allocator";  // name in error messages
   std::string advice = "try a smaller batch";
   /// Unit of the size classes in bytes, a power of two. The source itself aligns the memory.
   std::size_t granularity = 64;

@@ -19,7 +19,7 @@ namespace tutti {
 namespace {
 
 /// Allocators, one for each device that ever had its own memory. They live as long as the process,
-/// because tensors in static storage may.
+/// because tensors in static storage may live as long.
 class CpuMemories {
  public:
   /// Returns nullptr if the device shares the host's memory with other devices.

@@ -70,8 +70,8 @@ std::optional<Tensor> sliced_rows(const OpCall& call) {
   return call.inputs[0].detached_rows(call.attributes_as<SliceAttributes>().begin[0], to.dim(0));
 }
 
-/// Returns the result of operations that move no elements, which shares the input's storage under a
-/// new id; nullopt for other operations.
+/// Returns the result of an operation that moves no elements: a tensor with a new id that shares
+/// the input's storage. Returns nullopt for other operations.
 std::optional<Tensor> view(const OpCall& call) {
   switch (call.op) {
     case OpId::kReshape:
@@ -168,7 +168,7 @@ void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const Source
 
 }  // namespace tutti
 
-// Kernel tables, and running one call on one of them.
+// Kernel tables, and the execution of one call by a table's kernel.
 
 namespace tutti {
 namespace {

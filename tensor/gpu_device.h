@@ -47,7 +47,7 @@ class PeerWatch {
  public:
   using List = std::vector<std::shared_ptr<PeerWork>>;
 
-  /// Makes waits check `work` from now on, for as long as `work` lives.
+  /// Adds `work`: every later wait checks it, for as long as it lives.
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the added work whose objects still exist.
   List list() const;
@@ -66,7 +66,7 @@ class PeerWatch {
 /// process. Thread-safe: a mutex lets one thread at a time use the context.
 class GpuDevice {
  public:
-  static constexpr std::size_t kAlignment = 256;  // of device memory, in bytes
+  static constexpr std::size_t kAlignment = 256;  // alignment of device memory, in bytes
 
   /// Returns the number of devices, from gpu:0 on. Throws as logical_gpus() does.
   static int count();
@@ -124,14 +124,14 @@ class GpuDevice {
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
   /// Waits for all work in its streams. Throws the error of that work.
   void synchronize();
-  /// Makes every wait for this device check `work` from now on, for as long as `work` lives.
+  /// Adds `work`: every later wait for this device checks it, for as long as it lives.
   void watch(const std::shared_ptr<PeerWork>& work);
   const PeerWatch& peers() const { return peers_; }
 
-  /// Delays one variable's update until other work is queued, so that many updates become one
-  /// launch. `buffers` stay alive until then. They need not include the buffers of weights and
-  /// slots, because the next owner of that memory queues its work behind the launch. `step_values`:
-  /// as in DeviceUpdate.
+  /// Delays one variable's update until other work is queued, so that one launch performs many
+  /// updates. Keeps `buffers` alive until that launch. They need not include the buffers of weights
+  /// and slots, because the next owner of that memory queues its work behind the launch.
+  /// `step_values`: as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);
 

@@ -63,8 +63,9 @@ using KernelTable = KernelTableOf<Kernel>;
 /// Returns the slow, obvious loops for every operation: the oracle of the tests, and the fallback
 /// if there is no faster kernel.
 const KernelTable& reference_kernels();
-/// Returns the kernels of CPU devices: for each operation the fastest of this build, or else the
-/// reference kernel; reference_kernels() if the environment has TUTTI_KERNELS=reference.
+/// Returns the kernels of CPU devices: for each operation the fastest kernel of this build (the
+/// reference kernel if there is no other). With TUTTI_KERNELS=reference, returns
+/// reference_kernels().
 const KernelTable& cpu_kernels();
 
 /// Runs one call without observers: on the StepTracer or RemoteRecorder of this thread

@@ -1,4 +1,4 @@
-// Checks that public operations share, and sliding windows over NHWC images.
+// Checks shared by public operations, and sliding windows over NHWC images.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/op_checks.h"
 
@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-// Checks that public operations share.
+// Checks shared by public operations.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Checks that public operations share, beginnings of their errors, and sliding windows. Internal.
+// Checks shared by public operations, prefixes of their errors, and sliding windows. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-// Checks that public operations share, and beginnings of their errors.
+// Checks shared by public operations, and prefixes of their errors.
 
 /// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
 /// program for which the library works (CallSite), or no line if that is not known.
@@ -31,8 +31,8 @@ template <class... Parts>
 /// Returns the tensor of an operand. Throws kFailedPrecondition naming `op` if it is undefined.
 const Tensor& defined(OpId op, const Operand& operand);
 const Tensor& defined(OpId op, const Operand&& operand) = delete;  // the result would dangle
-/// Returns the device for a value that is combined with `like`: the scope's, or else that of
-/// `like`.
+/// Returns the device for a value that is combined with `like`: the current scope's if it names
+/// one, else that of `like`.
 Device device_beside(const Tensor& like);
 /// Returns the tensor of an operand; a plain number becomes a scalar of `like`'s dtype on
 /// device_beside(like). Throws kInvalidArgument if that dtype cannot hold the number.

@@ -48,8 +48,8 @@ LazyValues& lazy_values() {
   return all;
 }
 
-/// Allocator of host memory that is first touched when the elements are materialized. Separate, so
-/// that freed buffers of other allocators need not be looked up here.
+/// Allocator of host memory that is first touched when the elements are materialized. It is
+/// separate, so that freed buffers of other allocators need not be looked up here.
 BufferAllocator& lazy_allocator() {
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(

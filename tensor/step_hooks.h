@@ -45,9 +45,9 @@ class StepRecorder {
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,
                               const Identity& identity = {}) = 0;
-  /// Records effects of the host that each replay repeats: `prepare` of every replica, before any
-  /// `write`; and `commit` of replica 0, which updates counters as the function would have, after
-  /// the work is queued.
+  /// Records functions that the host calls in each replay: `prepare` of every replica before any
+  /// `write`, and `commit` of replica 0 after the work is queued. `commit` updates counters as the
+  /// step function would have.
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
   /// Records that a variable is read or written: its elements must be in the same memory in each
   /// replay.

@@ -20,7 +20,7 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count);
 /// that also depends only on the size. Does not wait for GPUs.
 Tensor sums_of_squares(std::span<const Tensor> tensors);
 
-/// Adds neighbours, then neighbours of the sums, until one is left; 0 for none.
+/// Adds neighbours, then neighbours of the sums, until one is left. Returns 0 if there are none.
 double tree_sum(std::vector<double> sums);
 
 }  // namespace tutti

@@ -27,10 +27,10 @@ struct Tensor::Impl {
 /// Makes a tensor of a whole buffer of these elements, in the memory of `device`.
 Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
-/// Makes a tensor of elements that are already in host memory (received ones, say), from byte
-/// `offset` of `buffer` on. Shares the buffer, whose bytes must not change any more. A writer that
-/// takes over the tensor copies it first if the buffer is shared. Throws kInvalidArgument unless
-/// `offset` is a multiple of 64 and the elements fit into the buffer. Thread-safe.
+/// Makes a tensor of elements that are already in host memory (received ones, say) and begin at
+/// byte `offset` of `buffer`. Shares the buffer, whose bytes must not change any more. A writer
+/// that takes over the tensor copies it first if the buffer is shared. Throws kInvalidArgument
+/// unless `offset` is a multiple of 64 and the elements fit into the buffer. Thread-safe.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype);
 

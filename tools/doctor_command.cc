@@ -112,7 +112,7 @@ std::vector<Finding> inspect_build() {
           optional_library("gRPC", kBuild.grpc_version, "jobs of several processes need mpirun",
                            "libgrpc++-dev protobuf-compiler-grpc"),
           inspect_mpi(),
-          // A build without CUDA is not limited, because machines without GPUs do not need CUDA.
+          // No limitation is reported, because machines without GPUs do not need CUDA.
           {"CUDA", has_cuda ? Verdict::kGood : Verdict::kAbsent,
            has_cuda ? concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version)
                     : "not in this build: no GPUs"},

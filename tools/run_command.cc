@@ -144,7 +144,7 @@ RunOptions parse_run_options(const RunFlags& flags) {
 }
 
 /// Starts the job's control server in this process, which outlives the members, so that a restarted
-/// member finds its state. Returns nullptr if the job has its own server, or only one process.
+/// member finds its state. Returns nullptr if the job provides a server or has only one process.
 std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   if (plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
   ControlServerOptions options;
@@ -315,7 +315,7 @@ int run_command(const RunFlags& flags) {
     return run_job(std::move(plan), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program was deleted meanwhile
+    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program was deleted after the check
     return 2;
   }
 }

@@ -64,8 +64,8 @@ class BareExchange {
   }
 
  private:
-  // A packet of a loopback device holds 65,483 bytes. Messages of up to twice this size are split
-  // in halves.
+  // A packet of a loopback device holds 65,483 bytes. A message that is longer, but at most twice
+  // as long, is split into two halves.
   static std::size_t piece_of(std::size_t bytes) {
     constexpr std::size_t kPacket = 65'483;
     return bytes > kPacket && bytes <= 2 * kPacket ? bytes / 2 : kPacket;

@@ -1,4 +1,5 @@
-// Number of calls, and the report, of the programs that are compared with `tutti bench all_reduce`.
+// Shared by the programs that are compared with `tutti bench all_reduce`: number of calls, and
+// report.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +12,8 @@
 
 namespace tutti::benchmarks {
 
-/// Returns sizes in bytes from FIRST to LAST, two arguments. Each size is 4 times the previous one.
+/// Returns the sizes, in bytes, from argument FIRST to argument LAST; each is 4 times the previous
+/// one.
 inline std::vector<std::size_t> sizes_from(int argc, char** argv, int first_argument) {
   std::vector<std::size_t> sizes;
   if (argc <= first_argument + 1) return sizes;
@@ -24,8 +26,9 @@ inline std::vector<std::size_t> sizes_from(int argc, char** argv, int first_argu
   return sizes;
 }
 
-/// Returns the number of calls for about 60 ms, at 10 us per call plus 1 ns per byte, equal in all
-/// processes. At least 20 calls if the buffers fit into a large cache, which the first calls fill.
+/// Returns the number of calls that take about 60 ms, estimated at 10 us per call plus 1 ns per
+/// byte; it is equal in all processes. Returns at least 20 if the buffers fit into a large cache,
+/// because the first calls fill the cache.
 inline int num_calls(std::size_t num_bytes) {
   const double seconds = 10e-6 + static_cast<double>(num_bytes) / 1e9;
   const double least = num_bytes <= (std::size_t{64} << 20) ? 20.0 : 3.0;

@@ -2,8 +2,8 @@
 // calls of an engine, which all pass the same header.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: collective_checks [GROUPS]. Two ranks on two threads, in process, where calls are
-// shortest. The addresses of a group's memory change a call's time by more than the checks do. So
+// Usage: collective_checks [GROUPS]. The two ranks are threads of one process, because such calls
+// are shortest. A group's addresses in memory change a call's time by more than the checks do. So
 // the program makes 25 new groups of each kind, alternates the calls of each pair, and prints the
 // median over all pairs with quartiles. Before that, it measures one thread with an engine that
 // does nothing; that time varies by only about a nanosecond.
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   std::printf("%10s %12s %12s %14s %8s %16s\n", "bytes", "bare us", "checked us", "difference ns",
               "share", "quartiles");
   for (const std::size_t bytes : {1024u, 16384u, 65536u, 262144u}) {
-    std::vector<double> bare, checked, differences;  // of each group: the medians over its rounds
+    std::vector<double> bare, checked, differences;  // per group: medians over its rounds
     for (int group = 0; group < num_groups; ++group) {
       Bench bench;
       std::vector<double> a, b, d;

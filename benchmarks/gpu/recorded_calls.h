@@ -34,7 +34,8 @@ struct Program {
 };
 /// Returns the cases of the gradient check, with floating-point inputs of type `dtype`.
 std::vector<Program> gradient_programs(DType dtype);
-/// Return programs on large tensors of odd sizes, and on small ones; may create constants on cpu:0.
+/// wide_programs() uses large tensors of odd sizes, plain_programs() small ones. Both may create
+/// constants on cpu:0.
 std::vector<Program> wide_programs(DType dtype);
 std::vector<Program> plain_programs(DType dtype);
 

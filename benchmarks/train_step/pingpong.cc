@@ -53,7 +53,7 @@ int main() {
   void* memory =
       mmap(nullptr, sizeof(Lines), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
-  // Placement new in shared memory, which does not allocate.
+  // Constructs the lines in the shared memory, without an allocation.
   Lines& lines = *::new (memory) Lines;
   const pid_t child = fork();
   if (child < 0) return 1;

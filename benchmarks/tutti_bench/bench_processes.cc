@@ -65,7 +65,7 @@ class ProcessMeasurement {
 
   const std::string& connections() const { return connections_; }
 
-  /// Measures in process 0, while the other processes wait.
+  /// Returns ping_pong_nanoseconds() as measured by process 0 while the other processes wait.
   double ping_pong() {
     double nanoseconds = group_.worker() == 0 ? ping_pong_nanoseconds() : 0.0;
     tell_all(nanoseconds);

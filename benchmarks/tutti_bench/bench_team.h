@@ -79,8 +79,9 @@ struct CallPlan {
   int batches = 1;
   int calls = 1;
 };
-/// Plans `iterations` calls. If it is 0, plans calls for about 20 ms at 1 us per call plus 8 GB/s.
-/// Batches take at least 0.1 ms, so that reading the clock costs little.
+/// Plans `iterations` calls; if it is 0, calls for about 20 ms, assuming that each takes 1 us plus
+/// the time of its bytes at 8 GB/s. Batches take at least 0.1 ms, so that reading the clock costs
+/// little.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
 /// Returns the seconds per call of the slowest thread in each batch, because every thread needs the

@@ -402,7 +402,8 @@ ProcessState ControlSession::state_of_server() const {
 }
 
 /// Opens a second connection, because the first one is silent. Even if both processes are alive,
-/// lost packets may break a connection unnoticed, and a damaged length stalls a receiver for good.
+/// lost packets may break a connection unnoticed, and a damaged length may block a receiver
+/// forever.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;
@@ -504,7 +505,7 @@ v1::Progress ControlSession::progress() const {
   MemberProgress progress;
   try {
     if (options_.progress) progress = options_.progress->progress();
-  } catch (const std::exception& error) {  // this process is alive nevertheless
+  } catch (const std::exception& error) {  // this process is alive even if progress() throws
     progress.phase = concat("unknown: ", error.what());
   }
   progress.step = std::max(progress.step, gate_.current_step());

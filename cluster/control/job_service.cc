@@ -240,7 +240,7 @@ void JobService::closed(const MemberLink* link) {
   record->is_connected = false;
   record->disconnected_at = now;
   if (record->has_failed) {
-    give_up(*record, MemberRecord::Status::kGivenUp);  // other members know already
+    give_up(*record, MemberRecord::Status::kGivenUp);  // the error was already reported
   } else if (const auto finding = judge_silence(*record, now, options_.health, probe_)) {
     declare(*record, *finding);
   }

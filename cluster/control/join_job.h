@@ -44,12 +44,12 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
 
 /// Collective. Same as join_job(), but for tasks that can communicate before they know each other's
 /// addresses, such as the ranks of an MPI job; task i is rank i of `communicator`. Task 0 hosts the
-/// server at its TUTTI_CONTROL, an address of its machine; if unset, at a free port of the loopback
-/// interface if all tasks are on one machine. It broadcasts the address, and a new secret unless
-/// the environment or `options` provide one. If the tasks are on several machines and TUTTI_CONTROL
-/// is unset, there is no server: task 0 logs a line, and `client` is null on all tasks. Returns
-/// when all tasks have joined. Throws the errors of join_job(). If task 0 cannot host the server,
-/// throws kUnavailable with its reason on all tasks.
+/// server at its TUTTI_CONTROL, an address of its machine. If TUTTI_CONTROL is unset and all tasks
+/// are on one machine, it uses a free port of the loopback interface. If it is unset and the tasks
+/// are on several machines, there is no server: task 0 logs a line, and `client` is null on all
+/// tasks. Task 0 broadcasts the address, and a new secret unless the environment or `options`
+/// provide one. Returns when all tasks have joined. Throws the errors of join_job(). If task 0
+/// cannot host the server, throws kUnavailable with its reason on all tasks.
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
                          const JoinOptions& options = {});
 

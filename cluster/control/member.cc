@@ -61,7 +61,7 @@ void ProgressTracker::watch(const std::string& group, std::function<GroupProgres
   if (!source && old != sources_.end()) {
     GroupProgress last = old->second();
     last.group = group;
-    last.finished = last.entered;  // so that it does not appear to wait
+    last.finished = last.entered;  // so that this process does not appear to wait
     ended_[group] = std::move(last);
   }
   if (old != sources_.end()) sources_.erase(old);

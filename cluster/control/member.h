@@ -137,7 +137,7 @@ struct MemberRecord {
   Status status = Status::kHere;
   bool is_connected = true;
   bool has_failed = false;  // reported an error, so its exit is not reported
-  TimePoint last_heard;     // time of the last message; pauses of the server itself are added
+  TimePoint last_heard;     // time of the last message, plus pauses of the server itself
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;

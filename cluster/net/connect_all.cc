@@ -192,7 +192,7 @@ class GroupConnector {
     // The announcement of a failed attempt may have been replaced.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
-    if (!call_ || text != called_text_) {  // otherwise that attempt is still running
+    if (!call_ || text != called_text_) {  // otherwise the current attempt is still running
       call_.reset();
       called_text_ = std::move(text);
       called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
@@ -365,7 +365,7 @@ class GroupConnector {
                         now());
         return true;
       case Handshake::State::kDone:
-        // Accepts a reconnect: the peer may not have received the answer.
+        // Accept even a reconnect: the peer may not have received the first answer.
         if (was_sent) keep(handshake.peer()->rank, pending_peer, *announced);
         return true;
       case Handshake::State::kRunning:
@@ -530,13 +530,13 @@ class GroupConnector {
   KeyValueStore& store_;
   const ConnectOptions& options_;
   const FileDescriptor& memory_;
-  TimePoint deadline_;  // restarts with each connection
+  TimePoint deadline_;  // end of the timeout, which restarts with each connection
   const RankHello hello_;
   std::vector<Peer> peers_;  // indexed by rank
   Announcement own_;
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<PendingPeer> call_;         // call to the highest unconnected lower rank
+  std::optional<PendingPeer> call_;         // call to the highest lower rank not yet connected
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
   std::optional<std::string> called_text_;  // that rank's value in the store
@@ -550,7 +550,7 @@ class GroupConnector {
   std::list<PendingPeer> pending_peers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
-  std::string last_refusal_;  // refusal of a peer that claims to be a rank
+  std::string last_refusal_;  // text about a refused peer that claims to be a rank
   TimePoint accept_again_ = TimePoint::min();
   TimePoint read_all_at_ = TimePoint::min();  // time of the next read of all confirmations
 };

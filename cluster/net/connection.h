@@ -173,7 +173,7 @@ class Connection {
   TransportStats stats() const { return {messages_.load(), bytes_.load()}; }
 
  private:
-  /// A message of which the frame header and the message's head were read.
+  /// A message whose frame header and head have been read.
   struct Message {
     FrameHeader header;
     std::array<std::byte, kLongestHead> head{};

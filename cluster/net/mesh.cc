@@ -170,7 +170,7 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  // For a thread that tests one operation per peer: polls all peers in one system call.
+  // A thread may test one operation per peer, so poll all peers in one system call.
   if (size() > 2 && Clock::system().now() >= look_again_) {
     poll_peers(TimePoint::min());
     look_again_ = deadline_after(Clock::system().now(), kSpin);

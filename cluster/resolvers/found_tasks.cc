@@ -13,7 +13,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Problem with an address: the expected form and a remedy.
+/// Problem with an address: what was expected instead, and a remedy.
 struct AddressProblem {
   std::string expected, remedy;
 };

@@ -217,8 +217,8 @@ std::map<std::string, int> SlurmResolver::find_accelerators(
 }
 
 // Parsing of Slurm's lists, whose entries are separated by commas. An entry of a node list
-// alternates literal text and bracket groups. A group contains ranges of numbers such as "08-10",
-// whose first number determines the width.
+// alternates between literal text and bracket groups. A group contains ranges of numbers such as
+// "08-10", whose first number determines the width.
 
 namespace {
 

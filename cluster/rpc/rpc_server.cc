@@ -107,7 +107,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::optional<grpc::Status> finish_with_ TUTTI_GUARDED_BY(mutex_);
   bool is_finished_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
-  Event left_;  // the handler receives no more calls
+  Event left_;  // set when the handler receives no more calls
 };
 
 /// A server's streams. Thread-safe.
@@ -144,7 +144,7 @@ class ServerCore {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  /// Streams with the numbers of their clients; 0 if unknown.
+  /// Each stream, with the number of its client; 0 if the number is unknown.
   std::map<std::shared_ptr<ServerStream>, std::uint64_t> streams_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<ServerStream>> ended_ TUTTI_GUARDED_BY(mutex_);
   RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"rpc"};

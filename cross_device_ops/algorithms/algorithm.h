@@ -15,8 +15,8 @@ namespace tutti::internal {
 
 using MakeSchedule = Schedule (*)(const CallShape&);
 
-/// An algorithm: one schedule per operation in which the algorithms differ; broadcast, all_to_all
-/// and barrier are common to all. A schedule depends on its CallShape only.
+/// An algorithm: a schedule for each operation that differs between algorithms; broadcast,
+/// all_to_all and barrier are common to all. A schedule depends on its CallShape only.
 struct Algorithm {
   std::string_view name;
   Determinism determinism;
@@ -60,10 +60,10 @@ Schedule binomial_broadcast(const CallShape& shape);
 Schedule direct_exchange_all_to_all(const CallShape& shape);
 Schedule dissemination_barrier(const CallShape& shape);
 
-/// Knowledge about the other ranks that a rank needs before it may leave a call.
+/// Knowledge that a rank needs about the other ranks before it may leave a call.
 enum class Closing {
   kHeaders,   // all headers are equal
-  kReceived,  // and every rank has received all its messages
+  kReceived,  // all headers are equal, and every rank has received all its messages
 };
 /// Appends a kVerify step and rounds of empty messages, after which the rank knows what `closing`
 /// states. Needed by schedules in which a rank could otherwise leave the call too early.

@@ -15,7 +15,7 @@
 //   2) and (L + G - 2) S. Between groups 2 (L - 1) S.
 // reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
 //   Each element is combined once.
-// reduce to a root: contributions go only to the root, then the closing rounds: S bytes per rank.
+// reduce: each other rank sends its S bytes directly to the root; then the closing rounds follow.
 // In all_reduce a rank verifies before it sends, so messages from all ranks prove to rank 0 that
 // all have verified.
 #include "cross_device_ops/algorithms/algorithm.h"

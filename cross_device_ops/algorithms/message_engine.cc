@@ -28,8 +28,8 @@
 
 namespace tutti::internal {
 
-/// A schedule, with a flag that is true if the left neighbour's first data message carries its
-/// header.
+/// A schedule, with a flag: true if the left neighbour sends its header together with its first
+/// data.
 struct CallPlan {
   Schedule schedule;
   bool left_greets_with_data = false;
@@ -38,8 +38,8 @@ struct CallPlan {
 namespace {
 
 constexpr std::size_t kAhead = 8;           // limit of posted receives
-constexpr std::size_t kLookAhead = 64;      // number of next steps whose receives may be posted
-constexpr std::size_t kSendsToForget = 16;  // finished sends are removed above this number
+constexpr std::size_t kLookAhead = 64;      // number of upcoming steps whose receives may be posted
+constexpr std::size_t kSendsToForget = 16;  // number of sends above which finished ones are removed
 
 }  // namespace
 
@@ -95,7 +95,7 @@ class MessageRun {
  private:
   struct Received {
     std::size_t step = 0;
-    BufferRef staging;  // for received values that are to be combined
+    BufferRef staging;  // memory for received values that are to be combined
     bool brings_header = false;
     std::unique_ptr<Work> work;
   };
@@ -125,9 +125,9 @@ class MessageRun {
     wait_for_readers(memory_.bytes_of(step.range));
     memory_.apply(plan_.schedule, step);
   }
-  /// Returns a purpose that differs between collectives for messages without headers. A rank may
-  /// send data before it has compared headers, and this data must not be taken for that of another
-  /// call. Messages with headers have the same purpose in all calls.
+  /// Returns the purpose of a message. For messages without headers it depends on the collective: a
+  /// rank may send data before it has compared headers, and the receiver must not use this data for
+  /// another collective. All messages with headers have the same purpose.
   Purpose purpose(bool with_header) const {
     if (with_header) return Purpose::kData;
     return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +

@@ -22,8 +22,8 @@ enum class Purpose : std::uint16_t {
   kWindow = 4,
   kIntroduction = 5,
   kNonce = 6,
-  kDataOf = 16,           // plus the Collective: data without a header
-  kOfOperation = 0x8000,  // plus the tag of a CrossDeviceOps that spans processes
+  kDataOf = 16,           // first of a range, by Collective: data without a header
+  kOfOperation = 0x8000,  // first of a range: tags of a CrossDeviceOps that spans processes
 };
 
 /// Some ranks of a transport as a group, numbered from 0. A value type.

@@ -13,10 +13,10 @@
 // reduce_scatter: n-1 steps; S minus the rank's own part.
 // all_gather: n-1 steps; S minus the right neighbour's part.
 //
-// A chunk starts at its own rank, so its order of additions depends on its position: the bits are
-// the same in every run, but differ from those of all other algorithms. A message of step s + 1
-// implies that its sender has verified the message of step s: after n-1 steps a rank knows of n-1
-// ranks.
+// The sum of chunk c starts at rank c, so its order of additions depends on c: results are
+// bit-identical in every run, but differ from those of all other algorithms. A message of step
+// s + 1 implies that its sender has verified the message of step s: after n-1 steps a rank knows
+// that n-1 ranks have verified.
 // Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
 #include "cross_device_ops/algorithms/algorithm.h"
 

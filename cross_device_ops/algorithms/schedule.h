@@ -110,7 +110,7 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-/// Memory of one rank in one call, which it does not own.
+/// View of one rank's memory in one call; it does not own the memory.
 struct RankMemory {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -119,7 +119,7 @@ struct RankMemory {
   DType dtype = DType::kFloat32;
 
   const std::byte* read(const Range& range) const;
-  /// Requires: not Space::kInput.
+  /// Requires: `range` is not in Space::kInput.
   std::byte* write(const Range& range) const;
   ByteRange bytes_of(const Range& range) const;
   std::size_t num_bytes(const Range& range) const { return range.count * size_of(dtype); }

@@ -71,7 +71,8 @@ Communicator::Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
                            const CommunicatorOptions& options)
     : state_(std::make_unique<CommunicatorState>(std::move(engine), options)) {
   if (options.plugin_options.empty()) return;
-  make_cross_device_ops(options.algorithm, {}, options.plugin_options);  // throws for built-in ones
+  // Throws for a built-in algorithm, which has no plugin options.
+  make_cross_device_ops(options.algorithm, {}, options.plugin_options);
 }
 Communicator::~Communicator() = default;
 

@@ -164,7 +164,7 @@ bool are_even(std::span<const std::size_t> counts) {
 }
 
 std::uint64_t count_of(const CallRequest& request) {
-  if (request.collective == Collective::kAllToAll) return 0;  // differs between ranks
+  if (request.collective == Collective::kAllToAll) return 0;  // counts differ between ranks
   if (request.collective != Collective::kAllGather) return request.count;
   return std::accumulate(request.counts.begin(), request.counts.end(), std::uint64_t{0});
 }

@@ -51,7 +51,7 @@ struct RecordedCall {
   std::string to_string(TimePoint now) const;
 };
 
-/// The latest call. One thread at a time writes; any may read.
+/// Record of a rank's latest call. One thread at a time writes; any thread may read.
 class CallRecorder {
  public:
   void begin(const CollectiveHeader& header, const char* file, TimePoint now);
@@ -63,8 +63,8 @@ class CallRecorder {
   // Number of header words before the texts `file` and `shape`. Instead of the former, an entry
   // stores a pointer to the file's name.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
-  // Entry of atomic words. The version changes before and after each write, so that a reader sees a
-  // whole entry or none.
+  // Entry that consists of atomic words. Its version changes before and after each write, so that a
+  // reader sees a whole entry or none.
   struct Entry {
     std::atomic<std::uint64_t> version{0};  // odd: being written
     std::array<std::atomic<std::uint64_t>, kWords> words{};
@@ -183,10 +183,10 @@ class CommunicatorState {
   /// Calls check_call(); if it throws, calls refuse() with the error.
   void check(const CallRequest& request);
   CollectiveHandle start(const CallRequest& request);
-  /// Carries out a call. `begin`: event of a GPU after which the call starts; null for host memory.
+  /// Carries out a call. `begin`: GPU event after which the call starts; null for host memory.
   void execute(const CallRequest& request, const DeviceEvent* begin);
-  /// Runs `call` with `request`'s header. Adds the states of the other ranks to a timeout error,
-  /// and this rank's call to kUnavailable.
+  /// Runs `call` with `request`'s header. If it throws kDeadlineExceeded, adds the states of the
+  /// other ranks to the error; if it throws kUnavailable, adds this rank's call.
   void located(const CallRequest& request, const CollectiveCall& call);
   /// Runs `call` with header_ and records it.
   void recorded(const CallRequest& request, const CollectiveCall& call, Duration timeout);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t kNoGroup = 2;
 
-/// Returns the error in `members`; empty if there is none.
+/// Returns a description of the mistake in `members`; empty if there is none.
 std::string mistake_in(const Communicator& communicator, const std::vector<int>& members) {
   const int rank = communicator.rank(), size = communicator.size();
   for (std::size_t i = 0; i < members.size(); ++i) {

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Returns the transports of `size` ranks, by rank; each is used by the thread (or threads) of its
-/// rank. Messages are not buffered: the sender or the receiver copies, whichever calls later, and a
+/// Returns the transports of `size` ranks, in rank order. Only threads of a rank use its transport.
+/// Messages are not buffered: the sender or the receiver copies, whichever calls later, and a
 /// send ends when the receiver has the bytes. Calls that involve a rank whose transport was
 /// destroyed throw kUnavailable. Without `shares_memory` there is no host_memory(), so that all
 /// calls use messages. Throws kInvalidArgument for size < 1.

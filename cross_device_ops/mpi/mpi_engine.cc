@@ -136,8 +136,8 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
 
 /// A call with one input and one output, which ends when test() returns true. Until then the
 /// caller's memory is in use by MPI. `on_copies`: the call uses its own memory instead. A rank that
-/// fails before its data call makes such a call, because other ranks that saw it join may have
-/// begun theirs, which MPI ends only when all ranks have begun. Not thread-safe.
+/// fails after joining makes a call on copies, because other ranks may have begun their calls,
+/// which MPI ends only when all ranks have begun. Not thread-safe.
 class MpiCall {
  public:
   /// Begins the call. Throws kOutOfRange if MPI cannot count its elements.
@@ -259,15 +259,15 @@ class MpiCall {
 using durations::kLastWords;
 using durations::kLinger;
 
-// Tags for creating MPI groups: Open MPI sends messages with such a tag on the transport's
-// communicator, whose own tags are lower. Every MPI supports tags up to 32767.
+// Tags for creating MPI groups: Open MPI sends messages with such a tag on the communicator that
+// the transport uses. The transport's own tags are lower. Every MPI supports tags up to 32767.
 constexpr int kFirstTag = 1000;
 constexpr int kNumTags = 32767 - kFirstTag;
 
 /// Data that the ranks of a group exchange while the group is made.
 struct Introduction {
   std::int32_t process = 0;  // rank in MPI_COMM_WORLD
-  std::int32_t tag = 0;      // rank 0's is used
+  std::int32_t tag = 0;      // only the tag from rank 0 is used
 };
 
 std::vector<Introduction> introduce(const RankLink& link, int process, TimePoint deadline) {

@@ -43,9 +43,9 @@ Holder& holder() {
   return instance;
 }
 
-/// Finalises MPI, unless the process failed: it would then wait for the other processes, which wait
-/// for it. A process that calls exit(0) within a step could wait in the same way, so it closes its
-/// transports first.
+/// Finalises MPI unless the process failed: a failed process would wait for the other processes,
+/// which wait for it. A process that calls exit(0) within a step could wait in the same way, so it
+/// closes its transports first.
 void finalize_at_exit(int status, void*) {
   if (status != 0 || !holder().may_finalize || is_finalized()) return;
   MpiRuntime* runtime = nullptr;

@@ -187,7 +187,7 @@ class MpiDispatcher {
     MPI_Request request = MPI_REQUEST_NULL;  // null: ended
     MpiFrame frame;
     bool is_send = false;
-    int sender = 0;                   // process of a received frame
+    int sender = 0;                   // sending process of a received frame
     std::function<void()> done = {};  // set for a sent frame
   };
   struct Channel {
@@ -224,7 +224,7 @@ class MpiDispatcher {
     auto request = requests.begin();
     for (Transfer& transfer : transfers_) transfer.request = *request++;
     bool any = false;
-    std::set<int> held_back;  // senders: a long frame holds back the short ones after it
+    std::set<int> held_back;  // senders whose short frames wait behind a long one
     std::size_t left = requests.size();
     for (auto transfer = transfers_.begin(); left > 0; --left) {
       const bool is_late = transfer->request != MPI_REQUEST_NULL ||
@@ -412,7 +412,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     const bool is_send;
     const int peer;
     const std::uint64_t tag;
-    std::span<std::byte> head = {};  // for a receive
+    std::span<std::byte> head = {};  // buffer for the head of a receive
     std::span<std::byte> body = {};  // read-only for a send
     std::uint64_t id = 0;            // id of a send or of an accepted offer
     std::size_t bytes_moved = 0;     // bytes of the body
@@ -424,9 +424,9 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   struct Peer {
     bool is_here = false;
     std::optional<Error> gone;
-    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;  // keyed by tag: messages and offers
-    std::map<std::uint64_t, std::deque<MpiWork*>> waiting;  // keyed by tag: receives
-    std::map<std::uint64_t, MpiWork*> receiving;            // keyed by id: accepted offers
+    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;  // messages and offers, keyed by tag
+    std::map<std::uint64_t, std::deque<MpiWork*>> waiting;  // receives, keyed by tag
+    std::map<std::uint64_t, MpiWork*> receiving;            // accepted offers, keyed by id
 
     void end_receives(const Error& reason) {
       for (const auto& [tag, list] : waiting) {
@@ -587,7 +587,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       arrived.pop_front();
       deliver(from, receive, frame);
     }
-    if (arrived.empty()) from.arrived.erase(tag);  // too many tags to keep all
+    if (arrived.empty()) from.arrived.erase(tag);  // saves memory if there are many tags
   }
   void deliver(Peer& from, MpiWork& receive, const MpiFrame& frame) {
     const MpiFrame::Header header = frame.header();
@@ -658,7 +658,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       other.arrived.clear();
     }
   }
-  /// Forwards the abort, as each rank does, so that the reason arrives before the rank's goodbye.
+  /// Ends all Works and sends the reason to all ranks. Every rank forwards an abort, so that its
+  /// peers receive the reason before its goodbye.
   void abort_locked(const Error& reason) {
     if (closed_) return;
     end_all(reason);
@@ -674,7 +675,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   const int rank_;
   MpiDispatcher::Address address_;
   std::vector<Peer> peers_;                  // indexed by rank
-  std::map<std::uint64_t, MpiWork*> sends_;  // keyed by id: running sends
+  std::map<std::uint64_t, MpiWork*> sends_;  // running sends, keyed by id
   std::uint64_t last_id_ = 0;
   int frames_in_flight_ = 0;
   std::optional<Error> closed_;

@@ -180,7 +180,7 @@ class NcclGroup final : public PeerWork {
   struct Launched {
     std::string what;
     Events began, ended;
-    std::optional<TimePoint> running_since = std::nullopt;  // when check() first saw it run
+    std::optional<TimePoint> running_since = std::nullopt;  // start as seen by check()
   };
 
   bool spans_processes() const {
@@ -280,7 +280,7 @@ class NcclGroup final : public PeerWork {
     launched_.push_back({std::string(what), std::move(began), std::move(ended)});
   }
   void drop_done() TUTTI_REQUIRES(mutex_) {
-    // A launch adds one entry and calls this once; dropping up to two keeps the queue short.
+    // Each launch adds one entry and calls this function once, which removes up to two entries.
     constexpr int kMost = 2;
     for (int i = 0; i < kMost && !launched_.empty(); ++i) {
       if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
@@ -323,7 +323,7 @@ class NcclGroup final : public PeerWork {
       gave_up_ = !std::ranges::all_of(launched_, [](const Launched& launched) {
         return std::ranges::all_of(launched.ended, is_done);
       });
-    } catch (const std::exception&) {  // a failed GPU
+    } catch (const std::exception&) {  // the GPU has failed
       gave_up_ = true;
     }
     launched_.clear();
@@ -358,7 +358,7 @@ class NcclGroup final : public PeerWork {
   std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // indexed by local rank
   std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it was closed
   std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
-  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective in a graph
+  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective captured in a graph
   bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // close() discarded unfinished work
 };
 

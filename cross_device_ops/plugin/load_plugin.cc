@@ -63,7 +63,7 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   }
   PluginTable checked;
   checked.path = path;
-  // Members beyond the plugin's size stay NULL; unknown ones are ignored.
+  // Members beyond the plugin's size stay NULL; members that tutti does not know are ignored.
   Table& known = checked.calls;
   std::memcpy(&known, table, std::min(size, sizeof(Table)));
   checked.name = checked_name(known.name, path);
@@ -129,7 +129,7 @@ std::string value_of(const StorePart& store, const char* key, std::int64_t timeo
     if (std::optional<std::string> value = store.get(key)) return *std::move(value);
     fail(ErrorCode::kNotFound, "get: the key '", key, "' is not set yet");
   }
-  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // in ns it fits 64 bits, too
+  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // fits 64 bits even in nanoseconds
   const Duration wait = timeout_ms < 0
                             ? kDefaultTimeout
                             : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
@@ -381,7 +381,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     tutti_error_v1 error{};
     const std::int32_t code = function(self_, arguments..., timeout_ms_, &error);
     if (code == TUTTI_OK) return;
-    throw_if_aborted();  // its reason is more detailed than the plugin's
+    throw_if_aborted();  // the abort's reason is more detailed than the plugin's error
     fail_with(name, code, error);
   }
   [[noreturn]] void fail_with(const char* function, std::int32_t code,

@@ -32,7 +32,7 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 }
 #endif
 
-// Between processes no object serves all replicas: communicators use engines instead.
+// Always throws: between processes, communicators use engines instead of CrossDeviceOps.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
   fail(ErrorCode::kUnimplemented, "mpi: combines values of single-rank processes; expected a ",
        "communicator of such ranks (make_communicator()); try another operation such as canonical "

@@ -1,4 +1,4 @@
-// Memory that the ranks of one host share: processes map segments of each other, while threads
+// Memory that the ranks of one host share: processes map each other's segments, while threads
 // access the same memory anyway.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -59,7 +59,7 @@ class Segment {
 
  private:
   void map();
-  /// Makes large pages where whole ones fit into the range; populate() adds small pages elsewhere.
+  /// Makes large pages where whole large pages fit; populate() adds small pages elsewhere.
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   FileDescriptor file_;
@@ -75,7 +75,7 @@ class Segment {
 /// Thread-safe.
 class HostMemory {
  public:
-  /// Makes the memory of ranks that are processes. `segments` are the places, by rank.
+  /// Makes the memory of ranks that are processes. segments[r] is the place of rank r.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
   /// Makes the memory of ranks that are threads of this process and share this object.
   HostMemory() = default;
@@ -97,7 +97,7 @@ class HostMemory {
   /// that. All pages are present, so that accesses cannot fail. Throws kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges in a later call, after `may_go()` returns true; never blocks.
+  /// Releases the ranges once `may_go()` returns true, which later calls check; never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
   /// Replaces the buffers in this rank's place with private memory of the same content and

@@ -167,7 +167,7 @@ class StagedReduction {
   const CollectiveCall* call_ = nullptr;
   std::size_t element_ = 0;          // in bytes
   std::size_t step_ = 0;             // in elements
-  std::uint64_t base_ = 0;           // steps of earlier calls
+  std::uint64_t base_ = 0;           // number of steps in earlier calls
   std::vector<std::size_t> firsts_;  // first element of each buffer
   std::vector<const std::byte*> inputs_;
 };

@@ -1,4 +1,4 @@
-// Calls as ranks publish them in their windows and read them from other windows, and the parts of a
+// The calls that ranks publish in their windows and read from other windows, and the parts of a
 // call, which ranks process in each other's memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +22,8 @@ class WindowCalls {
   /// before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
-  /// Method of carrying out the call, given the data that all ranks have published. Requires for
-  /// way(): all ranks have arrived.
+  /// Method that carries out the call; depends on the data that all ranks have published. way()
+  /// requires that all ranks have arrived.
   enum class Way { kInline, kShared, kNeither };
   Way way();
   /// Computes this rank's result of an all_reduce or reduce with inline data.
@@ -51,7 +51,7 @@ class WindowCalls {
                                          : offsets(rank)[WindowLayout::kMostBuffers + buffer]);
   }
   bool in_place(int rank) const { return (entry(rank).flags & WindowEntry::kIsInPlace) != 0; }
-  /// Counts of an all_to_all, [size] each.
+  /// Counts of an all_to_all: arrays of length `size`.
   const std::uint64_t* counts(int rank) const { return group_.window(rank).counts(group_.round()); }
   const std::uint64_t* receive_counts(int rank) const { return counts(rank) + group_.size(); }
 

@@ -77,7 +77,7 @@ struct WindowEntry {
   alignas(64) std::atomic<std::uint64_t> arrived{0};  // number of the round; written last
   std::uint64_t fingerprint = 0;
   std::uint32_t flags = 0;
-  std::uint64_t first_input = 0;  // offset of inputs[0]; offsets() has those of the others
+  std::uint64_t first_input = 0;  // offset of inputs[0]; see offsets() for further inputs
   std::uint64_t first_output = 0;
   alignas(64) CollectiveHeader header;
 };
@@ -88,8 +88,8 @@ struct WindowProgress {
   alignas(64) std::atomic<std::uint64_t> sent{0};      // steps; see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
-  alignas(64) std::atomic<std::size_t> num_left{0};  // members that no longer access it
-  std::atomic<std::uint64_t> slots{0};               // offset in the place; 0: not made
+  alignas(64) std::atomic<std::size_t> num_left{0};  // members done with the window
+  std::atomic<std::uint64_t> slots{0};               // offset of the slots in the place; 0: none
 };
 
 /// Header of the group's shared state. Each window has one; only member 0's is used.
@@ -133,7 +133,7 @@ class Window {
  public:
   Window(std::size_t offset, std::byte* place, const WindowLayout& layout)
       : place_(place), start_(in_place_of_rank(offset)), layout_(&layout) {}
-  /// Constructs the window's content, before any other rank accesses it.
+  /// Constructs the window's content. Must be called before any other rank accesses it.
   void make() const;
 
   WindowHeader& shared_header() const { return *at<WindowHeader>(0); }
@@ -141,7 +141,7 @@ class Window {
   WindowEntry& entry(std::uint64_t round) const {
     return at<WindowEntry>(layout_->entries)[round % 2];
   }
-  /// Returns counts and receive_counts, [2 * members].
+  /// Returns the counts, then the receive_counts: 2 * members numbers.
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
@@ -200,10 +200,10 @@ class WindowGroup {
   /// Returns a member's window. Before all ranks have arrived, only this rank's may be used.
   const Window& window(int member) const { return windows_[static_cast<std::size_t>(member)]; }
   const Window& own() const { return window(rank()); }
-  /// Returns true if any rank may process any part: there are more processes than cores.
+  /// Returns true if any rank may process any part, because there are more processes than cores.
   bool shares_parts() const { return shares_parts_; }
 
-  /// Starts a round. The first call makes this rank's window and finds those of the others.
+  /// Starts a round. The first call makes this rank's window and finds the other ranks' windows.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
   /// Waits for all ranks; the caller has filled the entry. If the group is closed, throws its
   /// reason. Closes the group with kUnavailable or kAborted on a failure, and on a timeout with
@@ -279,7 +279,7 @@ class WindowGroup {
   bool shares_parts_ = false;
   int num_lanes_ = 1;
   std::uint64_t round_ = 0;
-  std::uint64_t part_round_ = 0;  // number of rounds with parts
+  std::uint64_t part_round_ = 0;  // number of begin_parts() calls so far
   std::size_t own_offset_ = 0;
   bool is_connected_ = false;
   std::vector<Window> windows_;

@@ -32,7 +32,7 @@ int unproven(const std::string& why) {
 }
 
 /// Prints the first loss, and the mean loss of steps 1,200 to 1,300. Returns true if both match the
-/// log.
+/// tutorial's log.
 bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
   flags.seed = seed;
   flags.max_steps = kLastStep + 1;
@@ -50,7 +50,7 @@ bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
          mean < kHighest;
 }
 
-/// Prints whether the archive in the folder, or at this path, is the published one.
+/// Prints whether the archive is the published one. `data_dir` is its path or its folder.
 void say_which_archive(const std::filesystem::path& data_dir) {
   for (const auto& path : {data_dir, data_dir / "cifar-10-binary.tar.gz"}) {
     if (!std::filesystem::is_regular_file(path)) continue;

@@ -12,7 +12,7 @@ std::string local_time(double seconds);
 
 struct StepSpeed {
   double examples_per_second = 0.0;  // over all towers
-  // of one tower; multiplied by examples_per_second, it gives that tower's batch size
+  // duration of a step divided by the number of towers, as in the tutorial
   double seconds_per_batch = 0.0;
 };
 

@@ -37,7 +37,7 @@ struct StepResult {
   float loss = 0.0f;
   /// Number of rows of each tower.
   std::vector<double> tower_rows;
-  /// Losses of each tower; the last loss is the total: "tower_0/conv1/weight_loss", ...
+  /// Losses of each tower, such as "tower_0/conv1/weight_loss"; the last one is the total.
   std::vector<std::vector<NamedTensor>> tower_losses;
   /// Activations of the last tower; empty in steps without summaries.
   std::vector<NamedTensor> activations;
@@ -78,8 +78,8 @@ class TowerTrainer {
   double learning_rate() const { return optimizer_->learning_rate(); }
   const VariableStore& variables() const { return store_; }
   const ExponentialMovingAverage& variable_averages() const { return variable_averages_; }
-  /// Returns moving averages of the losses, which are means over towers. Their names, which include
-  /// "total_loss", have no tower prefix.
+  /// Returns moving averages of the losses, each of which is a mean over towers. The names of the
+  /// losses, such as "total_loss", have no tower prefix.
   const ExponentialMovingAverage& loss_averages() const { return loss_averages_; }
   Strategy& strategy() { return strategy_; }
   /// Returns the groups "parameters", "optimizer slots" and "moving averages" for memory_report().

@@ -10,8 +10,8 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Flags with the names and defaults of the tutorial, if it has them. Each may also be written with
-/// dashes.
+/// Flags with the names and defaults of the tutorial, if it has them. --batch-size may be written
+/// for --batch_size, and so on.
 struct TrainFlags {
   std::int64_t batch_size = 128;
   std::string data_dir = "/tmp/cifar10_data";
@@ -39,8 +39,8 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags
 /// CPU devices if there is no GPU. Throws kInvalidArgument if there are too few.
 std::vector<Device> tower_devices(const TrainFlags& flags);
 
-/// Parses --tower_weights; empty means equal shares. Throws kInvalidArgument that names the flag
-/// unless it has one positive number per tower.
+/// Parses --tower_weights; empty means equal shares. Throws kInvalidArgument naming the flag unless
+/// it has one positive number per tower.
 std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_towers);
 
 /// Parses --variable_device. "first" is the device of the first tower; the default is host memory.

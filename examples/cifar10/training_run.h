@@ -29,7 +29,7 @@ class TrainingRun {
   TrainingRun(const TrainFlags& flags, const ImageData& images);
 
   /// Trains until max_steps or a signal. Returns the exit code. Throws kFailedPrecondition ("Model
-  /// diverged with loss = NaN") that names the step.
+  /// diverged with loss = NaN") naming the step if the loss is not finite.
   int train();
   /// Returns the losses of the steps of this process.
   const std::vector<float>& losses() const { return losses_; }
@@ -52,7 +52,7 @@ class TrainingRun {
   std::vector<float> losses_;
   std::vector<double> step_seconds_;
   TimePoint step_begin_;
-  double seconds_ = 0.0;           // over the steps since the last log line
+  double seconds_ = 0.0;           // duration of the steps since the last log line
   std::int64_t steps_to_log_ = 0;  // number of steps since the last log line
 };
 

@@ -24,7 +24,7 @@ class FitRecorder final : public Callback {
   TrainingRecord& record_;
   const ExampleOptions& options_;
   std::int64_t num_examples_;
-  double sum_ = 0.0;  // over the examples of this epoch so far
+  double sum_ = 0.0;  // sum over the examples of this epoch so far
 };
 
 /// Returns options of fit with the epochs, the recorder, and the logs of --log-dir.

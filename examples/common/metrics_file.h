@@ -25,7 +25,7 @@ void write_metrics(const ExampleOptions& options, const TrainingRecord& record, 
 TrainingSessionOptions session_options(const ExampleOptions& options);
 
 /// Ends the session and writes the file of --metrics-json. Returns the exit code of the session, or
-/// 1 if the last value is below `min_value`.
+/// 1 if session.last_value() is below `min_value`.
 int finish(TrainingSession& session, const ExampleOptions& options, Strategy& strategy,
            std::span<const Variable> weights, const Optimizer& optimizer, double min_value);
 

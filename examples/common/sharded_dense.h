@@ -24,7 +24,7 @@ enum class DenseScheme {
 LayoutMap sharded_dense_layouts();
 
 /// Runs a step on a batch that is sharded over "worker". The layers `below` process each worker's
-/// rows. `dense`, a hidden layer with relu and an output layer, processes the rows of all workers.
+/// rows. `dense` (a hidden layer with relu and an output layer) processes the rows of all workers.
 /// With `rounds` > 1, each worker's rows are split into `rounds` equal shares. Each round then
 /// processes one share and updates the dense layers. Returns the mean loss.
 Tensor hybrid_step(const Batch& batch, const Model& below, Optimizer& below_optimizer,

@@ -16,10 +16,10 @@ namespace tutti::examples {
 struct GptConfig {
   std::string layout = "gpt2";  // or "llama"
   std::int64_t vocabulary = 256;
-  std::int64_t context = 128;  // tokens of a training row; for GPT-2 also the maximum
+  std::int64_t context = 128;  // tokens in a training row; GPT-2 cannot process more
   std::int64_t layers = 4;
   std::int64_t heads = 4;
-  std::int64_t key_value_heads = 0;  // number of key and value heads; 0: as many as heads
+  std::int64_t key_value_heads = 0;  // number of key and value heads; 0: same as `heads`
   std::int64_t features = 128;
   // Size of feed-forward layers. 0: 4 * features (gpt2), or features * 8 / 3 rounded up to a
   // multiple of 32 (llama).
@@ -41,7 +41,7 @@ struct GptConfig {
 
 /// Returns config.json as `transformers` writes it for GPT2LMHeadModel and LlamaForCausalLM.
 Json config_json(const GptConfig& config);
-/// Parses config.json. Throws kUnimplemented that names a model or setting which neither network
+/// Parses config.json. Throws kUnimplemented naming a model or setting that neither network
 /// supports, or kInvalidArgument if a member is missing.
 GptConfig config_of_json(const Json& json);
 

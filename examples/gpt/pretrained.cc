@@ -16,14 +16,14 @@ namespace {
 
 using Places = std::vector<PretrainedPlace>;
 
-/// Adds the places of a kernel and a bias, or of a scale and an offset.
+/// Adds entries that map a kernel and a bias, or a scale and an offset, to tensors of the file.
 void add_pair(Places& places, const std::string& variable, const char* first, const char* second,
               const std::string& tensor) {
   places.push_back({concat(variable, '/', first), tensor + ".weight"});
   places.push_back({concat(variable, '/', second), tensor + ".bias"});
 }
 
-/// Adds the places of a GPT-2 block's weights. The file's kernels have tutti's layout, and one
+/// Adds the entries of a GPT-2 block's weights. The file's kernels have tutti's layout, and one
 /// tensor of the file holds query, key and value.
 void add_gpt2_block(Places& places, const std::string& block, const std::string& tensor) {
   add_pair(places, block + "/attention_norm", "gamma", "beta", tensor + ".ln_1");

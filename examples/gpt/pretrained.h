@@ -16,7 +16,7 @@ namespace tutti::examples {
 struct PretrainedPlace {
   std::string variable;
   std::string tensor;
-  bool is_transposed = false;  // true if the first dimension is that of outputs
+  bool is_transposed = false;  // true if the file's tensor is [outputs, inputs]
   // index of this part of the tensor along its last axis, and number of parts
   std::int64_t part = 0, num_parts = 1;
 };

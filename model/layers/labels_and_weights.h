@@ -37,8 +37,8 @@ Tensor mean_per_example(const Tensor& values);
 // Weights of examples.
 
 /// Returns `sample_weight` as a factor for `values`: cast to their dtype and with the missing
-/// trailing dimensions, so that each dimension is equal or 1. A scalar always fits. Throws
-/// kInvalidArgument naming `who` and both shapes. The result broadcasts to values.shape().
+/// trailing dimensions, so that it broadcasts to values.shape(). Each dimension must be 1 or equal
+/// that of `values`; a scalar always fits. Throws kInvalidArgument naming `who` and both shapes.
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who);
 
 /// Returns values * fitted_weight(...), or `values` if `sample_weight` is undefined.
@@ -57,7 +57,7 @@ class StepWeights {
   /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one
   /// unit, and the other functions must not be used.
   bool any() const { return shape_.rank() > 0; }
-  /// Returns the values of `per_example`, called with each step as a separate example; 0 where the
+  /// Calls `per_example` with every step as an example of its own. Returns its values; 0 where the
   /// mask is false.
   Tensor values(const std::function<Tensor(const Tensor&, const Tensor&)>& per_example,
                 const Tensor& labels, const Tensor& predictions) const;

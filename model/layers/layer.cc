@@ -31,8 +31,8 @@ struct CallLog {
   bool is_full = false;
 };
 
-/// Scope that records random keys the first time a log is used, and repeats them later. Nested
-/// scopes, of calls within the call, get the same keys.
+/// Scope that records random keys when a log is used for the first time, and repeats them in later
+/// uses. Calls within a repeated call also get their earlier keys.
 class CallLogScope {
  public:
   explicit CallLogScope(CallLog& log)

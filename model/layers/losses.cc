@@ -75,7 +75,8 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
          ": label_smoothing needs distributions; use categorical_crossentropy of one_hot labels");
   }
-  // The softmax of log-probabilities scales them to a sum of 1, also for the gradient, as in Keras.
+  // As in Keras, probabilities are scaled to a sum of 1, which the gradient takes into account: the
+  // softmax of their logarithms does this.
   const Tensor logits = options.from_logits ? predictions.tensor : log(clipped(predictions));
   return mean_per_example(
       sparse_softmax_cross_entropy(Operand(classes, labels.where), Operand(logits, labels.where)));

@@ -19,8 +19,8 @@ namespace tutti {
 
 namespace {
 
-/// Returns `function` of the angles of all steps and pairs of features, in a shape that broadcasts
-/// to half of x.
+/// Applies `function` to the angle of each step and pair of features. Returns the results in a
+/// shape that broadcasts to half of x.
 Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis, double max_wavelength,
                  std::int64_t first_step) {
   const std::int64_t steps = x.shape()[step_axis], pairs = x.shape()[-1] / 2;

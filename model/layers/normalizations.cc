@@ -125,7 +125,7 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
   const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
   const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
   if (host_reads_at_once(x)) return {y, mean, variance, count.item() > 0.0f};
-  // Computed without waiting for the count: if there are no rows, the averages keep their values.
+  // The host does not wait for the count: where() keeps the averages if there are no rows.
   const GradientTape::StopRecording no_gradient;
   const std::size_t first = first_moving_average();
   const Tensor any = greater(count, 0.0);

@@ -1,4 +1,4 @@
-// Layers that change the shape of examples, or their size.
+// Layers that change the shape or the size of examples.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/reshaping.h"
 

@@ -1,4 +1,4 @@
-// Threads of a pipeline, and batches, which run through all of them.
+// Threads of a pipeline (one per stage), through which every batch passes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 

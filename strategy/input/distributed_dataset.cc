@@ -22,7 +22,7 @@ struct DistributedDataset::Impl {
   InputPlan plan;
   internal::InputPart part;
   std::uint64_t epoch = 0;       // number of the current pass, or of the next one
-  std::int64_t batches = 0;      // yielded in this epoch
+  std::int64_t batches = 0;      // number of batches yielded in this epoch
   bool resume = false;           // restore() was called; begin() continues at `epoch`, `batches`
   std::uint64_t generation = 0;  // number of the valid Iterator
   double wait_seconds = 0.0;
@@ -400,8 +400,8 @@ class RebatchIterator final : public ElementIterator {
     return true;
   }
 
-  // Returns a piece without rows, for size 0. It is yielded only between rows of the data, or once
-  // after the last row, where it completes the round of sizes.
+  // Returns a piece without rows, for a size of 0. After the last row of the data, returns at most
+  // one, which completes the round of sizes.
   std::optional<Element> empty_piece() {
     if (!fill()) {
       if (!batch_ || trailing_empties_ > 0 || options_.drop_remainder) return std::nullopt;

@@ -40,7 +40,7 @@ Tensor with_gradient(MeshPosition* position, const Tensor& x, const Compute& com
   Tensor y;
   {
     const GradientTape::StopRecording stop;
-    y = compute().alias();  // has another id than x, even if nothing was exchanged
+    y = compute().alias();  // has a different id from x, even if nothing was exchanged
   }
   record_custom_gradient(
       std::span(&x, 1), std::span(&y, 1),

@@ -247,7 +247,7 @@ std::string table_of(const std::vector<std::vector<std::string>>& rows) {
 }  // namespace
 
 void MeshExplanation::warn_of_layouts(MeshReport& report) const {
-  constexpr std::uint64_t kLargeShare = 20;  // one part in 20
+  constexpr std::uint64_t kLargeShare = 20;  // denominator: 1/20 of the total is a large share
   for (const auto& [key, layout] : options_.layout.entries()) {
     LayoutMap alone;
     alone.set(key, layout);
@@ -327,7 +327,7 @@ std::string MeshReport::to_string() const {
 
 namespace {
 
-/// Idle work of the only position of an explanation, which never waits.
+/// Idle work for explanations: none, because an explanation has one position, which never waits.
 class NoIdleWork final : public internal::IdleWork {
  public:
   bool available() override { return false; }
@@ -345,12 +345,12 @@ MeshReport MeshStrategy::explain(const std::function<MeshStep()>& build,
   internal::MeshExplanation explanation(*grid_, options_, services);
   const StepTracerScope traced(explanation);
   const internal::NumbersFromZero
-      numbers;  // later models get the same numbers as without explain()
+      numbers;  // so that explain() does not change the layer numbers of later models
   const Scope variables = scope();
   const MeshStep step = build();
   internal::require(step != nullptr, "MeshStrategy::explain: expected a step, got none");
 
-  // The batch is on the host: on a device that differs from the position's device.
+  // The batch is on a host device, which must differ from the position's device.
   const Device host{DeviceType::kCpu, explanation.device() == Device{} ? 1 : 0};
   std::vector<Tensor> components;
   for (const TensorSpec& spec : batch) {

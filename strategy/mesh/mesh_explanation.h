@@ -84,7 +84,7 @@ class MeshExplanation final : public StepTracer {
   bool is_in_step_ = false;
   std::uint64_t bytes_gathered_ = 0;
   std::map<std::uint64_t, Noted> variables_;  // keyed by id
-  MeshReport report_;                         // only its collectives are set
+  MeshReport report_;                         // only the member `collectives` is set
   struct Gathered {
     int count = 0;
     std::uint64_t bytes = 0;

@@ -289,8 +289,8 @@ std::vector<Tensor> MeshGroups::sum_here(const MeshSum& sum) const {
   return by_position;
 }
 
-/// Adds gathered values, because a canonical sum needs consecutive values, which not every worker
-/// has.
+/// Gathers the values and adds them here, for groups in which a worker's values are not consecutive
+/// in the canonical order.
 std::vector<Tensor> MeshGroups::sum_gathered(const MeshSum& sum, const std::string& name) {
   const std::vector<std::vector<Tensor>> values = gather(sum.axes, sum.own, name);
   const DType dtype = sum.own.front().dtype(), wide = PartialSums::sum_dtype(dtype);
@@ -333,8 +333,8 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   for (const CanonicalNode& node : together.partials->nodes()) {
     MutableTensor& buffer =
         together.buffers.emplace_back(together.partials->make_buffer(total, wide));
-    // This worker's sums by [sum][group]. The buffer receives them in this order or, if scattered,
-    // as parts by [worker][sum][group][member].
+    // This worker's sums, ordered by [sum][group]. The buffer receives them in this order or, if
+    // the sums are scattered, as parts ordered by [worker][sum][group][member].
     std::vector<Tensor> of_node;
     for (const std::size_t s : together.sums) {
       for (const std::vector<int>& group : groups) {
@@ -372,7 +372,7 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   } else {
     together.handle = together.partials->start_all_reduce(elements, {.name = name});
   }
-  std::vector<MeshSum> shapes;  // each sum with only one value, which gives its shape
+  std::vector<MeshSum> shapes;  // copies of the sums with only their first value, for its shape
   for (const std::size_t s : together.sums) {
     shapes.push_back({sums[s].axes, sums[s].parts, sums[s].dim, {sums[s].own.front()}});
   }
@@ -473,7 +473,7 @@ void MeshGroups::count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) {
   const auto size = static_cast<std::uint64_t>(grid_.size(axes));
   if (size == 1) return;
   auto senders = static_cast<std::uint64_t>(grid_.num_positions());
-  std::uint64_t of_each = (size - 1) * bytes / size;  // one part for each of the others
+  std::uint64_t of_each = (size - 1) * bytes / size;  // each sends a part to each other member
   if (kind == ExchangeKind::kAllReduce) of_each *= 2;
   if (kind == ExchangeKind::kSendReceive) of_each = bytes;
   if (kind == ExchangeKind::kAllGather) of_each = (size - 1) * bytes;

@@ -102,7 +102,7 @@ class MeshGroups {
     std::vector<int> members;
     bool are_in_order = true;  // each worker has consecutive values of the canonical order
     std::unique_ptr<Communicator> communicator;  // nullptr: this worker alone
-    std::uint64_t connection = 0;                // WorkerTeam::connection() when it was made
+    std::uint64_t connection = 0;                // WorkerTeam::connection() of communicator
   };
   Workers& workers_of(AxisSet axes);
   int num_own() const { return static_cast<int>(services_.replica_devices.size()); }

@@ -119,9 +119,9 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
     case Linearity::kNone:
       break;
     case Linearity::kTogether: {
-      // A term of a sum may stay whole: one position adds it. So the gradients of several uses of a
-      // value are added before they are exchanged, once. Terms that are broadcast are small, and
-      // are summed before they become large.
+      // An input that is not partial is added by one position only. So the gradients of several
+      // uses of a value are added first, and then exchanged once. Inputs that are broadcast are
+      // small, so these are summed before they become large.
       for (std::size_t i = 0; i < inputs.size(); ++i) kept |= of(i);
       const bool are_equal = std::ranges::all_of(
           inputs, [&](const ShardedTensor& each) { return each.sharding.partial == kept; });

@@ -67,7 +67,7 @@ ShardedTensor MeshPosition::part_of(const Tensor& value) const {
   if (const auto found = batch_.find(value.id()); found != batch_.end()) return found->second;
   const std::shared_ptr<LazyValue> lazy = lazy_value(value);
   const auto* const sharded = dynamic_cast<const ShardedValue*>(lazy.get());
-  // A view that was made without an operation is not a part; it reads the global value.
+  // A tensor of another shape is a view that no operation made; it reads the global value.
   const bool is_view = sharded && (value.shape() != sharded->spec().shape);
   if (!sharded || is_view || sharded->position_ != this) return {{}, value, spec};
   return {sharded->sharding(), sharded->local(), spec,
@@ -301,7 +301,7 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
     }
     local = summed(sum);
     now.partial &= static_cast<AxisSet>(~axes);
-    if (value.value && !is_cut_first) {  // later uses find the sum
+    if (value.value && !is_cut_first) {  // keeps the sum for later uses of the value
       value.value->local_ = local;
       value.value->sharding_ = now;
     }

@@ -43,7 +43,7 @@ class ShardedValue final : public LazyValue {
 
  private:
   friend class MeshPosition;
-  Sharding sharding_;  // stops being partial when an operation needs the sum
+  Sharding sharding_;  // a partial one becomes complete when an operation needs the sum
   Tensor local_;       // undefined after the step
   const TensorSpec spec_;
   Tensor whole_;            // defined after the step
@@ -120,12 +120,12 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
   /// Returns the group's values, by index, on their devices.
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
-  /// Returns the value that is sent to this position: senders[i] is the index of the member that
-  /// sends to index i.
+  /// Returns the value that is sent to this position. Member senders[i] of the group sends to
+  /// member i.
   Tensor received(const Tensor& value, AxisSet axes, ExchangeKind kind,
                   const std::vector<int>& senders);
-  /// Returns this position's part of a value after the dimension that is cut changes from `from` to
-  /// `to`.
+  /// Exchanges parts, so that dimension `to` of the value is cut instead of dimension `from`.
+  /// Returns this position's new part.
   Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
   /// Returns this position's part of `value` along dimension `dim`.
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
@@ -144,7 +144,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   }
   /// Waits until all positions have called it.
   void meet(RendezvousKind kind);
-  /// Gathers the values that outlive the step. Called after its body.
+  /// Gathers the values that outlive the step. Called after the step's body.
   void end_step();
 
   // OpPartitioner.
@@ -179,14 +179,14 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::vector<Tensor> run_by_rule(const OpCall& call, const OpRule& rule,
                                   std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_whole(const OpCall& call, std::span<const ShardedTensor> inputs);
-  /// Returns the outputs of an operation that several other operations carry out; nullopt if `call`
-  /// is not one of these.
+  /// Returns the outputs of an operation that is composed of several other operations; nullopt if
+  /// `call` is not such an operation.
   std::optional<std::vector<Tensor>> run_composed(const OpCall& call,
                                                   std::span<const ShardedTensor> inputs);
   Tensor dropped_out(const OpCall& call, const ShardedTensor& x);
   /// Indices into a sharded dimension, as seen by one position.
   struct OwnIndices {
-    Tensor indices;         // within this position's part; 0 if outside it
+    Tensor indices;         // relative to this position's part; 0 for indices outside it
     Tensor are_own;         // bool: the index is within the part
     std::int64_t size = 0;  // size of the part
   };
@@ -214,7 +214,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by ids of its tensors
   std::map<std::uint64_t, ShardedValue*> values_;  // existing values, by number
   std::uint64_t num_values_ = 0;
-  std::optional<Sharding> wanted_;  // requested by relayout() for the identity's output
+  std::optional<Sharding> wanted_;  // sharding that relayout() requests for the identity's output
   std::string_view local_call_;     // call that runs a function of local tensors, or empty
 };
 

@@ -45,8 +45,8 @@ class MeshReducer final : public GradientReducer {
     ShardedTensor value;  // without its local part while it is summed
     bool is_summed = false;
   };
-  /// For a variable that is not sharded, returns the sum of the positions' slices, added in the
-  /// order in which a strategy whose replicas have these rows adds them.
+  /// For a variable that is not sharded, returns the sum of the positions' slices. They are added
+  /// in the same order as by a data-parallel strategy whose replicas have these rows.
   IndexedSlices summed(const IndexedSlices& slices) const;
 
   MeshPosition& position_;
@@ -92,8 +92,8 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
     return;
   }
   const ShardedTensor value = position_.part_of(gradient.to_dense());
-  // Computes the position's term in the wanted sharding. If a dimension is cut over axes of the
-  // sum, the sum itself cuts it.
+  // Computes the position's term in the wanted sharding. A dimension that is to be cut over axes of
+  // the sum stays whole in the term: the sum returns its parts.
   Sharding term = wanted;
   term.partial = value.sharding.partial;
   PositionSum sum;
@@ -113,7 +113,7 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
     sum.own = std::exchange(result.value.local, Tensor());
     sums.push_back(std::move(sum));
   }
-  gradient = Gradient();  // its memory is that of the term or is not needed any more
+  gradient = Gradient();  // frees its memory, unless the term shares it
   results_.emplace_back(index, std::move(result));
 }
 
@@ -257,7 +257,8 @@ std::span<const Device> MeshStrategy::replica_devices() const {
 std::vector<Device> MeshStrategy::worker_devices() const {
   const std::span<const Device> all = Strategy::replica_devices();
   std::vector<Device> devices(all.begin(), all.end());
-  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());  // blocks of a device
+  // Blocks of one device are adjacent.
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
   return devices;
 }
 

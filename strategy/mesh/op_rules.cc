@@ -39,7 +39,7 @@ OpRule elementwise(const OpCall& call, Linearity linearity = Linearity::kNone) {
 }
 
 /// Returns a rule with a factor for each dimension except the last `num_last` ones and those with a
-/// bit in `whole`. All tensors begin with these dimensions; some may lack the last ones.
+/// bit in `whole`. All tensors begin with these dimensions; some may lack the last `num_last`.
 OpRule by_dimension(const OpCall& call, int num_last, std::uint32_t whole = 0,
                     Linearity linearity = Linearity::kNone) {
   const int rank = input(call, 0).rank();
@@ -263,8 +263,8 @@ OpRule lookup(const OpCall& call) {
   return rule;
 }
 
-/// Returns the rule of values [n, ...] and indices [n] -> [rows, ...]. If n is cut, outputs are
-/// added.
+/// Returns the rule of values [n, ...] and indices [n] -> [rows, ...]. If n is cut, the positions'
+/// outputs are added.
 OpRule scattering(const OpCall& call) {
   const int rank = input(call, 0).rank();
   OpRule rule = rule_for(call, rank, Linearity::kFirst);

@@ -27,8 +27,8 @@ enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
   kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes; a
               // whole input counts as partial: its first term is the input, the others are 0
-  kEach,      // any input, if the others are not partial
-  kFirst,     // the first input, if the others are not partial
+  kEach,      // linear in any one input, if the others are not partial
+  kFirst,     // linear in the first input, if the others are not partial
 };
 
 /// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the
@@ -39,7 +39,7 @@ enum class Linearity {
 struct OpRule {
   std::vector<FactorsOfTensor> inputs, outputs;
   int num_factors = 0;
-  /// How the positions' outputs are combined.
+  /// Reduction that combines the positions' outputs.
   ReduceOp combination = ReduceOp::kSum;
   Linearity linearity = Linearity::kNone;
 };

@@ -18,7 +18,8 @@ using AxisSet = std::uint8_t;
 
 /// Distribution of a tensor over the positions of a mesh. A mesh axis occurs at most once.
 struct Sharding {
-  /// Axes over which each dimension is cut into parts of equal size, in the order of the mesh.
+  /// For each dimension, the mesh axes over which it is cut into parts of equal size. The parts are
+  /// in the order of the positions in the mesh.
   std::array<AxisSet, Shape::kMaxRank> dims{};
   /// Axes over which the tensor is the sum of the positions' values.
   AxisSet partial = 0;

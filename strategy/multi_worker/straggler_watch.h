@@ -65,7 +65,7 @@ class StragglerWatch {
   Clock& clock_;
   std::atomic<std::int64_t> waited_ = 0;  // nanoseconds
   mutable Mutex mutex_;
-  std::vector<double> waits_ TUTTI_GUARDED_BY(mutex_);  // in this window, indexed by worker
+  std::vector<double> waits_ TUTTI_GUARDED_BY(mutex_);  // waits in this window, by worker
   std::int64_t steps_of_window_ TUTTI_GUARDED_BY(mutex_) = 0;
   TimePoint window_begin_ TUTTI_GUARDED_BY(mutex_);
   Streak streak_ TUTTI_GUARDED_BY(mutex_);

@@ -89,7 +89,7 @@ class WorkerTeam {
   /// Returns the job's client; nullptr for a single worker and for workers without a job.
   ControlClient* control() const { return group_ ? group_->control() : nullptr; }
   bool is_connected() const { return sums_ != nullptr; }
-  /// Returns how often the workers were connected.
+  /// Returns the number of times that the workers were connected.
   std::uint64_t connection() const { return connection_; }
   /// Returns true if a call failed with `error` because a worker or a connection between two
   /// workers was lost (not because a worker failed by itself), so that reconnect() helps. Waits up
@@ -100,8 +100,8 @@ class WorkerTeam {
   /// may_reconnect() returns true for the error.
   void reconnect(TimePoint deadline);
   /// Has no effect on connected workers. Connects a replacement if all other workers were
-  /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. All
-  /// calls of all workers begin with it; call it before threads make several calls concurrently.
+  /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. Every
+  /// collective calls it first; call it yourself before threads start collectives concurrently.
   void require_connection();
   /// Declares that the workers hold all training state, so that new processes of all workers may
   /// form a new job.
@@ -111,7 +111,8 @@ class WorkerTeam {
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
   /// Returns the text of worker `giver`; `own` of the others is ignored.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
-  /// Same as Communicator::group() of values; returns nullptr if `members` is empty.
+  /// Calls Communicator::group() on the communicator for values. Returns nullptr if `members` is
+  /// empty.
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
   /// Returns the values of all replicas, in replica order, on the host; `local` are those of this
   /// worker. Also exchanges the digest of check(), and throws if the workers' digests differ.

@@ -40,8 +40,9 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 /// Connections to the servers of a cluster, which can all be ended at once. Thread-safe.
 class ServerConnections {
  public:
-  /// Connects to all servers, as RpcClient::connect() does. `outlives_servers`: calls wait for a
-  /// server that is restarted, which recognizes repeated changes. Throws the error of fail_all().
+  /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers`, a call to a
+  /// server that is being restarted waits for it and is repeated; servers recognize repeated
+  /// changes. Throws the error of fail_all().
   void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
                const ServerOptions& options, bool outlives_servers = false);
   /// Ends connecting, and pending and later calls, with this error.
@@ -87,15 +88,15 @@ class ParameterServerJob {
 
   /// On the chief: returns a link to a worker, which may start later. `registry` must outlive it.
   std::unique_ptr<WorkerLink> connect_worker(int worker, const StepRegistry& registry);
-  /// Serves on a server until the workers, or the chief that coordinates, are done; on a chief that
-  /// does not coordinate, waits until the workers are done. If there is a launcher, a lost run ends
-  /// it, too. Returns the exit code of this process, and logs the reason if it is not 0.
+  /// On a server, serves until the workers, or the coordinating chief, are done. On a chief that
+  /// does not coordinate, waits until the workers are done. If the run is lost, also ends the
+  /// launcher, if any. Returns the exit code of this process, and logs the reason if it is not 0.
   int serve();
-  /// Overload for workers and servers of a coordinator. Also waits for the end of a worker's
-  /// current closure, whose requests to servers fail.
+  /// Overload for workers and servers of a coordinator. On a worker, also waits until the current
+  /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Throws kFailedPrecondition, with `what`, on a coordinator's worker or server before serve()
-  /// and outside closures: each of them, and each that is restarted, would repeat the change.
+  /// and outside closures: every such task, also after a restart, would repeat the change.
   void require_closure_or_chief(const std::string& what) const;
 
  private:
@@ -114,10 +115,10 @@ class ParameterServerJob {
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // to watch_; they call the members above
+  std::vector<std::shared_ptr<void>> subscriptions_;  // to watch_; callbacks use members above
   std::shared_ptr<WorkerGroup> workers_;              // calls watch_
   std::unique_ptr<WorkerService> service_;
-  std::unique_ptr<RpcServer> rpc_;  // on a worker; calls service_
+  std::unique_ptr<RpcServer> rpc_;  // only on a worker; calls service_
 };
 
 }  // namespace tutti::internal

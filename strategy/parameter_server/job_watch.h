@@ -28,29 +28,29 @@ struct RunEnd {
 /// Losses that end a run. The defaults are for a job with a coordinator: the loss of the chief.
 struct RunRules {
   bool has_coordinator = true;
-  /// Without a coordinator: the loss of any server, and its variables; the loss of a worker if
-  /// fewer than `workers_needed` of `num_workers` are left.
+  /// A job without a coordinator is lost if any server (with its variables) is lost, or if fewer
+  /// than `workers_needed` of `num_workers` workers are left.
   int num_workers = 0;
   int workers_needed = 0;
   /// If true, a lost worker is restarted.
   bool workers_come_back = false;
 };
 
-/// Evaluation of the job's verdicts, which finds when this task has nothing left to do: the run is
-/// lost by the rules; the tasks that assign or do the work have left; this process was given up; or
-/// the control plane was lost. A restarted task also receives older verdicts, which end nothing.
-/// Neither does the end of a task of an earlier, lost run, which may happen after this run began.
-/// Value type.
+/// Evaluator of the job's verdicts, which finds out when this task has nothing left to do: the run
+/// is lost according to RunRules; the tasks that assign or do the work have left; this process was
+/// given up; or the control plane was lost. Two events have no effect: verdicts older than a
+/// restart of this task, and the end of a task of an earlier, lost run, which may happen after this
+/// run began. Value type.
 class RunVerdicts {
  public:
-  /// `self`: task, incarnation and pid.
+  /// `self` holds the task, incarnation and pid of this process.
   explicit RunVerdicts(Member self, RunRules rules = {}) : self_(std::move(self)), rules_(rules) {}
 
   void take(const Verdict& verdict);
   const std::optional<RunEnd>& end() const { return end_; }
   /// Returns true while the coordinator's chief, or, without a coordinator, any worker is present.
   bool has_work() const;
-  /// Returns true once this process has joined, so that verdicts are new.
+  /// Returns true once this process has joined. Verdicts that arrive earlier are old ones.
   bool is_present() const { return is_present_; }
   /// Returns the servers, "ps 1", that are expected to be restarted, because they were lost or
   /// belong to a lost run.
@@ -61,7 +61,7 @@ class RunVerdicts {
     enum class State : std::uint8_t { kHere, kLeft, kLost };
     State state = State::kHere;
     Member process = {};
-    std::uint64_t joined = 0;  // number of the verdict that it joined
+    std::uint64_t joined = 0;  // number of the verdict by which `process` joined
   };
   bool is_run_lost(const std::string& job) const;
   int count(const std::string& job, Peer::State state) const;
@@ -88,7 +88,7 @@ class JobWatch {
   /// for it. Throws as join_job() does.
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
            RunRules rules = {});
-  /// Overload for a task that joins by a WorkerGroup, which forwards its verdicts to evaluate().
+  /// Overload for a task that joins through a WorkerGroup. The group passes verdicts to evaluate().
   JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules);
   ~JobWatch();
 
@@ -102,8 +102,8 @@ class JobWatch {
   /// Waits for the end of the run, or until every task that could give work to this one has been
   /// absent for `patience`.
   RunEnd wait_for_end(Duration patience);
-  /// Waits, without a coordinator, until servers that were lost, or belong to a lost run, are
-  /// present again. Throws kUnavailable if the run ends, kDeadlineExceeded naming the servers.
+  /// For jobs without a coordinator: waits until servers that were lost, or belong to a lost run,
+  /// are present again. Throws kUnavailable if the run ends, kDeadlineExceeded naming the servers.
   void wait_for_servers(Duration patience);
   void leave();
 
@@ -118,7 +118,7 @@ class JobWatch {
   Mutex told_mutex_;  // held during callbacks
   std::map<Task, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
   std::function<void(const std::string&)> over_ TUTTI_GUARDED_BY(told_mutex_);
-  ControlPlane plane_;  // last, because it calls this object
+  ControlPlane plane_;  // destroyed first, because it calls this object
 };
 
 }  // namespace tutti::internal

@@ -31,7 +31,7 @@ namespace {
 
 constexpr const char* kName = "parameter_server";
 
-/// Throws for replicas on GPUs: transfers that overlap with their steps are not implemented.
+/// Throws for replicas on GPUs: overlapping transfers with GPU steps is not implemented.
 void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;
@@ -148,7 +148,7 @@ struct ParameterServerStrategy::Parts {
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
   std::optional<internal::WorkerPace> pace = {};
-  bool has_own_servers = false;  // in this process
+  bool has_own_servers = false;  // true if the servers are in this process
 
   static Parts in_process(const ParameterServerOptions& options) {
     Parts parts{options.local, nullptr, embedded_servers(options.num_servers)};
@@ -375,7 +375,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
   impl_->warn_of_work_on_chief("distribute_dataset");
   if (!impl_->pace) return Strategy::complete_input_plan(plan);
-  plan.num_workers = 1;  // reads like an only worker: it trains independently
+  plan.num_workers = 1;  // trains independently, so it reads the data as if it were alone
   plan.worker = 0;
 }
 

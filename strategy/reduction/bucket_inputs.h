@@ -32,9 +32,9 @@ struct Piece {
 };
 
 /// Gradients by local replica and variable, and the decisions for all of them: kinds, sums of
-/// slices, non-finite values. Threads, per bucket: each replica accesses its own gradients until it
-/// has filled the bucket. Then the last replica accesses all gradients. Afterwards all replicas may
-/// read. note() is thread-safe.
+/// slices, non-finite values. In each bucket, a replica's thread accesses only its own gradients
+/// until it has filled the bucket. Then the last thread accesses all gradients. Afterwards all
+/// threads may read. note() is thread-safe.
 struct BucketInputs {
   BucketInputs(ReplicaServices& all_services, const PlanInUse& in_use,
                std::span<const Variable> of_variables);
@@ -61,22 +61,22 @@ struct BucketInputs {
   void make_dense(std::size_t variable);
   /// Returns slices on the host, one per replica, with no rows for a replica without a gradient.
   std::vector<IndexedSlices> slices_of(std::size_t variable) const;
-  /// Sums slices into sparse_sums[variable] and searches for non-finite values. `slices` are those
-  /// of all replicas (of all workers).
+  /// Sums slices into sparse_sums[variable] and searches for non-finite values. `slices` come from
+  /// all replicas of all workers.
   void sum_slices(std::size_t variable, std::vector<IndexedSlices> slices);
 
   bool compresses(std::size_t bucket) const {
     return residuals && plan->buckets[bucket].dtype == DType::kFloat32;
   }
-  /// Returns a replica's contribution to the sum of a piece: its dense gradient, rounded to the
-  /// wire's type if the bucket is compressed. The result is in `copy`, which has room for the
-  /// piece, unless it is the gradient itself.
+  /// Returns a replica's contribution to the sum of a piece: the elements of its dense gradient or,
+  /// if the bucket is compressed, a copy of them in `copy`, rounded to the type in which they are
+  /// sent. `copy` has room for the piece.
   const std::byte* prepared(std::size_t replica, const Piece& piece, std::byte* copy);
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
   void note(const BucketPlan::Item& item, std::size_t index, int replica);
-  /// Notes the first non-finite element of each replica's part; if there is none, that of the
-  /// piece's `sum`.
+  /// Notes the first non-finite element of each replica's piece. If all of these are finite, notes
+  /// the first one of `sum`, the sum of the pieces.
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);

@@ -29,7 +29,7 @@ struct BucketPlan {
     std::size_t count = 0;  // elements, padding included
     std::vector<Item> items;
     std::uint64_t id = 0;   // hash of the variables, see ReplicaBuffer::id
-    std::string name = {};  // for errors of reductions: "gradients 1/3 kernel"
+    std::string name = {};  // name in errors of reductions: "gradients 1/3 kernel"
   };
   struct Place {
     std::size_t bucket = 0;

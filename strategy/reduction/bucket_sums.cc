@@ -1,4 +1,4 @@
-// Sums of the buckets of one reduction: their memory, replicas and workers.
+// Sums of one reduction's buckets: their memory, and the sums over replicas and workers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A bucket's *partial sums* are this worker's contribution to the team (PartialSums), in buffers of
@@ -126,7 +126,7 @@ std::optional<Tensor> BucketSums::sum(std::size_t bucket, std::size_t replica) c
 
 std::optional<Tensor> BucketSums::sum_of(std::size_t variable, std::size_t replica) const {
   const std::vector<Tensor>& sums = given_.kept_sums[variable];
-  if (sums.empty()) return std::nullopt;  // the variable has no elements: its gradient is the sum
+  if (sums.empty()) return std::nullopt;  // no elements: the gradient already is the sum
   if (shards_of(given_.variables[variable])) return sums[replica];
   return sums[sums.size() == 1 ? 0 : replica]
       .detached_reshape(given_.variables[variable].shape())
@@ -162,7 +162,8 @@ std::size_t BucketSums::first_number() {
 void BucketSums::write_numbers() {
   numbers_.assign(kDigestBytes + static_cast<std::size_t>(team_->num_workers()), 0.0);
   digest_ = team_->check()->digest();
-  // Divided by 256: exact in 16 bits and in any order, and no larger than the other counters.
+  // Bytes are divided by 256, so that their sums are exact (in 16 bits and in any order) and no
+  // larger than the other counters.
   for (std::size_t i = 0; i < kDigestBytes; ++i) {
     numbers_[i] = static_cast<double>((digest_ >> (8 * i)) & 0xff) / 256.0;
   }
@@ -242,7 +243,7 @@ void BucketSums::collect_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Reads a bucket's result early, unless that requires further messages, whose order is fixed.
+/// Reads a bucket's result early, unless this requires further messages: their order is fixed.
 void BucketSums::collect_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;
@@ -315,8 +316,8 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
-  // A worker that found the value only in the sum sends nothing, so that a replica that another
-  // worker has found takes precedence.
+  // A worker that found the value only in the sum sends nothing, so that a replica named by another
+  // worker takes precedence.
   const std::string text = own->replica == NonFiniteValue::kSum
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);

@@ -24,7 +24,7 @@ namespace tutti::internal {
 /// workers then exchange only the elements that their replicas own. In the buffers of partial sums,
 /// the elements are then in the order of their owners, worker by worker (*scattered*), and the
 /// counters are a separate sum. If non-finite values are searched for, all workers need the whole
-/// sum. Thread safety as BucketSums.
+/// sum. Thread safety: as for BucketSums.
 class CpuSums {
  public:
   explicit CpuSums(BucketInputs& given);
@@ -43,7 +43,7 @@ class CpuSums {
   HostPartials& partials(std::size_t bucket) { return buckets_[bucket].partials; }
   /// Starts the exchange of a scattered bucket. `wire`: as in PartialSums.
   void start_scattered(std::size_t bucket, std::optional<DType> wire);
-  /// Sums a variable again. Returns its elements of each partial sum.
+  /// Sums a variable again. Returns the variable's elements in each partial sum.
   std::vector<Elements> repeat(const BucketPlan::Item& item, std::size_t bucket);
   /// Rounds the sum over all workers, which is in the first partial sum, searches it for non-finite
   /// values, and keeps the replicas' results.
@@ -60,8 +60,9 @@ class CpuSums {
     CollectiveHandle sum;  // destroyed first: it waits
   };
   struct Bucket {
-    std::vector<SumPlace> places;     // where sums of elements are stored
-    std::vector<MutableTensor> flat;  // each node's whole sum with counters, or only counters
+    std::vector<SumPlace> places;  // where sums of elements are stored
+    /// Per node: the sum (with a team, also counters); only counters if the bucket is scattered.
+    std::vector<MutableTensor> flat;
     HostPartials partials;
     Scattered scattered;
   };
@@ -85,10 +86,10 @@ class CpuSums {
   void for_owners(std::size_t bucket, const BucketPlan::Item& item, const Visitor& visitor) const;
 
   BucketInputs& given_;
-  const bool gives_shards_;  // for variables that are sharded over the replicas
+  const bool gives_shards_;  // true if any variable is sharded over the replicas
   const CanonicalNode all_;
   std::vector<Bucket> buckets_;
-  std::vector<std::vector<MutableTensor>> shards_;  // with one process: per variable and replica
+  std::vector<std::vector<MutableTensor>> shards_;  // [variable][replica]; not used with a team
 };
 
 /// Sums of one reduction's buckets, by ReplicaServices::ops, over all replicas of all workers. With
@@ -130,10 +131,10 @@ class BucketSums {
   std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const;
 
  private:
-  /// State of a bucket with several workers.
+  /// State of a bucket if there are several workers.
   struct Bucket {
     bool summed = false;  // true once summed by this worker
-    bool taken = false;   // read early, while later buckets are being passed on
+    bool taken = false;   // true once collect_early() has read the result
     CollectiveHandle over_workers;
   };
 
@@ -144,7 +145,7 @@ class BucketSums {
   /// Writes the kinds of the replicas' gradients into the counters.
   void count_kinds(std::size_t bucket);
   /// Passes buckets to the team in order. If `all`, waits for each bucket; otherwise stops at the
-  /// first one that is not summed and on the host.
+  /// first one that is not summed yet or not on the host.
   void submit_buckets(bool all);
   void submit_bucket(std::size_t bucket) TUTTI_REQUIRES(mutex_);
   void collect_bucket(std::size_t bucket);
@@ -162,7 +163,7 @@ class BucketSums {
   std::vector<IndexedSlices> slices_of_all_replicas(std::size_t variable);
 
   BucketInputs& given_;
-  std::optional<CpuSums> cpus_;  // one of these two; neither for a single replica
+  std::optional<CpuSums> cpus_;  // either cpus_ or gpus_ is set; neither for a single replica
   std::optional<GpuSums> gpus_;
   WorkerTeam* const team_;  // null: this process has all replicas
   std::vector<Bucket> buckets_;

@@ -33,7 +33,7 @@ class GpuSums {
  public:
   GpuSums(BucketInputs& given, PlanInUse& plan);
 
-  /// Copies the replica's dense gradients to its buffer of the bucket, in one launch of its compute
+  /// Copies the replica's dense gradients to its buffer of the bucket, in one launch on its compute
   /// stream. Where it has no dense gradient, writes zeros.
   void pack(std::size_t replica, std::size_t bucket);
   /// Starts the sum, or its preparation. Requires: all replicas have packed the bucket.
@@ -55,7 +55,7 @@ class GpuSums {
   bool is_on_host(std::size_t bucket) const;
   /// Waits until is_on_host().
   void wait_for_host(std::size_t bucket);
-  /// Sums the bucket again. Returns its elements of each partial sum, if they are on the host.
+  /// Sums the bucket again. Returns each partial sum's elements if they are on the host.
   std::vector<Elements> repeat(std::size_t bucket);
   /// Rounds the sum over all workers, which is in the first partial sum, searches it for non-finite
   /// values, and copies it to the GPUs.
@@ -68,9 +68,9 @@ class GpuSums {
     std::vector<MutableTensor> flat;  // per replica, reduced in place
     std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket as float32, or empty
     HostPartials partials;
-    std::vector<float> counters;  // with NCCL: storage of `partials`
-    Events events;                // ends of copies to the host; NCCL: of packing
-    DeviceWork* work = nullptr;   // only with several workers; owned by `pending`
+    std::vector<float> counters;  // storage of `partials` with NCCL
+    Events events;                // ends of copies to the host; with NCCL, ends of packing
+    DeviceWork* work = nullptr;   // set only with several workers; owned by `pending`
     PendingReduction pending;     // destroyed first, which waits for the reduction
   };
 

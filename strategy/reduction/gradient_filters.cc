@@ -25,7 +25,8 @@ inline bool is_finite(T value) {
 template <class T>
 constexpr bool kIsFloating = Half<T> || std::is_floating_point_v<T>;
 
-/// Calls `visitor` with the elements if they are floating numbers; otherwise returns `otherwise`.
+/// Calls `visitor` with the elements if they are floating-point numbers; otherwise returns
+/// `otherwise`.
 template <class Byte, class Result, class Visitor>
 Result visit_elements(DType dtype, Byte* values, std::size_t count, Result otherwise,
                       const Visitor& visitor) {

@@ -19,9 +19,9 @@ namespace tutti::internal {
 
 /// Position of a non-finite value in a step's gradients.
 struct NonFiniteValue {
-  static constexpr int kSum = -1;  // all replicas' values are finite, their sum is not
+  static constexpr int kSum = -1;  // all replicas' values are finite, but their sum is not
   std::size_t variable = 0;        // index in the variable list
-  std::int64_t index = 0;          // in the variable's elements, row-major
+  std::int64_t index = 0;          // index among the variable's elements, row-major
   int replica = kSum;
   auto operator<=>(const NonFiniteValue&) const = default;
 };

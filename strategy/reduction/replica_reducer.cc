@@ -436,7 +436,7 @@ Gradient ReplicaReducer::whole(std::size_t index, const Gradient& gradient) {
 
 void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
-  // The call before the recording has compared the gradients; a traced step has no values.
+  // A recorded step follows a call that compared the gradients; a traced step has no values.
   if (StepRecorder::current() || StepTracer::current()) return;
   RendezvousHeader header{.kind = RendezvousKind::kCompareGradients};
   SharedGradients shared;

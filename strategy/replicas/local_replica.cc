@@ -1,5 +1,5 @@
-// Implements replicas on threads: merge_call, all_reduce and all_gather among them, and the
-// threads.
+// Implements the threads of replicas, and the functions of a replica's context, such as merge_call,
+// all_reduce and all_gather.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/local_replica.h"
 
@@ -255,7 +255,7 @@ void ReplicaThreads::run_as_replica_0(Frame& frame, RunPlace place) {
     return;
   }
   {
-    const SeparateTapes no_tapes;  // as on the threads of the other replicas
+    const SeparateTapes no_tapes;  // the threads of the other replicas have none, either
     {
       MutexLock lock(monitor_.mutex());
       monitor_.enter(0);

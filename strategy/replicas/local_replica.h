@@ -29,15 +29,14 @@ struct ReplicaServices {
   Strategy& strategy;
   std::vector<Device> replica_devices;
   CrossDeviceOps& ops;
-  Mutex& ops_mutex;  // held while `ops` works, except by slices of a sliceable operation
+  Mutex& ops_mutex;  // held during calls of `ops`; a sliceable operation sums slices without it
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
   /// The leader calls it once, after all replicas have applied their updates and before any of them
   /// reads.
   std::function<void()> after_updates = {};
   /// For workers that train independently: the index of this worker's first replica among the
-  /// replicas of all workers, and the number of all these replicas. 0: only this process's
-  /// replicas count.
+  /// replicas of all workers, and the number of all these replicas. Not used if `num_apart` is 0.
   int first_apart = 0;
   int num_apart = 0;
 
@@ -49,8 +48,8 @@ struct ReplicaServices {
   int num_replicas() const {
     return team ? team->num_replicas() : static_cast<int>(replica_devices.size());
   }
-  /// Returns the values of all replicas in replica order, given those of this worker's replicas;
-  /// includes those of other workers. `what` is compared between workers.
+  /// Returns the values of all replicas of all workers, in replica order, given those of this
+  /// worker's replicas. `what` is compared between workers.
   ReplicaValues of_all_replicas(ReplicaValues local, std::string_view what) const {
     return team ? team->gather(local, what) : std::move(local);
   }
@@ -124,7 +123,7 @@ class LocalReplicaContext final : public ReplicaContext {
   /// Records that gradients are summed over replicas. If the last call of note_target() declared a
   /// mean over this replica's rows, they are gradients of that mean.
   void note_sum() { summed_mean_ = target_; }
-  /// Returns the mean whose gradients were summed, if there was one.
+  /// Returns the declared mean (note_target()) whose gradients were summed, if there was one.
   const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }
 
   /// Waits for all replicas, and runs `action` once, with the arguments of all replicas.

@@ -27,7 +27,7 @@ bool ReplicaMonitor::wait(int replica, TimePoint deadline, const std::function<b
   if (turn_ == kNoReplica) pass_turn();
   if (!wait_for_turn(replica, deadline)) {
     static const std::function<bool()> always = [] { return true; };
-    slot.ready = &always;  // after its deadline it continues at its next turn
+    slot.ready = &always;  // after its deadline, the replica continues at its next turn
     if (turn_ == kNoReplica) pass_turn();
     wait_for_turn(replica, TimePoint::max());
   }
@@ -222,7 +222,7 @@ void Rendezvous::run_action(const Action& action, std::span<void* const> argumen
   std::exception_ptr failure;
   try {
     const BlockedScope without_token;   // a merge function may run another strategy on this thread
-    const NoDeviceScope of_no_replica;  // any replica may be the leader
+    const NoDeviceScope of_no_replica;  // hides the leader's device: any replica may lead
     action(arguments);
   } catch (...) {
     failure = std::current_exception();

@@ -100,7 +100,7 @@ struct RendezvousHeader {
   RendezvousKind kind = RendezvousKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
   int axis = 0;                               // argument of an exchange
-  int method = 0;                             // AssignOp or ScatterOp; kind of an exchange
+  int method = 0;                             // AssignOp, ScatterOp, or kind of an exchange
   const VariableStorage* variable = nullptr;  // variable that is written or read
   const std::type_info* type = nullptr;       // type of a merge_call's argument
   std::vector<ValueSpec> values = {};

@@ -20,7 +20,8 @@ class ReplicaThreads {
  public:
   using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;
 
-  /// `replica_devices`: one per replica. `sequential`: one at a time, each until it blocks.
+  /// `replica_devices`: one per replica. `sequential`: replicas run one at a time, each until it
+  /// blocks.
   ReplicaThreads(const std::vector<Device>& replica_devices, bool sequential, Duration timeout);
   /// Joins the threads.
   ~ReplicaThreads();

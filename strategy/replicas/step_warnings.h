@@ -19,14 +19,14 @@ struct ReplicaNotes {
   std::optional<std::int64_t> batch_rows;  // rows of the batch with which the step was called
   std::optional<double> non_finite_result;
   std::optional<MeanOfRows> summed_mean;
-  bool draws = false;  // drew random numbers or called an optimizer
+  bool draws = false;  // true if the replica drew random numbers or called an optimizer
 };
 
 struct NotedStep {
   std::string_view strategy;
   std::uint64_t number = 0;
-  int first_replica = 0;   // first one of this process, among those of all workers
-  int num_exchanging = 1;  // replicas that exchange values, without those that train independently
+  int first_replica = 0;   // this process's first replica, among those of all workers
+  int num_exchanging = 1;  // replicas that exchange values, not those that train independently
 };
 
 /// Checks for mistakes. Logs each kind of mistake once, because every later step repeats it. Not
@@ -46,7 +46,8 @@ class StepWarnings {
   bool has_warned_of_means_ = false;
 };
 
-/// Returns the warning that steps of `strategy` return non-finite numbers, such as `result`.
+/// Returns a warning about steps of `strategy` whose results are not finite; `result` is an
+/// example.
 std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
                            double result);
 

@@ -102,7 +102,7 @@ void check_not_mixed(const Strategy& strategy) {
        "'; close the outer scope first");
 }
 
-/// Changes that one opening of a scope makes to its thread.
+/// Effects of one opening of a scope on its thread.
 class OpenScope {
  public:
   explicit OpenScope(Strategy& strategy) : creator_(strategy), mode_(mode_for(strategy)) {

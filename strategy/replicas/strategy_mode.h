@@ -27,7 +27,7 @@ struct StrategyMode {
 /// Returns nullptr if there is no mode.
 const StrategyMode* current_mode();
 
-/// Makes `mode` current on this thread until destroyed.
+/// Makes `mode` current on this thread until this scope is destroyed.
 class StrategyModeScope {
  public:
   explicit StrategyModeScope(StrategyMode mode);

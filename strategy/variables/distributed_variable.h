@@ -122,12 +122,13 @@ class ComponentStorage final : public VariableStorage {
 };
 
 /// Returns SUM or MEAN of replicas' values, on `destination`. Uses the strategy's operation if
-/// there is one value per replica of all workers, on CPUs or on the replica's device. Otherwise,
-/// and after the strategy was destroyed (`services` is nullptr), uses "canonical".
+/// there is one value per replica of all workers, and each is on a CPU or its replica's device.
+/// Otherwise, and after the strategy was destroyed (`services` is nullptr), uses "canonical".
 Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
                      Device destination);
-/// Combines the replicas' values by the variable's aggregation (not NONE), as reduce_values().
-/// Throws kInvalidArgument, naming variable and remedy, for different integers under MEAN.
+/// Combines the replicas' values by the variable's aggregation (not NONE), like reduce_values().
+/// Throws kInvalidArgument, naming variable and remedy, if the values are different integers and
+/// the aggregation is MEAN.
 Tensor aggregate(const VariableStorage& variable, const ReplicaServices* services,
                  std::span<const Tensor> values, Device destination);
 /// Same as aggregate(), but within a traced step, in which each replica has only its own value.
@@ -135,10 +136,10 @@ Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, c
 
 // Defined in sharded_variable.cc: variables made of parts.
 
-/// Those rows of a list of row indices that are in one part of a variable.
+/// Subset of a list of row indices: the rows that are in one part of a variable.
 struct ListedRows {
-  std::vector<std::int64_t> positions = {};  // of these rows in the list
-  std::vector<std::int64_t> rows = {};       // their indices within the part
+  std::vector<std::int64_t> positions = {};  // positions of the subset in the list
+  std::vector<std::int64_t> rows = {};       // row indices within the part
 };
 /// Returns the listed rows of the part that has rows [first, first + count).
 ListedRows rows_within(std::int64_t first, std::int64_t count,

@@ -358,8 +358,8 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
   if (!context) {
     const Tensor whole = shards().gather(shards().device(), dtype);
-    // Keeps the value on all devices: a replica whose device has it does not wait for replicas that
-    // must read it.
+    // Keeps the value on all devices: if one lacked it, its replicas would wait for replicas that
+    // need no rendezvous because their devices have it.
     if (use_.team) shards().keep(whole);
     return whole;
   }

@@ -23,14 +23,14 @@
 namespace tutti::internal {
 
 /// Returns the elements of `gradient` that belong to `shard`, as a gradient of shape [count].
-/// `gradient` has the shape `whole`, or [count] if it is already that of the shard. Without a
-/// gradient, returns none.
+/// `gradient` has the shape `whole`, or [count] if it already is the shard's gradient. Returns none
+/// if `gradient` is none.
 Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const Shard& shard);
 
 /// First pass of a rule with norms: writes the unscaled step of each element.
 class DirectionRule final : public UpdateRule {
  public:
-  /// `direction` has room for the elements that apply() receives, and the same element type.
+  /// `direction` is memory for as many elements as apply() receives, of the same type.
   DirectionRule(const UpdateRule& rule, void* direction) : rule_(rule), direction_(direction) {}
   std::string_view name() const override { return rule_.name(); }
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }
@@ -66,7 +66,7 @@ struct ShardUse {
   bool reads_again = false;  // see ReplicaShards::is_read_again()
   /// Workers whose replicas own the other shards; nullptr: all replicas are in this process.
   std::shared_ptr<WorkerTeam> team = nullptr;
-  std::shared_ptr<ReadAhead> reads = nullptr;  // for variables of a team; slots have none
+  std::shared_ptr<ReadAhead> reads = nullptr;  // nullptr without a team, and for slots
 };
 
 /// Gather of all workers' shards that is in progress.
@@ -144,7 +144,7 @@ class Shards final : public Component {
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
   /// Called before a write of all shards: drops kept values on all devices.
   void note_write();
-  /// Called before a write of one shard: drops the values kept on its device only.
+  /// Called before a write of one shard: drops only the values kept on that shard's device.
   void note_write_of(int index);
   static void forget(Kept& kept);
 
@@ -171,9 +171,9 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
                       int work_number, ShardUse use, const Shards::MakeShard& make);
   ~FullyShardedStorage() override;
 
-  /// Returns the full value: in a replica on its device, outside run on the first local replica's
-  /// device. With other workers this is a rendezvous of all replicas unless the device keeps the
-  /// value; outside run it is collective.
+  /// Returns the full value, on the calling replica's device, or outside run on the first local
+  /// replica's device. With other workers this is a rendezvous of all replicas unless the device
+  /// keeps the value; outside run it is collective.
   Tensor read() const override { return read_as(dtype()); }
   Tensor read_as(DType dtype) const override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
@@ -181,7 +181,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
   Variable create_slot(const std::string& slot_name, double initial_value) override;
-  /// In a replica, updates its shard. Rules with norms are a rendezvous of all replicas.
+  /// In a replica, updates its shard. With a rule that uses norms, this is a rendezvous.
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 

@@ -54,10 +54,10 @@ class MirroredStorage : public DistributedStorage {
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
 
  private:
-  /// Calls write(component index) for all components outside run and in a single replica. With
-  /// aggregation NONE, writes only this device's component, and throws kFailedPrecondition unless
-  /// divergence is allowed. Returns false if it did not write, so that the caller must combine the
-  /// values of all replicas.
+  /// Outside run, or if there is a single replica, calls write(component index) for all components.
+  /// With aggregation NONE, writes only this device's component, and throws kFailedPrecondition
+  /// unless divergence is allowed. Returns false if it did not write, so that the caller must
+  /// combine the values of all replicas.
   bool writes_alone(const LocalReplicaContext* context, std::string_view method,
                     const std::function<void(int)>& write);
 

@@ -23,9 +23,9 @@ class SyncOnReadStorage final : public DistributedStorage {
                     const std::vector<Device>& replica_devices, std::shared_ptr<WorkerTeam> team,
                     std::weak_ptr<const ReplicaServices> services);
 
-  /// In a replica, returns its component (or the aggregate, in an AggregateOnReadScope: a
-  /// rendezvous). Outside, returns the aggregate; throws kInvalidArgument for NONE and several
-  /// replicas.
+  /// In a replica, returns its component, but in an AggregateOnReadScope the aggregate (this is a
+  /// rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument for NONE and
+  /// several replicas.
   Tensor read() const override;
   /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
   /// divides by the number of replicas (for integers the first components get the remainder, so the
@@ -46,7 +46,7 @@ class SyncOnReadStorage final : public DistributedStorage {
   bool counts_updates() const {
     return options().aggregation == VariableAggregation::kMean && num_replicas() > 1;
   }
-  /// Sets this process's components, which does not count as an update. Call it outside replicas.
+  /// Sets this process's components; this does not count as an update. Call it outside replicas.
   void set_components(std::span<const Tensor> values);
 
  private:

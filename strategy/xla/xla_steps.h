@@ -11,7 +11,8 @@
 
 namespace tutti::internal {
 
-/// Shared part of strategies on XLA devices. One thread at a time, besides the replicas' threads.
+/// Shared part of strategies on XLA devices. Used by one thread at a time, besides the replicas'
+/// threads.
 class XlaSteps {
  public:
   /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with reason and

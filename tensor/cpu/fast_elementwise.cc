@@ -15,8 +15,8 @@ namespace tutti::internal {
 // Elementwise operations on floats, in long runs that the compiler turns into vector instructions.
 //
 // Broadcasting is reduced to runs in which each input either advances by one element or repeats one
-// element; each of the three combinations has a loop. Formulas and bits are those of the reference
-// kernels.
+// element; each of the three combinations has a loop. Formulas are those of the reference kernels;
+// results are bit-identical.
 
 namespace {
 

@@ -43,7 +43,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // first element that only the window one output row below reads
+  std::int64_t below;  // offset of the first element read only by the next output row's window
 };
 
 /// Calls body(number, offset of the row in the image) for each row of the window.
@@ -146,8 +146,8 @@ void max_pool(const KernelArgs& args) {
   });
 }
 
-/// Gives each channel's dy to the row that holds its largest element. If kAdds, adds it to the
-/// gradients of other windows; otherwise windows do not overlap, and the other rows become 0.
+/// Gives each channel's dy to the row that holds its largest element. With kAdds, adds dy to the
+/// gradients of other windows; without, windows do not overlap, and the other rows become 0.
 template <bool kAdds>
 [[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
                                         std::int64_t channels, const float* __restrict dy,
@@ -194,7 +194,7 @@ void give_all(const KernelArgs& args, const Geometry& g) {
   Rows rows(g);
   vectorized([&]() __attribute__((always_inline)) {
     const float* gradient = dy;
-    std::int64_t cleared = 0;  // number of cleared images: each one just before its use
+    std::int64_t cleared = 0;  // number of images cleared so far, each just before its use
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
           float* image = dx + n * g.image_size();

@@ -22,7 +22,8 @@ struct HostConstants {
   T values[DeviceRule::kNumConstants];
 };
 
-/// Operations of one loop: decay_weight(), apply(), prepare() and direction(), or step().
+/// Functions that a loop calls, by enumerator: decay_weight(); apply(); prepare() and direction();
+/// step().
 enum class Pass { kDecay, kApply, kPrepare, kStep };
 
 template <class Rule, Pass pass, unsigned options>
@@ -34,8 +35,8 @@ constexpr int num_slots_in() {
   return Rule::num_slots(options);
 }
 
-/// Runs one pass. kPrepare writes `direction`. kStep expects these directions in `g`, and the
-/// learning rate in `rate`.
+/// Runs one pass. kPrepare writes directions to `direction`. kStep reads them from `g`, and the
+/// learning rate from `rate`.
 template <class Rule, Pass pass, unsigned options, class T>
 [[gnu::always_inline]] inline void run_pass(const HostConstants<T, options> c, T rate,
                                             std::size_t count, T* __restrict w,
@@ -82,7 +83,8 @@ void run_vectorized(const DeviceRule& rule, const UpdateArgs& args, T rate, T* d
   });
 }
 
-/// Runs the loop for the rule's options, which are searched from `candidate` on.
+/// Runs the loop that was compiled for the rule's options. Tries `candidate` first, then larger
+/// values.
 template <class Rule, Pass pass, unsigned candidate = 0, class T>
 void run_with_options(const DeviceRule& rule, const UpdateArgs& args, T rate, T* direction) {
   const auto num_slots = static_cast<int>(args.slots_data.size());

@@ -19,7 +19,7 @@ namespace tutti::internal {
   constexpr float kLog2E = 1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * high is exact
   constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  // NaN fails both comparisons: its conversion to an integer would be undefined.
+  // NaN becomes -104 here, because its conversion to an integer would be undefined.
   const float bounded = x > -104.0f ? (x < 89.0f ? x : 89.0f) : -104.0f;
   const float n = (bounded * kLog2E + kToInteger) - kToInteger;
   const float r = (bounded - n * kLn2High) - n * kLn2Low;
@@ -29,8 +29,8 @@ namespace tutti::internal {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  // Computes 2^n as a product of two powers, because n can exceed the exponents of floats on both
-  // sides.
+  // Computes 2^n as a product of two powers, because n can be larger or smaller than any exponent
+  // of a float.
   const auto exponent = static_cast<std::int32_t>(n);
   const std::int32_t half = exponent >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);

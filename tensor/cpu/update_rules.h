@@ -237,7 +237,7 @@ struct WeightDecayUpdate : UpdateFormula<0> {
   static constexpr void apply(const C&, E&) {}
 };
 
-/// Applies the weight decay that precedes a rule without norms.
+/// Applies weight decay, which precedes the formula of a rule that does not use norms.
 template <class C, class E>
 constexpr void decay_weight(const C& c, E& e) {
   e.w -= e.w * c[DeviceRule::kWeightDecay] * c[0];

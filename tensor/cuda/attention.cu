@@ -32,7 +32,7 @@ inline Extent extent_of(const KernelCall& call) {
 }
 
 inline constexpr int kTile = 64;              // queries, or keys, of a tile
-inline constexpr int kOwn = 4;                // rows (and columns) of a tile per thread
+inline constexpr int kOwn = 4;                // rows of a tile per thread; also columns per thread
 inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
 inline constexpr int kColumns = 2 * kTile;    // columns of results per block
 inline constexpr int kStride = kTile + kOwn;  // row stride in shared memory; keeps packs aligned
@@ -41,8 +41,8 @@ static_assert(kSide * kSide == static_cast<int>(kThreads));
 /// Number of columns (or rows) of a matrix that are in shared memory at once.
 template <class N>
 inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
-/// Number of blocks per multiprocessor for which registers suffice: while one waits, the other
-/// computes.
+/// Number of blocks that a multiprocessor has registers for. If there are two, one computes while
+/// the other waits.
 template <class T>
 [[maybe_unused]] inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
 
@@ -71,7 +71,7 @@ __device__ __forceinline__ Pack<N, kOwn>& pack_at(N* shared) {
 /// Consecutive rows of a row-major matrix.
 template <class T>
 struct Tile {
-  /// Consists of the rows of [first, first + kTile) that precede `end`.
+  /// Makes a tile of the rows of [first, first + kTile) that precede `end`.
   __device__ __forceinline__ Tile(const T* matrix, std::int64_t first, std::int64_t end,
                                   std::int64_t row_width)
       : data(matrix + first * row_width),
@@ -163,7 +163,7 @@ __device__ __forceinline__ void write(const Gathered<N>& sums, std::int64_t firs
   }
 }
 
-/// Work of one block: a tile of a head, and a part of its columns.
+/// Work of one block: one tile of a head's rows, and one part of the result's columns.
 struct Work {
   __device__ __forceinline__ Work(std::int64_t number, std::int64_t tiles, std::int64_t parts)
       : head(number / parts / tiles),
@@ -271,8 +271,8 @@ void forward(const KernelCall& call) {
 //
 // No two blocks add to the same number: the gradients of queries, keys and values each have their
 // own launch. This takes 8 products of tiles; if blocks added to each other's rows, in any order, 5
-// would suffice. In return the bits depend only on the sizes, and a block has registers for one
-// gradient.
+// would suffice. In return the bits depend only on the sizes, and a block needs registers for only
+// one gradient.
 
 /// Writes to means[i] the mean of the gradients of query i's weights, weighted by these weights.
 template <class T>
@@ -310,7 +310,7 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   const N scale = static_cast<N>(extent.attributes.scale);
   first_query += of_query ? own_row() : own_column();
   first_key += of_query ? own_column() : own_row();
-  __syncthreads();  // until the weights of the previous tile have been used
+  __syncthreads();  // waits until the weights of the previous tile have been used
   for (int q = 0; q < kOwn; ++q) {
     const std::int64_t query = first_query + q, at = head * extent.steps + query;
     const bool is_there = query < extent.steps;

@@ -23,7 +23,7 @@ namespace {
 
 // Logical devices.
 
-/// Number of captures in progress in this process; streams of other contexts may take part in each.
+/// Number of captures in progress in this process; each may include streams of several contexts.
 std::atomic<int> num_captures{0};
 
 /// Unused events of one GPU, because making an event takes longer than recording it. Thread-safe.

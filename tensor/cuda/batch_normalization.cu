@@ -161,7 +161,7 @@ struct FinishGradient {
   }
 };
 
-/// Computes dx = gamma / deviation * (dy - mean of dy - z * mean of dy z).
+/// Computes dx = gamma / deviation * (dy - mean(dy) - z * mean(dy * z)).
 template <class T, int N>
 __global__ void input_gradient(const Pack<T, N>* x, const Pack<T, N>* dy, Pack<T, N>* dx,
                                Channels<T> channels, Walk walk) {

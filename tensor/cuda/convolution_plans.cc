@@ -312,7 +312,7 @@ void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& ca
   return nullptr;
 }
 
-/// Runs the plans on the real data, whose result each run overwrites. `plans` must not be empty.
+/// Runs the plans on the real data; every run overwrites the result. `plans` must not be empty.
 ConvolutionPlan fastest_of(std::vector<ConvolutionPlan> plans, const ConvolutionData& data,
                            const KernelCall& call) {
   void* const workspace = workspace_of_all(plans, call);

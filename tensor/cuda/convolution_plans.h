@@ -74,7 +74,7 @@ struct ConvolutionGraph {
   BackendDescriptor x, filter, y, window, operation, graph;
 };
 
-// Choice of a cuDNN engine for each convolution, made or measured once per problem.
+// Choice of a cuDNN engine, made once per convolution problem (on request by measuring).
 
 /// Addresses of a convolution's tensors on the device, one of which is the result.
 struct ConvolutionData {

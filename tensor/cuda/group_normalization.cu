@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// With z = (x - mean) / deviation and g = dy gamma: dx = (g - mean of g - z * mean of (g z)) /
-// deviation.
+// Computes dx = (g - mean(g) - z * mean(g * z)) / deviation,
+// with z = (x - mean) / deviation and g = dy * gamma.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gradient_of_x(Extent extent, std::int64_t num_pairs, int lanes, double epsilon_, const T* x,

@@ -60,10 +60,10 @@ inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
       std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
-// Kernels come in two kinds, because tests run them on the CPU (tests/cuda_simulation/). launch()
-// is for independent threads; launch_cooperative() is for threads that wait for one another
-// (__syncthreads, shuffles of a warp). Shared memory is `__shared__` of a fixed size. All other
-// communication uses atomicAdd and atomicMax.
+// launch() is for kernels with independent threads; launch_cooperative() is for kernels whose
+// threads wait for one another (__syncthreads, shuffles of a warp). Tests, which run kernels on the
+// CPU, need this distinction (tests/cuda_simulation/). Shared memory is `__shared__` of a fixed
+// size. All other communication uses atomicAdd and atomicMax.
 #if defined(__CUDACC__)
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,

@@ -77,12 +77,12 @@ __global__ void __launch_bounds__(kThreads)
 template <int kArity>
 struct MapPlan {
   StridedAxes<kArity> axes;
-  bool is_wide;  // in packs
+  bool is_wide;  // true if the loop processes packs
   std::int64_t tail;
 };
 
-/// Returns the loop, in packs of `width` elements if every pointer allows them. `data` and `sizes`
-/// (in bytes) list the output first and then the inputs.
+/// Returns the loop. It processes packs of `width` elements if every pointer and stride allows
+/// that. `data` and `sizes` (in bytes) list the output first and then the inputs.
 template <int kArity>
 MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& shapes, int width,
                          const std::array<const void*, kArity + 1>& data,

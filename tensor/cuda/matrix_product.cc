@@ -20,7 +20,7 @@ namespace tutti::cuda {
 namespace {
 
 constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
-constexpr std::int64_t kMaxBatch = 65'535;                         // per launch: grid size in z
+constexpr std::int64_t kMaxBatch = 65'535;                         // limit of a grid's z dimension
 
 /// Owner of one of cuBLASLt's descriptors.
 template <class Handle, cublasStatus_t (*destroy)(Handle)>
@@ -118,7 +118,7 @@ MatrixPlans::Key key_of(const MatrixProduct& p) {
 
 struct MatrixPlan {
   Operation operation;
-  Layout first, second, result;  // of b, a and c
+  Layout first, second, result;  // layouts of b, a and c
   bool is_supported = false;
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
@@ -146,7 +146,7 @@ struct MatrixPlan {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_for_cublas(p.a));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_for_cublas(p.c));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_for_cublas(p.c));
-    if (is_half(p.dtype)) {  // add parts of a sum in float32, without rounding to 16 bits
+    if (is_half(p.dtype)) {  // parts of a sum are added in float32, not rounded to 16 bits
       set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
           std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     }

@@ -30,7 +30,7 @@ struct MatrixPlan;  // descriptors and algorithm: matrix_product.cc
 /// Algorithms of the products: cuBLASLt chooses one per kind, which is then reused.
 class MatrixPlans {
  public:
-  /// Everything on which the choice of an algorithm depends; of pointers, only their alignment.
+  /// Everything on which the choice of an algorithm depends, including the alignment of pointers.
   using Key = std::array<std::int64_t, 14>;
 
   MatrixPlans();

@@ -18,7 +18,7 @@ using namespace internal;  // the formulas
 
 namespace {
 
-constexpr int kItems = 56;  // of 64 bytes: 4 KB with the other parameters
+constexpr int kItems = 56;  // 64 bytes each, so that all parameters fit into 4 KB
 using Batched = Batch<DeviceUpdateItem, kItems>;
 
 /// Number of elements per block of threads: four packs per thread.

@@ -32,7 +32,7 @@ __device__ Range pixels_of(int index, int stride, int window, int pad, int exten
 /// Returns the windows that contain pixel `index`.
 __device__ Range windows_of(int index, int stride, int window, int pad, int out_extent) {
   const int last = (index + pad) / stride;
-  const int before = index + pad - window;  // windows up to this start end before the pixel
+  const int before = index + pad - window;  // a window that starts here ends just before the pixel
   const int begin = before < 0 ? 0 : before / stride + 1;
   return {begin, last + 1 < out_extent ? last + 1 : out_extent};
 }

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Neighbouring threads fold neighbouring rows, for reduced axes that precede a kept axis.
+/// For reduced axes that precede a kept axis: neighbouring threads fold neighbouring rows.
 /// blockIdx.y is the number of the part.
 template <class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
@@ -147,7 +147,8 @@ inline StridedAxes<1> chosen_axes(const Shape& shape, std::uint32_t axes) {
   return StridedAxes<1>(chosen, {strides});
 }
 
-/// Chooses the parts: enough blocks to fill a large GPU, each part at least `least` elements.
+/// Chooses the parts: enough to fill a large GPU with blocks, but each has at least `least`
+/// elements.
 inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) {
   constexpr std::int64_t kEnoughBlocks = 1024;
   const std::int64_t length = r.reduced.count;
@@ -246,7 +247,7 @@ struct Product {
   __device__ V result(V value) const { return value; }
 };
 
-// True if any element is true (kAny), or if all are.
+// Fold that gives true if any element is true (kAny), or if all are (!kAny).
 template <bool kAny>
 struct Truth {
   using Value = int;

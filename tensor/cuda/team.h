@@ -85,7 +85,7 @@ class Teams {
     __syncthreads();
     value = shared[0];
     for (int warp = 1; warp < kWarpsOfBlock; ++warp) value = f(value, shared[warp]);
-    __syncthreads();  // before the next combine() writes
+    __syncthreads();  // all reads end before the next combine() writes
     return value;
   }
 

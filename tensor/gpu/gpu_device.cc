@@ -80,7 +80,7 @@ constexpr std::size_t kMaxGpus = 256;
 
 struct OpenedGpus {
   Mutex mutex;
-  std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // by index
+  std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // gpu:i at index i
   std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};  // same pointers, read without the lock
 };
 
@@ -116,7 +116,7 @@ struct GpuDevice::PendingUpdates {
   std::size_t group_of(const Launch& launch) const;
 
   std::vector<Group> groups_;
-  std::unordered_map<const void*, std::size_t> last_group_;  // by address of a variable's weights
+  std::unordered_map<const void*, std::size_t> last_group_;  // keyed by the weights' address
   std::vector<BufferRef> buffers_;
 };
 
@@ -401,7 +401,7 @@ namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr int kPollsBeforePause = 500;  // take a few hundred microseconds
-constexpr int kPollsOfCheck = 25;       // polls per check, until pauses begin
+constexpr int kPollsOfCheck = 25;       // polls between checks, until pauses begin
 
 void check_all(const PeerWatch::List& works) {
   for (const auto& work : works) work->check();

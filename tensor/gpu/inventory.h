@@ -35,8 +35,8 @@ std::vector<LogicalGpu> split_gpus(const DeviceBackend& backend,
 std::string describe(const PhysicalDevice& device, int ordinal);
 /// Returns one line: "Created gpu:0 -> (device: 0, ...)".
 std::string describe(const LogicalGpu& gpu);
-/// Returns a table of which GPU can access the memory of which: a line of columns, then a line per
-/// GPU.
+/// Returns a table that shows which GPU can access the memory of which other GPU: a header line,
+/// then a line per GPU.
 std::vector<std::string> describe_peers(const DeviceBackend& backend);
 /// Returns the lines of all functions above, in the order of the log.
 std::vector<std::string> describe(const DeviceBackend& backend, std::span<const LogicalGpu> gpus);
@@ -49,7 +49,8 @@ enum class CudaMode { kOff, kAuto, kRequire };
 struct BackendRequest {
   CudaMode mode = CudaMode::kAuto;
   std::string module;  // TUTTI_CUDA_MODULE; empty: this build's module
-  /// Throws kInvalidArgument for any other value of TUTTI_CUDA.
+  /// Reads TUTTI_CUDA and TUTTI_CUDA_MODULE. Throws kInvalidArgument if TUTTI_CUDA names no
+  /// CudaMode.
   static BackendRequest from_environment();
 };
 
@@ -73,8 +74,8 @@ struct FoundLibrary {
 /// libraries that are missing, if any.
 LoadedBackend explain_failure(const std::string& module, const std::string& why,
                               std::span<const FoundLibrary> libraries);
-/// Finds the libraries as the module would: as the system does, then in the folders of this build's
-/// CUDA.
+/// Finds the libraries where the module would: where the system looks, then in the folders of this
+/// build's CUDA.
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
 /// Returns the libraries of this build's module: "libcudart.so.13", ... Empty without CUDA.
 std::vector<std::string> needed_libraries();
@@ -86,8 +87,8 @@ struct GpusForTest {
   std::vector<LogicalGpu> gpus;
   DeviceBackend* backend = nullptr;
 };
-/// Makes logical_gpus() and gpu_backend() return `gpus`, until called with nullptr. Only for tests,
-/// in one thread; call close_gpus_for_test() before and after.
+/// Makes logical_gpus() and gpu_backend() return `gpus`, until this is called with nullptr. Only
+/// for tests, in one thread; call close_gpus_for_test() before and after.
 void set_gpus_for_test(const GpusForTest* gpus);
 /// Closes the opened devices, so that the next use opens them again, for tests that replace the
 /// backend. Requires: no tensor is stored on a device.

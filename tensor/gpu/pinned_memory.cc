@@ -62,7 +62,7 @@ void PinnedRing::wait_for_oldest() {
 }
 
 void PinnedRing::drop_done() {
-  constexpr int kMost = 2;  // drops more than are added, so that few remain
+  constexpr int kMost = 2;  // more than place() adds, so that few pieces remain
   for (int i = 0; i < kMost && !pieces_.empty(); ++i) {
     if (pieces_.front().copied && !pieces_.front().copied->is_done()) return;
     pieces_.pop_front();
@@ -115,7 +115,7 @@ Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, cons
   MemorySource memory = memory_of(device_allocator);
   memory.release = [this, recycle = std::move(memory.release)](std::byte* buffer) {
     {
-      MutexLock lock(mutex_);  // the memory gets a new owner
+      MutexLock lock(mutex_);  // forgets the memory, which gets a new owner
       std::erase(freed_, buffer);
       unused_after_.erase(buffer);
     }

@@ -62,8 +62,8 @@ class PinnedRing {
 //
 // Copies in the compute stream would wait for all steps that are queued there. Large copies
 // therefore use the copy stream, and device memory that is reserved for them. A freed buffer may be
-// overwritten as soon as the work that was queued before is done; steps that are queued later do
-// not delay this.
+// overwritten as soon as the work that was queued before it was freed is done; later steps do not
+// delay this.
 
 /// The uploads of one device. Only the thread that holds the context calls fill() and settle(); any
 /// thread may free buffers.
@@ -108,7 +108,8 @@ class Downloads {
   ~Downloads();
   Downloads& operator=(Downloads&&) = delete;
 
-  /// Returns a block for one copy at a time; nullptr if the system has no pinned memory.
+  /// Returns a block, which the caller may use for one copy after another; nullptr if the system
+  /// has no pinned memory.
   void* take();
   /// Takes back a block. Requires: its last copy is done.
   void recycle(void* block);

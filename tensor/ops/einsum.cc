@@ -247,7 +247,7 @@ class Einsum {
   std::string equation_;
   SourceLocation where_;
   std::vector<Named> operands_;
-  std::map<char, std::int64_t> lengths_;  // of axes with letters
+  std::map<char, std::int64_t> lengths_;  // lengths of the axes that have letters
   int num_ellipsis_ = 0;
   std::string output_;
 };

@@ -158,7 +158,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
 
 RandomKey next_random_key() {
   const RandomContext& context = current_random_context();
-  // This call site differs from those of layers, which are small numbers.
+  // The call sites of layers are small numbers, so this one differs from them.
   const std::uint64_t call = next_call_ordinal(~std::uint64_t{0});
   return {context.seed, kUserPurpose, context.step, context.replica, call};
 }

@@ -1,4 +1,4 @@
-// Reductions over axes; cumulative sums, largest elements and sorting along one.
+// Reductions over axes; cumulative sums, largest elements and sorting along an axis.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/reduction.h"
 

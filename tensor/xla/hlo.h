@@ -38,7 +38,7 @@ struct Hlo {
       : text(text_), number(number_), shape(shape_), type(type_) {}
 
   HloText* text = nullptr;  // nullptr for a number
-  int number = 0;           // for an argument of the program: -1 - its index
+  int number = 0;           // number of the value; -1 - i for argument i of the program
   Shape shape;
   HloType type = HloType::kF32;
   double full_of = 0.0;
@@ -121,7 +121,8 @@ class HloText {
           std::int64_t contract_b, const Shape& shape);
   Hlo convolution(const Hlo& x, const Hlo& filter, const HloConvolution& how, const Shape& shape);
 
-  /// Returns rows of `table` [n, ...] at `indices` [...]: [..., ...]. Indices are clamped.
+  /// Returns the rows of `table` at `indices`. `shape` is the shape of `indices`, followed by that
+  /// of a row. Indices are clamped.
   Hlo gather_rows(const Hlo& table, const Hlo& indices, const Shape& shape);
   /// Adds `values` to the rows of [n, ...] zeros at `indices`; ignores indices out of range.
   Hlo scatter_rows(const Hlo& values, const Hlo& indices, const Shape& shape);

@@ -227,7 +227,7 @@ std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
   std::string options;
   put_bytes(options, 3, build);
   if (!on_cpu) return options;
-  std::string no, entry;  // XLA's CPU compiler otherwise loses NaN in maxima and minima
+  std::string no, entry;  // turns off a mode in which maxima and minima lose NaN
   put_number(no, 2, 0);
   put_bytes(entry, 1, "xla_cpu_enable_fast_min_max");
   put_bytes(entry, 2, no);
@@ -235,7 +235,7 @@ std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
   return options;
 }
 
-// Creation of a client in a child process first, because wrong flags end the process.
+// A client is first created in a child process, because wrong flags end the process.
 
 namespace {
 
@@ -270,7 +270,7 @@ std::string read_until_end(int report) {
 }
 
 /// Returns the reason in a log such as "F0000 00:00:1.2 7 parse_flags_from_env.cc:234] Unknown
-/// flag": the text after the bracket in the first line of an error (E) or the end (F).
+/// flag": the text after the bracket in the first line of an error (E) or a fatal error (F).
 std::string reason_in(const std::string& log) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
@@ -451,7 +451,7 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     for (PjrtBufferHandle* handle : outputs[r])
       results[r].push_back(std::make_shared<PjrtBuffer>(client_, handle));
   }
-  std::optional<Error> failure;  // waits for all events, even after an error
+  std::optional<Error> failure;  // first error; all other events are awaited, too
   for (PjrtEvent* event : done) {
     try {
       client_.plugin().await(event, kWho);

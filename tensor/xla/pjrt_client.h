@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-/// Returns the paths where a plugin may be. If TUTTI_PJRT_PLUGIN is set, only that one; otherwise
+/// Returns the paths where a plugin may be: only TUTTI_PJRT_PLUGIN if it is set; otherwise
 /// TPU_LIBRARY_PATH, then the known packages in the folders in which Python looks for packages.
 std::vector<std::string> pjrt_plugin_candidates();
 

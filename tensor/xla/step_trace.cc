@@ -104,8 +104,8 @@ void Trace::begin(std::string_view what, const SourceLocation& where) {
 
 bool Trace::holds(const Tensor& value) const { return step_value(value) != nullptr; }
 
-/// Remembers a variable whose value is on the host, as in the first step, so that this step has the
-/// same argument as later steps.
+/// Remembers a variable whose value is still on the host (as in the first step), so that the whole
+/// variable is an argument of this step, as of later ones.
 void Trace::note_variable(const Tensor& whole) {
   if (step_value(whole)) return;
   variables_.insert_or_assign(whole.buffer().get(), TensorSpec{whole.shape(), whole.dtype()});
@@ -201,7 +201,7 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   return outputs;
 }
 
-/// Returns the constants as an argument, which rules with the same numbers share in a step.
+/// Returns the rule's constants as an argument. In a step, rules with the same constants share it.
 Hlo Trace::constants_of(const DeviceRule& rule, DType dtype) {
   for (const auto& [numbers, type, known] : constants_) {
     if (numbers == rule.constants && type == dtype) return known;

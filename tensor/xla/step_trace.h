@@ -82,9 +82,9 @@ class Trace final : public StepTracer {
 
   /// An argument: elements in host memory, or a value of an earlier step on the replica's device.
   struct Argument {
-    BufferRef buffer;                  // keeps the elements
-    const std::byte* data = nullptr;   // in host memory
-    std::shared_ptr<StepValue> value;  // on the device
+    BufferRef buffer;                  // keeps the elements alive
+    const std::byte* data = nullptr;   // elements in host memory
+    std::shared_ptr<StepValue> value;  // value of an earlier step
     TensorSpec spec;
   };
   /// A value that an operation returned to the step function, which may have dropped it since.
@@ -131,7 +131,7 @@ class Trace final : public StepTracer {
   /// Host arguments, keyed by address, shape and type.
   std::map<std::tuple<const std::byte*, std::string, DType>, Hlo> host_arguments_;
   std::map<const StepValue*, Hlo> device_arguments_;
-  std::map<const Buffer*, TensorSpec> variables_;  // on the host, with their full shapes
+  std::map<const Buffer*, TensorSpec> variables_;  // variables on the host, with their full shapes
   std::vector<Made> made_;
   std::vector<Operation> operations_;
   std::vector<std::tuple<std::array<double, DeviceRule::kNumConstants>, DType, Hlo>> constants_;

@@ -30,7 +30,7 @@ struct Call {
   ReplicaBuffer output;
   int root = 0;
   std::vector<std::size_t> counts;          // empty: parts of equal size
-  std::vector<std::size_t> receive_counts;  // for all_to_all
+  std::vector<std::size_t> receive_counts;  // used by all_to_all
   std::string_view name = {};
   std::optional<Shape> shape = std::nullopt;
 };
@@ -146,10 +146,10 @@ struct TimeLimit {
 std::vector<Outcome> run_threads(int size, const TimeLimit& limit,
                                  const std::function<void(int)>& body);
 
-/// Returns "" if the calls failed as they must when the group's last rank makes no call, else the
-/// error. Without `on_all` some calls may succeed. The deadline of the first call ends all calls:
-/// on a busy machine a rank may begin its call just before this deadline, and then counts as
-/// missing.
+/// Checks the outcomes of calls in which the group's last rank did not take part. Returns "" if all
+/// failed as they must (without `on_all` some may succeed), else an error. The deadline of the
+/// first call ends all calls: on a busy machine a rank may begin its call just before this
+/// deadline, and then counts as missing.
 std::string wrong_deadline(std::span<const Outcome> callers, Duration timeout, bool on_all = true);
 
 }  // namespace tutti::conformance

@@ -51,7 +51,7 @@ struct Summary {
 
   Counts total{};
   std::map<Row, Counts> rows;
-  std::map<std::string, std::uint64_t> skips;  // by reason
+  std::map<std::string, std::uint64_t> skips;  // keyed by reason
   std::vector<Result> failures;
 };
 
@@ -241,7 +241,7 @@ bool is_tried(const Case& c) {
       return combines(c.collective) && is_floating(c.dtype);
     case Check::kRepeated:
       return !is_barrier;
-    case Check::kConcurrent:  // groups share no state, so not every op with every type
+    case Check::kConcurrent:  // groups share no state, so SUM and float suffice
       return !is_barrier && (is_sum || is_float);
     case Check::kSlices:
       return is_local && c.collective == Collective::kAllReduce;
@@ -380,7 +380,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical") return;  // other operations exchange messages, as in kSpread
+  if (name != "canonical") return;  // other operations only exchange messages, as in `spread`
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

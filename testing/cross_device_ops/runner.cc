@@ -72,11 +72,11 @@ double seconds_of(Duration duration) { return seconds_between(TimePoint(), TimeP
 
 /// Requirements on an error.
 struct ExpectedError {
-  std::vector<ErrorCode> codes;           // any of these
-  std::vector<std::string> parts = {""};  // one of these is in the message
+  std::vector<ErrorCode> codes;           // the error has one of these codes
+  std::vector<std::string> parts = {""};  // the message contains one of these texts
   bool on_all = true;                     // true: every caller must get it; false: at least one
-  Duration soonest = Duration::zero();    // earliest end, measured from the first caller's begin
-  Duration latest = kInTime;              // latest end, measured from the caller's own begin
+  Duration soonest = Duration::zero();    // earliest end, counted from the first caller's start
+  Duration latest = kInTime;              // latest end, counted from the caller's own start
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {
@@ -210,7 +210,7 @@ std::vector<Outcome> play(const Run& run, const std::function<void(int)>& body) 
 
 constexpr int kSlices = 4;
 
-/// Calls the operation on one of several slices, which begin at odd indices (the first at 0).
+/// Calls the operation on one of several slices, which begin at odd indices, except the first.
 void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Problem& problem) {
   const auto start_of = [&](int s) {
     const std::size_t even = run.c.count / kSlices * static_cast<std::size_t>(s);
@@ -305,7 +305,7 @@ std::string check_mismatch(const Run& run) {
 std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;
-  const bool on_all = !has_root(run.c.collective);  // otherwise some ranks may complete
+  const bool on_all = !has_root(run.c.collective);  // with a root, some ranks may complete
   auto outcomes = play(run, [&](int rank) {
     if (rank < last) return run.group.make_call(rank, problem);
     if (run.c.check == Check::kDeadline) return;

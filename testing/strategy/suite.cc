@@ -308,7 +308,7 @@ double combined(VariableAggregation aggregation, double n) {
   return aggregation == VariableAggregation::kSum ? n * (n + 1) / 2 : (n + 1) / 2;
 }
 
-/// Returns the number of the current replica r: r + 1.
+/// Returns r + 1 for the current replica r.
 Tensor own_number() { return Tensor(static_cast<float>(replica() + 1)); }
 
 Numbers read_in_replicas(Strategy& strategy, const Variable& variable) {

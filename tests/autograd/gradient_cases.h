@@ -37,7 +37,7 @@ struct Case {
   /// Returns the results of the call for other inputs, which may have any floating type.
   Tensors operator()(const Tensors& inputs) const {
     if (call.op == OpId::kCast) return {cast(inputs[0], call.outputs[0].dtype)};
-    if (call.op == OpId::kAttention) {  // XLA composes attention of other operations
+    if (call.op == OpId::kAttention) {  // on XLA, attention is composed of other operations
       const auto& [scale, is_causal, steps_before] = call.attributes_as<AttentionAttributes>();
       return {attention(inputs[0], inputs[1], inputs[2], {scale, is_causal, steps_before})};
     }
@@ -79,7 +79,7 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 4 ? between(0.5, 1.5) : between(-1.5, 1.5);
     case OpId::kSoftmaxCrossEntropy:
       return i == 0 ? softmax(between(-1.5, 1.5)) : between(-1.5, 1.5);
-    case OpId::kCast:  // remains exact in every type after the step is added
+    case OpId::kCast:  // inputs that are exact in every type, also after a step
       return round(between(-1.5, 1.5) * 4.0) * 0.25;
     default:
       return between(-1.5, 1.5);

@@ -28,8 +28,8 @@ std::set<OpId> ops_with_cases() {
   return ops;
 }
 
-/// Operations without a gradient, because second-order gradients are documented as missing. A
-/// gradient of attention's gradient is never needed.
+/// Gradient operations that have no gradient themselves: documented as missing, or, for attention,
+/// never needed.
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
                                             OpId::kLrnGrad, OpId::kGroupNormGrad,
                                             OpId::kAttentionGrad};
@@ -225,8 +225,8 @@ struct Cut {
   std::vector<std::int64_t> begin, size;
 };
 
-/// Returns the sum over i of (i + 1) * (sum of squares of slice i). Its gradient for an element is
-/// 2 x times the sum of the factors of all slices that contain it.
+/// Returns the sum over i of (i + 1) * (sum of squares of slice i). For element x, the gradient is
+/// 2 * x * s, where s is the sum of the factors i + 1 of all slices that contain x.
 Tensor weighed_squares(const Tensor& x, const std::vector<Cut>& cuts) {
   Tensor sum = Tensor::zeros({}, DType::kFloat64);
   double factor = 0.0;

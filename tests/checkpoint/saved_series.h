@@ -75,7 +75,7 @@ inline std::optional<std::int64_t> restored_number(const std::string& folder) {
 }
 
 struct Crash {
-  bool finished = false;  // true if the process ended before the call
+  bool finished = false;  // true if `save_all` returned; false if the fault ended it
   int num_saved = 0;      // number of saves that returned
 };
 

@@ -68,7 +68,7 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             silent + "stopped: state T, no heartbeat for 2.1 s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // may have been resumed just now
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // process may just have resumed
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             silent + "silent: no heartbeat for 5.1 s, though its process is in state S");
   // For a process on another machine, the state is unknown and packets may be delayed.
@@ -184,7 +184,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
   return records;
 }
 
-/// Returns the deadlock rule's verdict at 2 s on members with this progress.
+/// Returns the verdict of the deadlock rule, at time 2 s, for members with this progress.
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   const auto finding = internal::find_deadlock(pointers_to(records), at(2s));
   if (!finding) return "";

@@ -340,7 +340,7 @@ class Serving {
   InProcessStore store_;
   const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
   std::vector<ConnectedPeer> peers_;  // written by thread_ until ended_ is set
-  std::string error_;                 // same as peers_
+  std::string error_;                 // written by thread_ until ended_ is set
   Event ended_;
   std::unique_ptr<Thread> thread_;
 };

@@ -1,5 +1,5 @@
-// Tests jobs and groups of real processes that are killed, stopped, failing or late. Prints how
-// long detection took, but only requires that it happened.
+// Tests jobs and groups of real processes that are killed, are stopped, fail or arrive late. Prints
+// how long detection took, but only requires that it happened.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gmock/gmock.h>

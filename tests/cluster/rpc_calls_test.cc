@@ -1,5 +1,5 @@
-// Tests calls between tasks, also over connections that break, and messages that gRPC splits at any
-// byte.
+// Tests calls between tasks, including calls over connections that break and messages that gRPC
+// splits at any byte.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -170,7 +170,7 @@ TEST_F(RpcCalls, ClientsAreServedConcurrentlyAndIdentified) {
   const auto server = serve(handler);
   const auto first = connect(*server, 0);
   const auto second = connect(*server, 3);
-  // The calls are so large that they are not handled on a gRPC thread, which would block.
+  // Calls of this size are not handled on a gRPC thread, because they would block it.
   const auto one = first->start(packet("one", pattern_of(100000, 1)));
   (void)second->call(packet("two", pattern_of(100000, 1)), late());
   (void)one->wait(late());
@@ -499,8 +499,8 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
   refuse({reply.SerializeAsString()}, Side::kClient, "an error");
 }
 
-/// A message with a flipped bit is refused, or its payload is at most as long as the original; a
-/// fuzzer covers further changes.
+/// A message with a flipped bit is either refused, or read with a payload that is not longer than
+/// the original one. A fuzzer covers further changes.
 TEST(CallMessages, MessagesWithFlippedBitAreReadOrRefused) {
   const std::string sound = written({7, packet("head", pattern_of(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {

@@ -226,7 +226,7 @@ double seconds_until_told(const ChaosProxy& proxy, const std::array<CallsEnd, 2>
 enum class Fault { kCut, kFlip, kHalfClose };
 
 ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
-  constexpr std::uint64_t kDistances[] = {40, 500, 20'000, 1'500'000};  // mean distances, in bytes
+  constexpr std::uint64_t kDistances[] = {40, 500, 20'000, 1'500'000};  // mean bytes per fault
   ChaosPlan plan{.seed = seed, .most_events = 1, .spares = kHandshakeBytes};
   auto& every = fault == Fault::kCut    ? plan.cut_every
                 : fault == Fault::kFlip ? plan.flip_every

@@ -49,7 +49,7 @@ void fill(std::byte* data, std::size_t count, int rank, int step) {
   }
 }
 
-/// Runs all collectives on one rank, also those on lists of buffers; returns the bytes of all their
+/// Runs all collectives on one rank, including those on lists of buffers; returns the bytes of all
 /// results.
 std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memory memory) {
   const int rank = mine.rank(), size = mine.size();
@@ -342,7 +342,7 @@ TEST_F(ShmLargePages, DetachedRankKeepsItsBuffers) {
   EXPECT_EQ(std::count(own, own + kBytes, std::byte{3}), kBytes);
 }
 
-// The buffers exceed the assumed cache size, so the sums prefetch.
+// The buffers exceed the assumed cache size, so the summation prefetches memory.
 TEST(ShmAllReduce, SumsBuffersLargerThanCache) {
   const auto ranks = transports(2);
   const std::size_t count = (std::size_t{9} << 20) / sizeof(float) + 5;

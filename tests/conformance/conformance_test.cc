@@ -1,5 +1,5 @@
-// Tests every registered operation, and ranks over shared memory, TCP and both, with a sample of
-// the conformance kit (./test --full runs all cases). Tests transports with the transport suite.
+// Tests every registered operation, and groups of ranks that use shared memory, TCP or both, with a
+// sample of the conformance kit (./test --full runs all cases). Runs the transport suite, too.
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <tuple>
@@ -17,8 +17,8 @@
 namespace tutti::conformance::conformance_test {
 using Parameter = std::tuple<std::string, GroupShape>;
 
-/// Returns the pairs to test: one operation on shared memory, and all operations with local groups
-/// and with groups of several processes.
+/// Returns the pairs to test: one operation with kThreads, and every operation with kLocal and with
+/// kSpread.
 std::vector<Parameter> operations_and_shapes() {
   std::vector<Parameter> all{{"canonical", GroupShape::kThreads}};
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
@@ -41,7 +41,7 @@ TEST_P(RegisteredOperation, PassesSampledCases) {
   const Report report = run(Plan{.shapes = {shape}, .sample = 80}, Subject(name));
   EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
       << report.table("tutti conform " + name);
-  // Every operation must support a group within one object.
+  // Every operation must support kLocal, a group whose replicas share one CrossDeviceOps.
   EXPECT_TRUE(report.passed() || shape != GroupShape::kLocal);
   if (!report.passed()) GTEST_SKIP() << report.results.front().message;
 }

@@ -159,7 +159,7 @@ class BuggyOps final : public CrossDeviceOps {
     });
   }
 
-  /// Returns the combination of all buffers, which it overwrites.
+  /// Returns the combination of all buffers. Overwrites the buffers.
   Bytes reduced(ReduceOp op, std::vector<ReplicaBuffer> used) {
     const DType dtype = used[0].dtype;
     const bool is_minmax = op == ReduceOp::kMin || op == ReduceOp::kMax;

@@ -112,8 +112,8 @@ class PlantedContext final : public ReplicaContext {
   }
 
  private:
-  /// The wrapped context refuses calls while another context is current on the thread, so this
-  /// makes it current.
+  /// Makes the wrapped context current, because a context refuses calls while another one is
+  /// current on the thread.
   internal::StrategyModeScope right_mode() const {
     return internal::StrategyModeScope({&right_.strategy(), &right_});
   }
@@ -251,7 +251,7 @@ using ::testing::HasSubstr;
 struct PlantedStrategyBug {
   const char* name;
   const char* found_by;  // name of the check
-  const char* said;      // fragment of its message
+  const char* said;      // fragment of the check's message
 };
 void PrintTo(const PlantedStrategyBug& planted, std::ostream* out) { *out << planted.name; }
 

@@ -1,4 +1,4 @@
-// Typed suite of what every Transport must do; it needs only a factory of groups.
+// Typed test suite for the requirements on every Transport; it needs only a factory of groups.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     struct InProcess {

@@ -301,7 +301,7 @@ std::vector<Tensor> floats_of_sizes(const std::vector<std::int64_t>& sizes) {
 }
 
 TEST(TensorPacker, StartsNewPackAtByteLimit) {
-  const auto tensors = floats_of_sizes({1, 2, 3, 4});  // of 4, 8, 12 and 16 bytes
+  const auto tensors = floats_of_sizes({1, 2, 3, 4});  // tensors of 4, 8, 12 and 16 bytes
   EXPECT_EQ(packed_tensors(tensors, 12), (Lists{{3}, {2}, {1, 0}}));
   EXPECT_EQ(packed_tensors(tensors, 13), (Lists{{3}, {2, 1}, {0}}));
   EXPECT_EQ(packed_tensors(tensors, 1000), (Lists{{3, 2, 1, 0}}));

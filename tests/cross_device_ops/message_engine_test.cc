@@ -435,7 +435,7 @@ TEST(MessageEngine, ReturnsStateOfEachRank) {
       return;
     }
     std::vector<std::vector<std::string>> answers;
-    // repeats: answers to the first request must not reach the second
+    // answers to the first request must not be taken as answers to the second
     for (int i = 0; i < 2; ++i) {
       answers.push_back(engine->states_of_ranks(in(std::chrono::seconds(1))));
     }

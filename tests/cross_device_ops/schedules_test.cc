@@ -88,7 +88,7 @@ struct Rank {
   std::vector<bool> heard_from;
 };
 
-/// All ranks of one collective call. run() exchanges messages that carry symbols and knowledge.
+/// All ranks of one collective call. In run(), they exchange messages of symbols and `Knowledge`.
 class SymbolicRun {
  public:
   SymbolicRun(Symbols& symbols, std::vector<internal::Schedule> schedules)
@@ -264,7 +264,7 @@ void for_all_shapes(Collective collective, const Body& body) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const int size : kWorlds) {
       for (const std::size_t count : kCounts) {
-        // for large groups, only one count within a segment and one of several segments
+        // large groups: tests only a count that fits into one segment and one of several segments
         if (size > 9 && count != 5 && count != 37) continue;
         SCOPED_TRACE(concat(algorithm.name, ", ", size, " ranks, ", count, " elements"));
         body(algorithm, shape_of(collective, size, count));

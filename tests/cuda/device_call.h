@@ -77,9 +77,9 @@ inline const cuda::KernelTable& device_kernels() {
 }
 
 struct DeviceRunOptions {
-  std::size_t misalignment = 0;              // of all tensors, in elements
-  cuda::MathLibraries* libraries = nullptr;  // nullptr: creates new ones
-  Workspace* workspace = nullptr;            // nullptr: uses the arena
+  std::size_t misalignment = 0;              // misalignment of all tensors, in elements
+  cuda::MathLibraries* libraries = nullptr;  // nullptr: new libraries
+  Workspace* workspace = nullptr;            // nullptr: the arena
 };
 
 /// Returns the results of `call` on the simulated GPU.

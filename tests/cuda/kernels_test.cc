@@ -378,7 +378,7 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      // With norms, the device's norms differ in the last bits, and so do the rates.
+      // Norms that the device computes differ in the last bits, and so do rates that use them.
       expect_close(arena.download(variable.device[i]), variable.host[i].freeze(),
                    with_norms ? 4.0 : 0.0);
     }

@@ -52,7 +52,7 @@ class TestWorkspace : public Workspace {
   std::vector<std::unique_ptr<DeviceBytes>> pieces_;
 };
 
-/// Libraries and workspace of one device, with counts of the workspace's calls.
+/// Libraries and workspace of one device. Resets the simulation's settings and counts.
 class MathRig {
  public:
   MathRig() {

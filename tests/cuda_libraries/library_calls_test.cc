@@ -18,7 +18,7 @@ class NoWorkspace : public Workspace {
   void* allocate(std::size_t) override { fail(ErrorCode::kResourceExhausted, "none"); }
 };
 
-/// Call of a kernel without tensors.
+/// Kernel call without tensors.
 struct EmptyCall {
   MathLibraries libraries{MathOptions{}};
   NoWorkspace workspace;
@@ -27,7 +27,7 @@ struct EmptyCall {
 };
 
 // Hides GPUs before the first call to CUDA, so that this test behaves the same on a machine with a
-// GPU. Other tests run the kernels there.
+// GPU. On such a machine, other tests run the kernels.
 const bool kGpusAreHidden = ::setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
 TEST(RealCublas, GpusAreHidden) {
@@ -36,8 +36,8 @@ TEST(RealCublas, GpusAreHidden) {
   EXPECT_TRUE(cudaGetDeviceCount(&count) != cudaSuccess || count == 0) << count;
 }
 
-// The descriptors are made before the handle, whose creation fails without a driver. If cuBLASLt
-// did not accept a descriptor, the error would name the attribute instead.
+// The descriptors are made before the handle, whose creation fails without a driver. An error of
+// cublasLtCreate() therefore shows that cuBLASLt accepted the descriptors.
 TEST(RealCublas, AcceptsMatrixProductDescriptors) {
   for (const DType dtype : kFloatingTypes) {
     for (int flags = 0; flags < 32; ++flags) {

@@ -79,7 +79,7 @@ bool types_fit(const Operation& operation, DType dtype) {
   return operation.compute == CUBLAS_COMPUTE_32F && !in_double;
 }
 
-/// Combines the four descriptors in `product`; returns an error status if they are inconsistent.
+/// Combines the operation and the layouts into `product`; returns an error status if they mismatch.
 cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                           cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                           cublasLtMatrixLayout_t d, Product& product) {
@@ -115,10 +115,10 @@ cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Contents of a simulated algorithm. They show if it is used for a problem it was not chosen for.
+/// Contents of a simulated algorithm, which describe the problem for which it was chosen.
 struct Algorithm {
   std::uint64_t magic, workspace, m, n, k;
-  std::array<std::uint16_t, 4> alignment;  // of A, B and D; the last is unused
+  std::array<std::uint16_t, 4> alignment;  // alignments of A, B and D; the last element is unused
   std::uint64_t epilogue, unused;
 };
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
@@ -159,7 +159,7 @@ double scale_of(const Product& p, const void* scale) {
                                     : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Returns the workspace, in bytes: a float32 result if the sum is long enough to be split,
+/// Returns the size of the workspace, in bytes: that of a float32 result if the sum can be split,
 /// otherwise 0.
 std::uint64_t workspace_for(const Product& p, const Preference& preference) {
   const auto bytes = static_cast<std::uint64_t>(p.m * p.n * p.d.batch) * 4;

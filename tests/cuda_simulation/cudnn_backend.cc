@@ -22,7 +22,7 @@ struct Descriptor {
   struct Value {
     cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
     std::int64_t count = 0;
-    std::vector<std::byte> bytes;                          // values of other types
+    std::vector<std::byte> bytes;                          // values that are not descriptors
     std::vector<std::shared_ptr<Descriptor>> descriptors;  // CUDNN_TYPE_BACKEND_DESCRIPTOR
   };
 
@@ -52,7 +52,7 @@ struct Descriptor {
   std::map<cudnnBackendAttributeName_t, Value> values;
   // number of the engine, in descriptors of engines, configurations and plans; otherwise -1
   std::int64_t engine = -1;
-  std::shared_ptr<const Descriptor> operation;  // set in the same types as `engine`
+  std::shared_ptr<const Descriptor> operation;  // null for the types in which `engine` is -1
 };
 
 /// Parameters of a finalized convolution. Dimensions are [outer, channels, height, width].

@@ -24,7 +24,7 @@
 // ThreadSanitizer counts calls and returns per stack. A function that switches stacks must
 // therefore be inlined, so that it is not counted.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // no_sanitize_thread still counts the calls
+#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // clang: no_sanitize_thread still counts calls
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
 #elif defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
@@ -94,10 +94,10 @@ uint3 place_in(dim3 extent, unsigned index) {
 }
 
 /// Point at which a stack resumes. Uses longjmp(), because swapcontext() makes a system call for
-/// the signal mask, which takes longer than most kernels run between two barriers. Sanitizers do
-/// not support longjmp() between stacks, so they use swapcontext().
+/// the signal mask, which takes longer than the work of most kernels between two barriers. Builds
+/// with sanitizers, which do not support longjmp() between stacks, use swapcontext().
 struct Continuation {
-  ucontext_t context{};  // used for the first start of a stack, and with sanitizers always
+  ucontext_t context{};  // used when a stack first starts or, with sanitizers, at every switch
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
   jmp_buf registers;
   bool is_started = true;

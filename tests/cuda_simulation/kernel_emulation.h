@@ -34,7 +34,7 @@ void enqueue_alone(cudaStream_t stream, dim3 grid, dim3 block, std::function<voi
 void enqueue_cooperatively(cudaStream_t stream, dim3 grid, dim3 block,
                            std::function<void()> thread);
 
-/// Wait for all threads of the block, or of the warp, that have not ended.
+/// Waits for all threads of the block (or of the warp) that have not ended.
 void block_barrier();
 void warp_barrier();
 /// Returns the 8 bytes through which lane `lane` shares values with the other lanes of this
@@ -99,8 +99,8 @@ T atomicMax(T* address, T value) {
 
 namespace tutti::cuda {
 
-// Only this closure is instantiated for each kernel signature, because the backend has a thousand
-// kernels.
+// As little code as possible is instantiated for each kernel signature (only this closure), because
+// the backend has a thousand kernels.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
             const Arguments&... arguments) {

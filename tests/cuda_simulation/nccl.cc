@@ -2,8 +2,8 @@
 // library hang.
 // SPDX-License-Identifier: Apache-2.0
 // ¶ A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank
-// within a group. The n-th launches of all ranks belong together: after all of them arrived, they
-// become one joint work of all their streams. Until then, the communicators are in progress.
+// within a group. The n-th launches of all ranks belong together: once all of them have arrived,
+// they become one JointWork of all their streams. Until then, the communicators are in progress.
 //
 // TUTTI_NCCL_LIBRARY must name the library that contains this simulation. TUTTI_SIMULATED_NCCL is
 // read at each call and lists faults: "version:21700" (the result of ncclGetVersion),
@@ -15,7 +15,7 @@
 // Misuse that makes the real library hang or corrupts data is an error here: a GPU twice in a
 // clique, mismatched counts, types or roots, calls outside a group that wait for the same thread, a
 // stream of another GPU, host memory, use after abort, use while in progress.
-#pragma GCC visibility push(default)  // found by name in the module
+#pragma GCC visibility push(default)  // the module's functions are looked up by name
 #include <nccl.h>
 /// Returns the calls since this function was last called, one per line. Lines about misuse begin
 /// with "!".
@@ -69,7 +69,7 @@ struct NcclCall {
     return kNames[static_cast<std::size_t>(kind)];
   }
   bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
-  /// Return true if the call reads the input of rank `rank`, or writes its output.
+  /// Returns true if the call reads the input (or writes the output) of rank `rank`.
   bool reads(int rank) const {
     return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
   }
@@ -371,7 +371,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // only sends and receives; a rank that has none need not join
+  bool exchanges = true;  // all calls are sends or receives, so a rank without any need not join
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

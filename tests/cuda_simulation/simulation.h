@@ -21,9 +21,9 @@ namespace tutti::cuda_simulation {
 
 /// Faults to inject. Calls are counted from 1; 0 means no fault.
 struct Faults {
-  // number of the kernel that fails with cudaErrorIllegalAddress (sticky)
+  // number of the kernel launch that fails with cudaErrorIllegalAddress (sticky)
   std::int64_t kernel = 0;
-  // number of the cudaMalloc that fails with cudaErrorMemoryAllocation
+  // number of the cudaMalloc() call that fails with cudaErrorMemoryAllocation
   std::int64_t allocation = 0;
   bool peers = true;  // false: GPUs cannot access each other's memory
 };

@@ -164,7 +164,7 @@ World::World(const Machine& of)
 }
 
 World::~World() {
-  // Breaks reference cycles of work that never ran: its records refer to streams that contain it.
+  // Breaks reference cycles: a stream owns its pending work, whose records own streams.
   for (const Gpu& gpu : gpus) {
     for (const auto& queue : gpu.queues) queue->items.clear();
   }

@@ -98,10 +98,10 @@ class JointWork {
 
 /// Entry of a stream. Each of its first four members may be empty.
 struct Item {
-  std::function<void()> work;         // runs after the waits below
-  std::shared_ptr<Record> waits_for;  // must be done before
-  std::shared_ptr<JointWork> joint;   // must run before `work`
-  std::shared_ptr<Record> marks;      // is done afterwards
+  std::function<void()> work;         // runs after `waits_for` is done and `joint` has run
+  std::shared_ptr<Record> waits_for;  // record that must be done before `joint` runs
+  std::shared_ptr<JointWork> joint;   // joint work that must run before `work`
+  std::shared_ptr<Record> marks;      // record that is done when `work` has run
   bool is_kernel = false;
 };
 
@@ -110,7 +110,7 @@ struct Queue {
   int gpu = 0;
   bool blocking = false;  // synchronizes with the default stream
   std::deque<Item> items;
-  std::shared_ptr<Capture> capture;  // capture that it is part of; null if none
+  std::shared_ptr<Capture> capture;  // capture that contains the stream; null if there is none
   std::set<std::size_t> frontier;    // nodes that precede the next captured work
 };
 
@@ -196,7 +196,7 @@ void nudge(World& world, const std::shared_ptr<Queue>& queue);
 /// in relaxed mode. Returns cudaErrorStreamCaptureUnsupported if there are any.
 cudaError_t refuse_while_capturing(World& world);
 cudaError_t invalidate(Capture& capture, cudaError_t status);
-/// Returns work that runs the nodes of a finished capture, each as late as possible.
+/// Returns a function that runs the nodes of a finished capture, each as late as possible.
 std::function<void()> work_of(World& world, int gpu, std::shared_ptr<const Capture> capture);
 
 /// Wraps each function of the runtime: runs `body(World&)` with the world locked, and stores an

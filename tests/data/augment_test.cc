@@ -188,8 +188,8 @@ TEST(AugmentImages, CutoutSquareIsCenteredUniformly) {
   expect_binomial({{4, sizes[4]}}, 6000, 6.0 / 12.0);
   expect_binomial({{2, sizes[2]}}, 6000, 5.0 / 12.0);
   expect_binomial({{1, sizes[1]}}, 6000, 1.0 / 12.0);
-  // The last pixel is erased only if it is the centre itself; an inner pixel is erased by 4
-  // centres.
+  // The last pixel is erased only if it is the centre itself; an inner pixel is erased for 4 of the
+  // 12 centres.
   expect_binomial({{11, erased[11]}}, 6000, 1.0 / 12.0);
   expect_binomial({{5, erased[5]}}, 6000, 4.0 / 12.0);
 }
@@ -336,7 +336,7 @@ TEST(Beta, SamplesWithTinyShapesAreZeroOrOne) {
 
 constexpr std::int64_t kRows = 12;
 
-/// Row r has features [2, 2, 1] filled with r, and the one-hot label of class r.
+/// Returns rows 0, 1, ...; row r has features [4, 4, 1] filled with r, and the one-hot label of r.
 Dataset one_hot_rows(DType dtype = DType::kFloat32) {
   std::vector<double> features, labels;
   for (std::int64_t r = 0; r < kRows; ++r) {

@@ -375,7 +375,7 @@ TEST(AutoShard, AutoPolicyShardsElementsIfThereAreFewerFilesThanWorkers) {
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
 }
 
-// A failing element must not drop others, even where concurrent calls read ahead.
+// A failing element must not cause the loss of others, even where concurrent calls read ahead.
 TEST(AutoShard, FailingElementDoesNotDropOtherElements) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {

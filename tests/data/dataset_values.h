@@ -108,7 +108,7 @@ class ResumableIterator {
     return element;
   }
 
-  /// Skips the rest of the current epoch, which at its start is the whole epoch.
+  /// Skips the rest of the current epoch, or the whole epoch if none of it has been read.
   void next_epoch() {
     elements_.reset();
     position_ = {position_.epoch + 1, 0};

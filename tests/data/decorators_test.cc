@@ -374,7 +374,7 @@ TEST(Shuffle, RepeatReshufflesEachPass) {
   const Numbers second = scalars_of(below, 1);
   expected.insert(expected.end(), second.begin(), second.end());
   EXPECT_EQ(both, expected);
-  // The next epoch of the repeated dataset continues to count passes.
+  // The next epoch of the repeated dataset begins with pass 2, which follows passes 0 and 1.
   const Numbers later = scalars_of(below.repeat(2), 1);
   EXPECT_TRUE(std::equal(later.begin(), later.begin() + 20, scalars_of(below, 2).begin()));
 }

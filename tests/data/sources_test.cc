@@ -272,7 +272,7 @@ TEST(PackDataset, PacksTokensIntoRows) {
 TEST(PackDataset, SupportsOverlappingWindowsAndNextTokenLabels) {
   EXPECT_THAT(rows_of(documents({{1, 2, 3, 4}}).pack(3, {.shift = 1})),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(2, 3, 4)));
-  // The shift exceeds the length of a window, also where elements end between windows.
+  // The shift exceeds the length of a window. In the second case, elements end between windows.
   EXPECT_THAT(rows_of(kDocuments.pack(2, {.shift = 4})),
               ElementsAre(ElementsAre(1, 2), ElementsAre(5, 6)));
   EXPECT_THAT(rows_of(documents({{1}, {2}, {3}, {4}, {5}, {6}, {7}}).pack(1, {.shift = 3})),

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return tutti::fuzz(data, size, [](std::string_view bytes) {
     const CollectiveHeader header = decode_header(std::as_bytes(std::span(bytes)));
     const EncodedHeader again = encode(header);
-    // The bytes after the last field are not part of it.
+    // The bytes after the last field are not compared.
     const auto* const fields = reinterpret_cast<const char*>(again.data());
     if (!std::equal(fields, fields + kEncodedHeaderBytes - 4, bytes.data())) std::abort();
     CollectiveHeader other = header;

@@ -38,7 +38,7 @@ void meet(std::span<const std::byte> bytes, std::size_t cut, const JobSecret& se
 void change_a_byte(std::span<const std::byte> bytes, const JobSecret& secret) {
   if (bytes.size() < 3) return;
   Handshake client = end_of(Side::kClient, secret), server = end_of(Side::kServer, secret);
-  // 150 exceeds the length of all messages, so some inputs change nothing.
+  // 150 exceeds the total length of all messages, so some inputs change no byte.
   std::size_t at =
       (std::to_integer<std::size_t>(bytes[0]) << 8 | std::to_integer<std::size_t>(bytes[1])) % 150;
   bool is_changed = false;

@@ -33,7 +33,7 @@ void check(std::span<const std::byte> data, const Decode& decode) {
   }
 }
 
-/// Connection whose peer counts as a process of another host, and the other end of its socket.
+/// Connection whose peer is assumed to be on another host, and the other end of its socket.
 struct Wire {
   explicit Wire(std::size_t bytes_kept) : kept(bytes_kept) {
     std::array<int, 2> ends{};

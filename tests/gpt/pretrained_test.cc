@@ -35,7 +35,7 @@ class Folder {
   const std::string path;
 };
 
-/// Random tensors of given shapes, both as a file and, in float64, by name.
+/// Random tensors of given shapes: the contents of a file, and a map from names to float64 tensors.
 class FileOfWeights {
  public:
   void add(const std::string& name, const Shape& shape, double center = 0.0) {
@@ -118,7 +118,7 @@ Tensor tokens_of() {
 }
 
 // The following functions implement modeling_gpt2.py and modeling_llama.py of Hugging Face's
-// `transformers`. They use its names of tensors.
+// `transformers`. They use the same tensor names.
 
 /// Returns x * w^T, where w has shape [out, in], like torch.nn.Linear.
 Tensor linear(const Tensor& x, const Tensor& w) { return matmul(x, w, {.transpose_b = true}); }

@@ -356,8 +356,8 @@ const std::pair<const char*, Scatter> kScatters[] = {
 
 TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
   for (const DType dtype : kAllDTypes) {
-    // float32 is tested with several blocks of threads and tiles of indices. Other types are small,
-    // because emulated threads are slow.
+    // float32 is tested with several blocks of threads and tiles of indices. Tensors of other types
+    // are small, because emulated threads are slow.
     const bool is_large = dtype == DType::kFloat32;
     const std::int32_t count = is_large ? 600 : 70;
     for (const std::int64_t width : {1, is_large ? 300 : 33}) {

@@ -179,8 +179,8 @@ TEST(GpuAttention, RepeatedRunsAreBitIdentical) {
   }
 }
 
-/// Returns the peak memory of the GPU, in bytes, of attention over `steps` steps, forward and
-/// backward.
+/// Returns the peak GPU memory, in bytes, that attention over a sequence of `steps` steps adds in
+/// its forward and backward passes.
 std::size_t peak_of_attention(std::int64_t steps) {
   const Tensor x = numbers({1, 1, steps, 8}, 1).to(kGpu);
   reset_peak_memory(kGpu);

@@ -151,7 +151,7 @@ std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const Cal
   return results;
 }
 
-/// Returns the GPU of a rank. With `shared`, all ranks have one GPU, which NCCL refuses.
+/// Returns the GPU of a rank. With `shared`, all ranks share one GPU, which NCCL refuses.
 int gpu_of_rank(int rank, bool shared) { return shared ? 1 : rank; }
 
 template <class T>

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // restarted_program --style loop|fit|estimator|horovod --folder DIR: every process prints the hash
-// of its trained state. With --ends-in ROUND, the first process of the worker that --who selects
-// ends in the middle of that round, or before it (--ends-before); --ends selects how it ends.
+// of its trained state. With --ends-in ROUND, one process ends in the middle of that round, or
+// before it (--ends-before): the first process of worker --who. --ends selects how it ends.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -72,8 +72,8 @@ std::shared_ptr<Strategy> new_strategy() {
   return make_strategy("multi_worker_mirrored", {.devices = "cpu:0"});
 }
 
-/// Returns rows that are equal in each step and on each worker, so that a restarted program may
-/// resume at any step.
+/// Returns the batch, which is the same in each step and on each worker, so that a restarted
+/// program may resume at any step.
 std::vector<Tensor> rows() {
   const Tensor x = random_uniform({6, 4}, {.seed = 11}, -1.0, 1.0);
   return {x, argmax(slice(x, {0, 0}, {-1, 3}), 1)};

@@ -80,7 +80,7 @@ class SessionSteps : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"a session", std::chrono::seconds(300)};
 };
 
-/// Tasks for the variables and the layers of a program; empty: both are in this process.
+/// Tasks that hold a program's variables and compute its layers. An empty name is this process.
 struct Places {
   std::string variables, layers;
 };
@@ -247,8 +247,8 @@ TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
     (void)loss.item();
     bytes.push_back(client_bytes());
   }
-  // A step transfers x, a key of 5 words, the scalars of the update for each of two servers,
-  // numbers of the program and of the gradients, and the loss.
+  // A step transfers x, a key of 5 words, the scalars of the update for each of two servers, the
+  // numbers that identify the program and the gradients, and the loss.
   const std::uint64_t inputs = 4 * 300 * 4, key = 5 * 8, scalars = 2 * 4 * 8;
   for (std::size_t i = 2; i + 1 < bytes.size(); ++i) {
     EXPECT_LE(bytes[i + 1] - bytes[i], inputs + key + scalars + 16 * sizeof(float)) << i;

@@ -42,7 +42,7 @@ struct Network {
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<double>> weights;
-  std::uint64_t bytes = 0, busiest_bytes = 0;  // bytes that the dense layers exchange
+  std::uint64_t bytes = 0, busiest_bytes = 0;  // exchanged by dense layers: total, busiest worker's
 };
 
 /// Trains for two steps on a mesh.

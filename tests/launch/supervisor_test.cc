@@ -34,7 +34,7 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   return ended;
 }
 
-/// Runs one worker, which executes `script`. The job gives the worker up as soon as it has started.
+/// Runs one worker, which executes `script`. The job gives up the worker as soon as it has started.
 Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;
@@ -64,7 +64,7 @@ std::string file_of_this_process(const std::string& name) {
 }
 
 /// Worker 1 exits with code 0, while worker 0 waits for a file that only worker 1's second process
-/// would create. `joined` is that of worker 1's AwaitedTask.
+/// would create. `joined` is reported in worker 1's AwaitedTask.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   const std::string file = file_of_this_process(concat("joined-", max_restarts));
   const std::string script =

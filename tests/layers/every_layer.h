@@ -13,7 +13,7 @@ namespace tutti::testing {
 
 /// Layer with the shape of one example for each of its inputs.
 struct DescribedLayer {
-  // `copy` is a copy that shares the weights which build_for() of `layer` makes
+  // `copy` is a copy of `layer`; both share the weights that build_for() creates in `layer`
   std::shared_ptr<Layer> layer, copy;
   std::vector<Shape> inputs;
 };

@@ -16,8 +16,8 @@ const Tensor& logits() {
   return value;
 }
 
-/// Follows Keras's squeeze_or_expand_to_same_rank(). Without it, the difference would have shape
-/// [2, 2].
+/// Follows Keras's squeeze_or_expand_to_same_rank(). If the ranks remained different, the
+/// difference would have shape [2, 2].
 TEST(CustomLoss, ReceivesLabelsWithRankOfPredictions) {
   const auto squared = [](const Tensor& labels, const Tensor& predictions) {
     EXPECT_EQ(labels.shape(), predictions.shape());
@@ -548,8 +548,8 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
-/// A metric chosen by name gives the same result for logits under a loss on logits as for
-/// probabilities under a loss on probabilities.
+/// A metric chosen by name gives the same result for logits, if the loss expects logits, as for
+/// probabilities, if the loss expects probabilities.
 TEST(MetricNames, ThresholdsFollowLogitsOptionOfLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});

@@ -86,8 +86,8 @@ TEST(MeshExplain, MatmulPairNeedsOneAllReducePerDirection) {
   const MeshReport training = strategy.explain(mlp(8, 64), batch);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").count, 2);
   EXPECT_EQ(exchanged(training, "all_reduce", "model").bytes, 2 * kSum);
-  // In a ring of P = 2, a position sends each of 8 + 8 x 16 + 16 + 16 x 8 elements 2 (P-1)/P = 1
-  // time.
+  // There are 8 + 8 x 16 + 16 + 16 x 8 elements. In a ring of P positions, each position sends each
+  // element 2 (P - 1) / P times: once for P = 2.
   EXPECT_EQ(exchanged(training, "all_reduce", "data").bytes, 4u * (8 + 128 + 16 + 128));
   EXPECT_THAT(training.warnings, ElementsAre());
 }
@@ -333,8 +333,8 @@ TEST(MeshExplain, PredictedExchangesMatchRun) {
     EXPECT_EQ(exchanged(report, "all_reduce", "model").count, is_clipped ? 2 + 1 : 2);
     const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
     strategy.run(step, Batch(Element({numbers({16, 8}, 1)})));
-    // Each of two positions contributes its value to the sum; in a ring it would send that value
-    // once.
+    // bytes_reduced() counts the contributions of both positions; bytes_sent() counts the bytes
+    // that one position sends in a ring, which are as many as it contributes.
     EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2 * report.bytes_sent());
   }
 }

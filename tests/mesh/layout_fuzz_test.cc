@@ -27,8 +27,8 @@ class Draws {
   std::uint64_t num_drawn_ = 0;
 };
 
-/// Returns a sharding in which each axis splits a dimension whose size it divides evenly, splits
-/// the value into terms, or does neither.
+/// Returns a sharding in which each axis of the mesh divides a dimension evenly, splits the value
+/// into terms of a sum, or is unused.
 Sharding random_sharding(const MeshGrid& grid, const Tensor& x, Draws& draws) {
   Sharding sharding;
   for (std::size_t axis = 0; axis < grid.mesh().axes().size(); ++axis) {

@@ -104,7 +104,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   for (const testing::OpFamily& family : testing::op_families()) {
     for (const auto& [op, calls] : calls_of(family)) {
       known.insert(op);
-      constexpr std::size_t kMost = 6;  // makes more calls only until one has a sharded result
+      constexpr std::size_t kMost = 6;  // maximum number of calls once one had a sharded result
       for (std::size_t n = 0; n < calls.size(); ++n) {
         if (n >= kMost && sharded.contains(op)) break;
         const MeshCall& c = calls[n];
@@ -127,7 +127,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   }
 }
 
-/// Function of tensors that is not an operation of the table.
+/// Public function of tensors that the table of operations does not contain.
 struct PublicFunction {
   std::string name;
   std::function<Tensor(const Tensor& x)> call;  // x: float64 [4, 6]
@@ -255,7 +255,7 @@ TEST(MeshPartitioner, PublicFunctionsMatchOneDeviceAndGatherOnlyWhereDocumented)
 }
 
 /// Applies each kind of update to a variable of float64 [4, 6], and returns its values after each
-/// update. `part_of` makes the arguments inside a step.
+/// update. Each step passes its arguments through `part_of`, which may shard them.
 std::vector<std::vector<double>> updated(Strategy& strategy,
                                          const std::function<Tensor(const Tensor& x)>& part_of) {
   const Tensor x = gradient_check::random_tensor({4, 6}, 3, 0.5, 1.5);

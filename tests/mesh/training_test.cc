@@ -111,8 +111,8 @@ TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
 }
 
 TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
-  // On a mesh with more blocks, a worker's terms of a sum over both axes, such as the clipping
-  // norm, are not consecutive.
+  // On a mesh with more blocks than devices, a worker's terms of a sum over both axes (such as the
+  // clipping norm) are not consecutive.
   const OptimizerSpec spec = AdamOptions{.clipping = {.global_clipnorm = 0.1}};
   for (const std::vector<MeshAxis>& blocks :
        {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {
@@ -132,7 +132,7 @@ TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
   }
 }
 
-/// Trains with one thread per position as workers, and compares the hashes.
+/// Trains with one worker per position, each a thread, and expects this hash on each worker.
 void expect_hash_of_workers(const std::string& expected, const MeshOptions& options) {
   const int workers = options.mesh.num_positions();
   auto communicators = in_process_communicators(workers);

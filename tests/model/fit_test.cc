@@ -31,8 +31,8 @@ TEST(FitTest, PartialLastBatchIsWeightedExactly) {
   const Outcome expected = correctness_run(nullptr, 643, false, true);
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
-    // TensorFlow allows 1e-3 and ignores the loss of the last batch; this test compares all losses
-    // with 1e-5.
+    // TensorFlow's test uses a tolerance of 1e-3 and ignores the loss of the last batch; this test
+    // compares all losses with a tolerance of 1e-5.
     expect_equal_outcomes(correctness_run(strategy.get(), 643, false, true), expected, 1e-5);
   }
 }
@@ -476,8 +476,8 @@ std::pair<double, double> expected_of(double first, std::int64_t rows) {
   return {squares / rows, magnitudes / rows};
 }
 
-/// Callback that calls a function in the method named `moment`: in its only call, or in its second
-/// call if it is called repeatedly.
+/// Callback that calls a function when the method named `moment` is called: the first time if fit()
+/// calls it only once, otherwise the second time.
 class At : public Callback {
  public:
   At(std::string moment, std::function<void()> action)
@@ -613,7 +613,7 @@ TEST(FitCallbacks, RejectsAssignmentToModelInTraining) {
   }
 }
 
-// Trains identically with and without validation, evaluate() and predict() during training.
+// Training gives the same result with and without validation, evaluate() and predict() during it.
 TEST(FitCallbacks, InferenceDoesNotAffectTrainingWithDropout) {
   const Tensor x = random_uniform({24, 2}, {.seed = 3}, -1.0, 1.0);
   const Tensor y = reduce_sum(x, {{1}, true});

@@ -41,8 +41,8 @@ TEST(SampleTest, DrawsFollowTemperatureAndTopKProbabilities) {
 }
 
 TEST(SampleTest, TopPKeepsLikeliestClassesUpToProbabilityMass) {
-  // The two likeliest classes have 0.4 + 0.3, which is below 0.75; with the third's 0.2, the sum is
-  // above it.
+  // The probabilities of the two likeliest classes add up to 0.4 + 0.3, which is below 0.75. With
+  // the third class's 0.2, they exceed it.
   const std::vector<double> shares = shares_drawn(kLogits, {.top_p = 0.75}, kDraws);
   EXPECT_EQ(shares[0], 0.0);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);

@@ -1,5 +1,5 @@
-// Tests the MPI transport between processes, each of which runs these tests as its rank. The
-// transport suite tests it with all ranks in one process.
+// Tests the MPI transport between processes. Each process runs all of these tests, as one rank. The
+// transport suite, in contrast, runs with all ranks in one process.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -265,8 +265,8 @@ TEST(GradientAccumulation, AccumulatesSparseRowsAndMissingGradients) {
   EXPECT_EQ(never.value().item_double(), 1.0);  // a variable without a gradient does not decay
 }
 
-// In 3 rounds of 3 calls, a variable gets a gradient in some calls; tests all 2^9 choices of these
-// calls. They include each call without a gradient after rounds in which it had one.
+// In 3 rounds of 3 calls, a variable gets a gradient in only some calls. Tests all 2^9 choices of
+// these calls, including those in which a call has no gradient after rounds in which it had one.
 TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {

@@ -360,7 +360,7 @@ TEST(ExponentialMovingAverage, AverageOfTrackedNumberMatchesClosedForm) {
   ExponentialMovingAverage averages({.decay = 0.9, .name = "avg"});
   averages.track_number("total_loss");
   EXPECT_EQ(averages.average("total_loss").name(), "total_loss/avg");
-  // The average begins at 0. After n times 4.68 it is 4.68 * (1 - 0.9^n).
+  // The average begins at 0. After n updates with the value 4.68, it is 4.68 * (1 - 0.9^n).
   for (int n = 1; n <= 20; ++n) {
     EXPECT_NEAR(averages.apply_number("total_loss", 4.68), 4.68 * (1.0 - std::pow(0.9, n)), 1e-5);
   }

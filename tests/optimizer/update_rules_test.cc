@@ -302,7 +302,7 @@ struct Elements {
       if (rule.uses_norms()) {
         rule.direct(args, &direction[first]);
         args.gradient_data = &direction[first];
-        args.scalars.weight_norm = 3.25;  // the norm of all weights, also for a part of them
+        args.scalars.weight_norm = 3.25;  // norm of all weights, even if `args` has only some
         args.scalars.direction_norm = 1.75;
       }
       rule.apply(args);

@@ -39,7 +39,7 @@ MakeLayer make(Args... args) {
   return [=] { return std::make_shared<L>(args...); };
 }
 
-/// Returns layers that follow a Masking layer, for sequences in which masked steps are zeros.
+/// Returns a model in which these layers follow a Masking layer, which masks steps of zeros.
 template <class... Layers>
 std::shared_ptr<Layer> masked(Layers... layers) {
   return std::make_shared<Sequential>(Input{{5, 3}}, Masking(), layers...);

@@ -118,7 +118,7 @@ const std::map<std::string, LossCase>& loss_table() {
   return table;
 }
 
-/// Returns the relative tolerance: Keras's log_cosh subtracts a float32 logarithm of 2.
+/// Returns the relative tolerance, which is larger for log_cosh: Keras subtracts a float32 log(2).
 double tolerance_of_loss(const std::string& name) { return name == "log_cosh" ? 2e-8 : 1e-9; }
 
 class LossParity : public TestWithParam<std::string> {

@@ -61,7 +61,7 @@ std::set<std::string> names_of(const Table& table) {
   return names;
 }
 
-/// Instantiates a suite with the names in a table, and tests that these are the cases of a record.
+/// Instantiates a suite with the names in `table`, and tests that `record` has exactly these cases.
 #define TUTTI_PARITY_CASES(Suite, table, record)                         \
   INSTANTIATE_TEST_SUITE_P(All, Suite, ValuesIn(names_of(table)),        \
                            [](const auto& info) { return info.param; }); \

@@ -84,8 +84,8 @@ TEST_F(DistributedDatasetTest, GlobalBatchesAreSplitByCeilingDivision) {
   }
 }
 
-/// Returns, for each replica's batch: its first row in the global batch, its row count, and the row
-/// count of the global batch.
+/// Returns three numbers for each replica's batch: the index of its first row in the global batch,
+/// its row count, and the row count of the global batch.
 Steps places_of(DistributedDataset dataset) {
   Steps steps;
   for (const PerReplica<Batch>& batch : dataset) {

@@ -167,7 +167,7 @@ class OwnMemory {
   OwnMemory& operator=(const OwnMemory&) = delete;
 };
 
-/// Measures the second of two Adam steps on the last device; layers compute in `type`.
+/// Measures the last device's memory in the second of two Adam steps; layers compute in `type`.
 Held held_by(Strategy& strategy, DType type = DType::kFloat32) {
   const Device device{DeviceType::kCpu, kReplicas - 1};
   Held held;
@@ -219,22 +219,23 @@ TEST(FullySharded, ReplicaMemoryMatchesFormula) {
   constexpr double kAll = kLayers, kPart = kAll / kReplicas;
   // With sequential execution, each replica runs until it waits for the remaining replicas.
   for (const auto execution : {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
-    // Holds the weights, two slots, the replica's gradients and the sums of gradients.
+    // Each replica holds the weights, two slots, its gradients and the sums of gradients.
     MirroredStrategy mirrored(in_layers(execution));
     const Held whole = held_by(mirrored);
     EXPECT_LAYERS(whole.after_forward, 3 * kAll);
     EXPECT_LAYERS(whole.peak, 5 * kAll);
-    // Holds shards of the slots, and the shard of the weights that the replica updates.
+    // Each replica holds shards of the slots, and the shard of the weights that it updates.
     const Held first = held_by(execution, 1);
     EXPECT_LAYERS(first.after_forward, kAll + 3 * kPart);
     EXPECT_LAYERS(first.peak, 3 * kAll + 3 * kPart);
-    // Holds shards of the sums, and gradients for three buckets and the layer in progress.
+    // Each replica holds shards of the sums, and gradients of three buckets and of the layer in
+    // progress.
     const Held second = held_by(execution, 2);
     EXPECT_LAYERS(second.after_forward, kAll + 3 * kPart);
     EXPECT_LE(second.peak, (kAll + 4 * kPart + 4) * kLayerBytes * 1.1);
     const Held kept = held_by(execution, 3, false);
     EXPECT_LAYERS(kept.after_forward, kAll + 3 * kPart);
-    // Holds only the gathered weights of the layer in progress.
+    // Each replica holds gathered weights only of the layer in progress.
     const Held third = held_by(execution, 3);
     EXPECT_LAYERS(third.after_forward, 3 * kPart);
     EXPECT_LE(third.peak, (4 * kPart + 5) * kLayerBytes * 1.1);

@@ -176,7 +176,7 @@ TEST(MultiWorker, OnReadVariablesAggregateAndRestoreAcrossWorkers) {
   EXPECT_EQ(saved[0][3].name, "count/replica_2");
   EXPECT_EQ(saved[0][3].value.item(), 3.0f);
   // If the number of replicas is unchanged, each replica gets its own value back; otherwise the
-  // replicas divide the total.
+  // total is divided equally among the replicas.
   for (const auto& [replicas, expected] :
        {std::pair(std::vector<int>{1, 2}, std::vector<double>{1, 2, 3}),
         std::pair(std::vector<int>{1, 1}, std::vector<double>{3, 3})}) {
@@ -216,7 +216,7 @@ TEST(MultiWorker, OnReadMeanExcludesReplicasWithoutUpdates) {
   }));
 }
 
-/// Function that returns replica r's gradient of a column of two rows.
+/// Function that returns replica r's gradient, which has shape [2, 1].
 using GradientOf = std::function<Gradient(int r)>;
 
 /// Returns the weights, which start at 0, after one step with learning rate 1.
@@ -383,7 +383,7 @@ TEST(MultiWorker, CallMissingOnOneWorkerTimesOut) {
                                 strategy.batch_reduce_to(ReduceOp::kSum, pairs);
                               },
                               all_reduce(1), all_reduce(2)};
-  // Run concurrently, because each call waits for its timeout.
+  // The calls run concurrently, because each waits for its timeout.
   expect_no_error(errors_of_ranks(4, [&](int call) {
     EXPECT_EQ(code_of_lonely_call(calls[call]), ErrorCode::kDeadlineExceeded) << "call " << call;
   }));

@@ -188,7 +188,7 @@ TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   }
   // The average starts at a quarter of the mean of 4, 8, ..., 4n, then moves halfway to that mean.
   EXPECT_EQ(numbers(averages.average("seen").value())[0], 0.625 * 2.0 * (n + 1));
-  // A quarter of the mean of 0, 8, ..., 8(n - 1).
+  // The result is a quarter of the mean of 0, 8, ..., 8(n - 1).
   EXPECT_EQ(numbers(losses), copies_of(n - 1.0, n));
 }
 

@@ -1,5 +1,5 @@
-// Tests recovery when the connection between two live workers breaks; the workers of a real job are
-// threads.
+// Tests recovery when the connection between two live workers breaks. The workers are threads, but
+// they form a real job.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/recovery.h"
 

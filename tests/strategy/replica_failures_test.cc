@@ -21,7 +21,7 @@ void run_with(Strategy& strategy, int faulty, const Body& faulty_body, const Bod
   strategy.run([&] { ReplicaContext::current().replica_id() == faulty ? faulty_body() : body(); });
 }
 
-/// Returns a body that sums ones of this shape and type.
+/// Returns a body that sums a tensor of ones, with this shape and type, over all replicas.
 Body sum_of_ones(const Shape& shape, DType dtype = DType::kFloat32) {
   return [=] { sum_of(Tensor::ones(shape, dtype, ReplicaContext::current().device())); };
 }

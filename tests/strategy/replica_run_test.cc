@@ -258,7 +258,7 @@ TEST(RunThreads, RunTimesIncludeReplicaWaitTime) {
   });
   const Strategy::RunTimes times = strategy->take_run_times();
   EXPECT_GE(times.run, 0.1);
-  // The mean over both replicas; replica 0 waited about 0.1 s.
+  // The mean communication time of both replicas; replica 0 waited for about 0.1 s.
   EXPECT_GT(times.communication, 0.01);
   EXPECT_LT(times.communication, times.run);
   const Strategy::RunTimes none = strategy->take_run_times();
@@ -446,7 +446,7 @@ TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   const LossOf losses[] = {[](const Tensor& x) { return reduce_sum(x) / 8.0; },
                            [](const Tensor& x) { return reduce_mean(x) / 2.0; },
                            [=](const Tensor& x) { return reduce_sum(reduce_mean(twice(x)) / 2.0); },
-                           // Means that are not over the rows, and means of rows that are stacked
+                           // A mean over concatenated rows, and a mean over rows that are stacked
                            // along a new axis.
                            [=](const Tensor& x) { return reduce_mean(twice(x)); },
                            [](const Tensor& x) {

@@ -67,7 +67,7 @@ TEST_F(MirroredVariable, WritesReachEveryComponent) {
         const auto scope = strategy_->scope();
         write();
       });
-      // In replicas, only these aggregations yield the value that every replica writes.
+      // In replicas, only kMean and kOnlyFirstReplica give the value that each replica writes.
       if (aggregation != VariableAggregation::kMean &&
           aggregation != VariableAggregation::kOnlyFirstReplica) {
         continue;
@@ -402,7 +402,7 @@ TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
 
   sum.assign(0.0);
   sum.storage().restore(lookup_in(saved_sum));
-  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, although tf is not
+  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, unlike in tf
   sum.storage().restore(lookup_in({saved_sum[0]}));
   EXPECT_EQ(components(sum), both(3.5));  // without components, the aggregate is divided, as in tf
 

@@ -334,7 +334,7 @@ TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>({Tensor(3.0f)})).item(), 3.0f);
 }
 
-// If such writes were permitted, each replica would add the sum of all gradients to the one value.
+// If such writes were permitted, each replica would add the sum of all gradients to one value.
 TEST(VariableOutsideScope, CannotBeWrittenInReplicas) {
   Variable w(vec({1}));
   Sgd optimizer(std::vector{w}, {.learning_rate = 1.0});

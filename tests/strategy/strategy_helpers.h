@@ -46,8 +46,8 @@ inline std::unique_ptr<FullyShardedStrategy> fully_sharded(int devices, int repl
       .local = on_cpus(devices, replicas), .stage = stage, .min_shard_bytes = 0});
 }
 
-/// Returns a strategy with two servers in this process. If `num_shards` exceeds 1, the servers hold
-/// shards alternately.
+/// Returns a strategy with two servers in this process. If `num_shards` exceeds 1, the shards are
+/// placed on the two servers alternately.
 inline std::unique_ptr<ParameterServerStrategy> parameter_server(int devices, int replicas = 0,
                                                                  std::int64_t num_shards = 1) {
   ParameterServerOptions options;
@@ -73,7 +73,7 @@ inline Tensor num(double value, DType dtype = DType::kFloat32) {
   return Tensor::scalar(value, dtype, here());
 }
 
-/// Returns a tensor of equal elements on the current replica's device.
+/// Returns a tensor whose elements all equal `value`, on the current replica's device.
 inline Tensor filled(const Shape& shape, double value, DType dtype = DType::kFloat32) {
   return Tensor::full(shape, value, dtype, here());
 }
@@ -116,7 +116,7 @@ inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   };
 }
 
-/// In a replica: returns the sums over all replicas of gradient_of(index) for each variable.
+/// In a replica: returns, for each variable, the sum of gradient_of(index) over all replicas.
 inline std::vector<Gradient> reduced_gradients(
     std::span<const Variable> variables,
     const std::function<Gradient(std::size_t index)>& gradient_of) {

@@ -24,8 +24,8 @@ Elements elements_of(MutableTensor& tensor) {
   return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
 }
 
-/// Sums ones in a WorkerTeam whose workers have two replicas and one replica. Returns, for each
-/// worker, whether its buffers were in shared memory.
+/// Sums tensors of ones in a WorkerTeam of a worker with two replicas and a worker with one.
+/// Returns, for each worker, whether its buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);
@@ -179,7 +179,7 @@ TEST_F(Stragglers, SlowWorkerIsReportedWithin20Steps) {
 }
 
 TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
-  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // the network is slow, no worker is
+  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // the network is slow, not a worker
   EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
 }
 
@@ -196,7 +196,7 @@ TEST_F(Stragglers, ReportRepeatsAfterConfiguredSteps) {
   watch_.emplace(StragglerOptions{.repeat_after_steps = 100}, clock_);
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report({8.0, 0.0}, 99).first, 0);
-  // Reports are 15 checked steps, or a multiple of 15, apart.
+  // The distance between reports is a multiple of 15 checked steps.
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 6);
   watch_.emplace(StragglerOptions{.share = 2.0}, clock_);
   EXPECT_EQ(first_report({9.9, 0.0}, 50).first, 0);

@@ -107,7 +107,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
 }
 
-/// Reads and drops data, and never closes, so that neither end sees a disconnection.
+/// Reads and drops data but closes no connection, so that neither end sees a disconnection.
 void ChaosProxy::swallow(Direction& way) {
   way.waiting.resize(65536);
   const ssize_t count = ::recv(way.from->get(), way.waiting.data(), 65536, MSG_DONTWAIT);

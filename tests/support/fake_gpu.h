@@ -281,7 +281,7 @@ class FakeGpus {
   FakeGpus(const FakeGpus&) = delete;
   FakeGpus& operator=(const FakeGpus&) = delete;
 
-  /// Returns the notes that were recorded since the last call.
+  /// Returns and removes the recorded notes, which describe requests to the devices.
   std::vector<std::string> take_notes() {
     MutexLock lock(backend.state.mutex);
     return std::exchange(backend.state.notes, {});

@@ -30,7 +30,7 @@ struct Loss {
   enum Kind { kNone, kBytes, kNewName, kNewFolder, kRename } kind;
   char path[kMaxPath];
   char before[kMaxPath];  // old name, for a rename
-  off_t size;             // size of the file before these bytes
+  off_t size;             // size of the file before the bytes were written
 };
 
 // Constant-initialized, because intercepted calls may precede constructors and come from any

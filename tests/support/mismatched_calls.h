@@ -22,8 +22,8 @@ using Floats = std::span<float>;
 
 struct Kind {
   const char* name;
-  /// How the error describes the differing call and the remaining ranks' call. For invalid calls
-  /// ("arguments"): the reason, and null.
+  /// Descriptions in the error: `own` of the differing call, and `others` of the other ranks'
+  /// calls. For invalid calls ("arguments"), `own` is the reason and `others` is null.
   const char *own, *others;
   /// `odd`: true on the rank whose call differs.
   void (*call)(Communicator& own, bool odd, Floats a, Floats b);
@@ -123,7 +123,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
                              ContainsRegex(kind.others),
                              ContainsRegex(concat("rank ", odd, " (calls|names)")),
                              ContainsRegex(concat("rank [^", odd, "] (calls|names)"))));
-    // The error has the lines of both calls. Mismatched groups are reported without lines.
+    // The error contains the source lines of both calls, unless their groups differ.
     if (!is_group) {
       EXPECT_THAT(error, ContainsRegex("mismatched_calls.h:.*mismatched_calls.h:"));
     }

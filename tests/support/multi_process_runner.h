@@ -44,7 +44,7 @@ int num_lines(const std::vector<std::string>& output, std::string_view part);
 
 /// Processes of one cluster, each with its own TF_CONFIG. Output is read only while a function of
 /// this object runs; otherwise a process blocks after writing 1 MiB. Use this object from one
-/// thread, which must outlive the processes; they are killed when the test program ends in any way.
+/// thread, which must outlive the processes; they are killed when the test program ends or crashes.
 /// If the chief fails and is not restarted, remaining processes are killed after 3 s (tf's
 /// dependence_on_chief). A failed EXPECT_ or ASSERT_ in a process fails the test that started it.
 class MultiProcessRunner {

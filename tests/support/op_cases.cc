@@ -261,7 +261,7 @@ std::vector<OpCase> scan_cases() {
         for (const int flags : {0, 1, 2, 3}) {
           cases.add(OpId::kCumulativeSum, {x}, {{shape, dtype}},
                     CumulativeSumAttributes{axis, (flags & 1) != 0, (flags & 2) != 0},
-                    dtype == DType::kFloat64 ? 700.0 : 4.0);  // float32 is added in double
+                    dtype == DType::kFloat64 ? 700.0 : 4.0);  // float32 values are added as double
         }
       }
     }
@@ -349,7 +349,7 @@ Conv2dAttributes strided(std::int64_t stride, std::array<std::int64_t, 4> pads,
           dilation, dilation, groups};
 }
 
-/// Number of positions of a window along an axis.
+/// Returns the number of positions of a window along an axis.
 std::int64_t positions(std::int64_t extent, std::int64_t pads, std::int64_t window,
                        std::int64_t stride) {
   return (extent + pads - window) / stride + 1;

@@ -14,8 +14,8 @@ namespace tutti::testing {
 struct OpCase {
   OpCall call;
   /// Largest allowed difference from the reference kernels' result; 0: equal bits. The unit is the
-  /// type's resolution (for 16-bit types, plus that of float32), multiplied by the value if that
-  /// exceeds 1. Integers must always be equal.
+  /// type's resolution (for 16-bit types, plus that of float32) times max(1, |value|). Integers
+  /// must always be equal.
   double ulps = 0.0;
   /// True if elements are NaN, infinite, or so small or large that backends may give different
   /// results.
@@ -31,8 +31,8 @@ struct OpFamily {
   std::vector<OpCase> (*cases)();
 };
 
-/// Returns all families. Together they have cases of every operation in every type of its first
-/// input.
+/// Returns all families. Together they have cases of every operation for every type that its first
+/// input may have.
 const std::vector<OpFamily>& op_families();
 /// Returns the family with that name.
 const OpFamily& op_family(std::string_view name);

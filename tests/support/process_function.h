@@ -28,8 +28,8 @@ launch::Task this_process();
 /// Returns how many times this task was started before.
 int num_restarts();
 
-/// Waits until every process of the cluster has arrived. Throws kFailedPrecondition in the test's
-/// own process, and kDeadlineExceeded with the number of arrivals after `timeout`.
+/// Waits until every process of the cluster has arrived. Throws kDeadlineExceeded with the number
+/// of arrivals after `timeout`, and kFailedPrecondition if called in the test's own process.
 void process_barrier(Duration timeout = std::chrono::seconds(60));
 
 /// For main(): runs the function for which this process was started and returns its exit code;

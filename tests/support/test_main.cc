@@ -25,7 +25,7 @@ class TestLimit : public testing::EmptyTestEventListener {
   TestLimit() {
     struct sigaction action = {};
     action.sa_handler = &end;
-    action.sa_flags = SA_NODEFER;  // end() sets a second alarm, which must interrupt it
+    action.sa_flags = SA_NODEFER;  // end() sets a second alarm, which must interrupt end()
     ::sigaction(SIGALRM, &action, nullptr);
   }
   void OnTestStart(const testing::TestInfo&) override { ::alarm(kSeconds); }
@@ -76,7 +76,7 @@ class TestFolder {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Many tests compare log lines of this level, also of programs that they start.
+  // Many tests compare log lines of this level, including lines of programs that they start.
   ::setenv("TUTTI_LOG_LEVEL", "info", /*overwrite=*/0);
   // One of this program's tests may have started this process.
   if (const std::optional<int> code = tutti::testing::run_process_function()) return *code;

@@ -1,5 +1,5 @@
-// Connects one rank or all ranks, over TCP only or through shared memory only, and makes bytes to
-// send.
+// Connects one rank or all ranks, over TCP only or through shared memory only, and creates the
+// bytes of test messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,8 +35,8 @@ inline std::shared_ptr<Transport> connect_by_memory(int rank, int size, KeyValue
   return connect_ranks(rank, size, store, options).transport;
 }
 
-/// Returns the ranks of a group whose members are all in this process. Throws kInternal if a rank
-/// cannot connect.
+/// Connects all ranks of a group within this process and returns their transports. Throws kInternal
+/// if a rank cannot connect.
 inline std::vector<std::shared_ptr<Transport>> connected_ranks(
     int size, KeyValueStore& store,
     const ConnectOptions& options = {.way = ConnectOptions::Way::kTcp}) {

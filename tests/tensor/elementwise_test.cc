@@ -1,5 +1,5 @@
 // Compares elementwise operations and reductions with plain loops. Tests every 16-bit number, the
-// midpoint of each two neighbours, bulk conversions, and that each operation rounds once.
+// midpoint of each pair of neighbours, bulk conversions, and that each operation rounds once.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -245,7 +245,7 @@ TEST(Elementwise, AddReluMatchesSeparateOperationsBitwise) {
     const Tensor row = tensor_of({1, 12}, special, dtype),
                  column = tensor_of({12, 1}, special, dtype);
     const Tensor fused = add_relu(row, column), apart = relu(row + column);
-    // Compares positions of NaNs only: which NaN results is unspecified.
+    // For NaNs, compares only their positions, because their bits are unspecified.
     expect_same_bits(cast(equal(fused, fused), dtype), cast(equal(apart, apart), dtype));
     expect_same_bits(where(equal(fused, fused), fused, 0.0),
                      where(equal(apart, apart), apart, 0.0));

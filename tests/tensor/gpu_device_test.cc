@@ -133,7 +133,7 @@ TEST(GpuDevice, BatchesAreCopiedDuringQueuedWork) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
-  EXPECT_THAT(gpus.take_notes(),  // the copy waits until work on the memory's former owner ends
+  EXPECT_THAT(gpus.take_notes(),  // the copy waits for earlier work that may use its memory
               ElementsAre("gpu0 allocate 163840", "gpu0 record", "gpu0 wait copy stream",
                           "gpu0 copy_to_device 160000 copy stream", "gpu0 record copy stream",
                           "gpu0 wait"));
@@ -304,7 +304,7 @@ TEST(GraphMemory, KeepsMemoryThatIsFreedDuringCapture) {
       const GraphMemoryScope scope(memories);
       EXPECT_EQ(GraphMemory::current(kFakeGpu), &memory);
       EXPECT_EQ(GraphMemory::current(kOtherFakeGpu), nullptr);
-      place_within = (before + 1.0f).address();            // its memory is freed at once
+      place_within = (before + 1.0f).address();            // the sum is freed immediately
       EXPECT_EQ((before * 2.0f).address(), place_within);  // reuses that memory within the capture
       result = before * 3.0f;
       before = Tensor();
@@ -335,7 +335,7 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that is done when it is queried for the n-th time, n = `queries`; 0: it is never done.
+/// Event that is done from query number `queries` on; 0: it is never done.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -348,7 +348,7 @@ class LateEvent final : public DeviceEvent {
   const int queries_;
 };
 
-/// Work whose check() throws from the n-th call on, n = `checks`; 0: it never throws.
+/// Work whose check() throws from call number `checks` on; 0: it never throws.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}

@@ -63,7 +63,7 @@ TEST(MatMul, EmptyOperandsGiveZerosOrEmptyResult) {
     expect_tensor(matmul(Tensor::zeros({0, 3}, dtype), b), {0, 2}, {});
     expect_tensor(matmul(Tensor::zeros({2, 0}, dtype), Tensor::zeros({0, 3}, dtype)), {2, 3},
                   {0, 0, 0, 0, 0, 0});
-    // This is the gradient of a kernel for a batch of 0 rows.
+    // With transpose_a, computes the gradient of a kernel for a batch of 0 rows.
     MatMulOptions options;
     options.transpose_a = true;
     expect_tensor(matmul(Tensor::zeros({0, 2}, dtype), Tensor::zeros({0, 2}, dtype), options),

@@ -149,11 +149,11 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
   EXPECT_GT(text.size(), 12u) << text;
 }
 
-// The fingerprint names the instruction set that is used on this processor. A permitted maximum
-// such as "all" would not determine the bits of results.
+// The fingerprint names the instruction set that is used on this processor. Naming only a permitted
+// maximum, such as "all", would not determine the bits of results.
 TEST(Numerics, FingerprintInstructionSetIsSupportedByProcessor) {
   const std::string text = numerics_fingerprint();
-  // tutti's own loops have the same bits on every processor
+  // tutti's own loops give the same bits on every processor
   if (text.find("oneDNN") == std::string::npos) {
     EXPECT_TRUE(text.ends_with(", own loops") || text.ends_with(", reference")) << text;
     return;

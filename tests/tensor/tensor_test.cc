@@ -590,7 +590,7 @@ TEST(RandomUniform, FillsTheIntervalEvenly) {
 }
 
 // For the largest u, 1 + u would round to 2. If the limits are adjacent floats, half of all values
-// would round to the upper one.
+// would round to the upper limit.
 TEST(RandomUniform, NeverReachesTheUpperLimit) {
   const float high = std::nextafter(1.0f, 2.0f);
   const Statistics s(random_uniform({1000}, kKey, 1.0, static_cast<double>(high)));
@@ -705,7 +705,7 @@ TEST(RandomTensors, RejectInvalidArguments) {
   EXPECT_INVALID(random_normal({3}, kKey, 0, 1, DType::kInt32), "random_normal", "int32");
 }
 
-// For this reason, the gradient of dropout is dropout of dy with the same key.
+// The gradient of dropout relies on this: it is dropout of dy with the same key.
 TEST(Dropout, MaskDependsOnlyOnKeyAndIndex) {
   for (DType dtype : kTypes) {
     const Tensor a = random_values({2500}, dtype, 1, 2, 1);

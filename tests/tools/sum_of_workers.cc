@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // sum_of_workers [DIES]: writes "worker 1 of 3: sum 6 in job ID". The worker with number DIES kills
-// itself before the sum when it is started for the first time.
+// itself before the sum, but only the first time that it is started.
 #include <signal.h>
 
 #include <cstdio>

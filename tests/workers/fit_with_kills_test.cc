@@ -11,8 +11,8 @@
 namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
-/// Earliest event at which a run is killed. By then the fourth batch is finished. The save after it
-/// has waited until the save after the second batch was committed.
+/// Earliest event at which a run is killed. By then the fourth batch is finished, and the save
+/// after the second batch is committed, because the save after the fourth batch waited for that.
 constexpr std::int64_t kEarliest = 8;
 
 /// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if the
@@ -246,7 +246,7 @@ TEST(Preemption, SigtermToOneWorkerSavesCommonStep) {
     const int victim = ::getpid() % kWorkers;
     RecordProperty("victim", victim);
     runner.send("worker", victim, SIGTERM);
-    EXPECT_THROW(runner.join(), Error);  // because the workers exit with a non-zero code
+    EXPECT_THROW(runner.join(), Error);  // the workers exit with a non-zero code
     for (int worker = 0; worker < kWorkers; ++worker) {
       EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
     }

@@ -119,8 +119,8 @@ void flip_a_bit_of(const Variable& variable) {
   const_cast<std::byte&>(bytes[bytes.size() / 2]) ^= std::byte{4};
 }
 
-/// Trains 12 steps on the given devices; after step "after", a bit of worker "on" is flipped.
-/// Returns the error that ended training.
+/// Trains 12 steps on the given devices. After step arguments["after"], flips a bit in the memory
+/// of worker arguments["on"]. Returns the error that ended training.
 TUTTI_PROCESS_FUNCTION(training_with_digests) {
   const ScopedWorkers strategy(
       {.local = {.devices = arguments.at("devices").as_string()}, .digest_steps = kDigestSteps});

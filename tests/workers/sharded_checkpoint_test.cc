@@ -1,4 +1,4 @@
-// Tests sharded checkpoints of worker processes: a crash during a save, folders, and memory.
+// Tests sharded checkpoints of worker processes: crashes during a save, folders, memory use.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -111,7 +111,7 @@ TEST(ShardedCheckpoint, SaveAndRestoreNeverHoldWholeModel) {
 }
 
 /// Adds 1 in each of eight steps and saves in the background after each step. Worker 1 dies in its
-/// first run, possibly during the previous save.
+/// first run, possibly while the save after the previous step is still running.
 TUTTI_PROCESS_FUNCTION(recovery_during_saves) {
   const auto strategy = connect();
   const auto scope = strategy->scope();

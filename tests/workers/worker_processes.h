@@ -65,7 +65,7 @@ inline std::vector<Json> results_of(const std::string& function, int workers,
   return values;
 }
 
-/// Returns code and message of the error that `fn` throws; the code is "OK" if it throws none.
+/// Returns the code and message of the error that `fn` throws, or the code "OK".
 inline Json error_as_json(const std::function<void()>& fn) {
   try {
     fn();
@@ -105,7 +105,7 @@ inline Variable counter(const std::string& name) {
                   {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
 }
 
-/// In a worker: returns `state` with the strategy's state and the step added, for a Recovery.
+/// In a worker: adds the strategy's state and the step to `state` and returns it, for a Recovery.
 inline Checkpoint recoverable(Checkpoint state, Strategy& strategy, std::int64_t& step) {
   state.add_state("strategy", {[&] { return strategy.save_state(); },
                                [&](const Json& json) { strategy.restore_state(json); }});

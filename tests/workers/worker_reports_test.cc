@@ -72,7 +72,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
   Sequential model(Input{{1}}, Dense(1));
   model.compile({.optimizer = "sgd", .loss = "mse"});
   std::vector<float> labels(6, 1.0f);
-  labels[3] = std::numeric_limits<float>::quiet_NaN();  // in batches of 2 rows: batch 1, replica 1
+  labels[3] = std::numeric_limits<float>::quiet_NaN();  // batch 1, replica 1 (2 rows per batch)
   const auto guard = std::make_shared<TerminateOnNaN>();
   model.fit(
       Tensor::ones({6, 1}), Tensor::from({6, 1}, labels),
@@ -220,8 +220,8 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   for (const auto& batch : strategy->distribute_datasets_from_function(rows_of_worker)) {
     step(batch);
   }
-  // Covers a last batch that leaves a replica without rows, and writes of one worker to values that
-  // may differ.
+  // Covers a last batch that leaves a replica without rows, and writes by one worker to values that
+  // may differ between workers.
   const Dataset all = Dataset::from_tensor_slices({Tensor::full({10}, 1.0)});
   for (const auto& batch : strategy->distribute_dataset(all.batch(4))) {
     if (index == 1) own.assign(3.0);
@@ -334,8 +334,8 @@ TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
   EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; restart this process"));
 }
 
-// Runs a session with 10 s of grace and steps of 1 s; worker 1 gets a signal in step 7. Returns the
-// steps that this worker saved because of it.
+// Runs a session with steps of 1 s and a grace period of 10 s; worker 1 gets a signal in step 7.
+// Returns the numbers of steps after which this process saved.
 TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
   const auto strategy = connect_workers();
   const Tensor ones = Tensor::ones({8, 1});

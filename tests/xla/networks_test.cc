@@ -144,8 +144,8 @@ std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
 /// Returns a large tolerance, because XLA uses other functions and another order of additions.
 double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
 
-/// Returns true for cases that XLA does not specify: it flushes the smallest numbers to 0, and
-/// functions of NaN are unspecified, except that NaN wins in a maximum or minimum.
+/// Returns true for cases whose results XLA leaves unspecified. XLA flushes the smallest numbers to
+/// 0. It specifies results for NaN only in a maximum or minimum, where NaN wins.
 bool xla_leaves_out(const OpCase& c) {
   constexpr OpId kOfNan[] = {OpId::kRelu,      OpId::kMaximum,   OpId::kMinimum,
                              OpId::kReduceMax, OpId::kReduceMin, OpId::kMaxPool};

@@ -210,7 +210,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
     ::fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // fails at the user's pipe limit
+    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // may fail if the user has many pipes
   }
   fds_[0] = std::move(output.read_end);
   fds_[1] = std::move(error.read_end);
@@ -350,7 +350,7 @@ void kill_marked(const std::string& mark) {
       if (pid == ::getpid() || !is_marked(pid, mark)) continue;
       found += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
     }
-    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // wait until they have exited
+    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // lets killed processes exit
   }
 }
 
@@ -417,7 +417,7 @@ std::vector<std::string> files_of_cgroups() {
 
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    // The lowest free number is `fd`.
+    // open() returns the lowest free descriptor, which is `fd`.
     if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
   }
 }

@@ -59,7 +59,7 @@ class LineBuffer {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ChildOptions {
-  std::vector<std::string> arguments;  // the program, searched in PATH if it has no '/'; arguments
+  std::vector<std::string> arguments;  // program (found in PATH if without '/'), then its arguments
   Variables environment = {};          // in addition to this process's variables
   std::vector<int> cores = {};         // allowed cores; empty: those of this process
 };
@@ -116,9 +116,9 @@ class ChildProcess {
 
 // The launcher's own process: signals, open files, and cleanup.
 
-/// Opens /dev/null in place of a closed standard input, output or error. Otherwise the next opened
-/// file would get the number of the closed stream, and thus its output. Must be called first in a
-/// program.
+/// Opens /dev/null in place of a closed standard input, output or error. Otherwise the next file to
+/// be opened would get the number of the closed stream and receive its output. Must be called first
+/// in a program.
 void open_standard_streams();
 
 /// Raises this process's limit of open files, if necessary, to the number needed for
@@ -183,7 +183,7 @@ class Guard {
 class OomCounter {
  public:
   OomCounter();
-  /// Returns the number of kills since the last call, or since construction.
+  /// Returns the number of out-of-memory kills since the last call, or since construction.
   long count_new_kills();
   /// Returns "cgroup oom_kill +1" or "oom_kill +1 on this machine".
   std::string describe(long kills) const;

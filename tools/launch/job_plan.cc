@@ -130,7 +130,7 @@ bool reserve_port(int port) {
   return true;
 }
 
-/// Returns a socket that is bound to the port; it is not open if the port is taken.
+/// Returns a socket that is bound to the port, or a closed descriptor if the port is taken.
 FileDescriptor bind_port(int port) {
   FileDescriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot create a socket");

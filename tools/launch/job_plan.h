@@ -12,7 +12,7 @@ namespace tutti::launch {
 /// A task of a job, named as in TensorFlow.
 struct Task {
   std::string type = "worker";  // "chief", "worker" or "ps"
-  int index = 0;                // among the tasks of its type
+  int index = 0;                // index among the tasks of this type
   std::string address;          // "127.0.0.1:4711"
 
   /// Returns "worker-0".
@@ -41,7 +41,7 @@ struct JobRequest {
   Variables environment = {};           // for all processes; overrides the launcher's
   std::vector<std::string> hosts = {};  // empty: this machine
   int first_port = 20'000;              // first port on each of `hosts`
-  std::vector<int> cores = {};          // cores of this machine, shared equally
+  std::vector<int> cores = {};          // cores that the processes share equally
   bool bind_cores = false;              // binds each process to its share
 };
 

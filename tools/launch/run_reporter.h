@@ -60,8 +60,8 @@ class RunReporter {
   /// Reports that the process of `waiting` waits for that of `rank`, which has already exited.
   void on_waited_for(int rank, int waiting);
   /// Reports the failure that ends the job; precedes on_stop(). Repeats the last lines of the
-  /// process unless they are visible just above. `why_final`: if restarts were requested, the
-  /// reason why there is none.
+  /// process unless they are visible just above. `why_final`: the reason why the process is not
+  /// restarted; empty if no restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
   /// Reports that the processes of `ranks` receive `signal_number` now, and SIGKILL after the grace
@@ -110,7 +110,7 @@ class RunReporter {
 
   const SupervisorOptions& options_;
   std::vector<Shown> tasks_;
-  std::array<bool, 2> colors_{};  // for output and error
+  std::array<bool, 2> colors_{};  // for standard output and standard error
   const bool is_one_file_;        // output and error are the same terminal or file
   BufferedPipeWriter output_, error_;
   std::size_t num_lines_ = 0;  // lines of all processes

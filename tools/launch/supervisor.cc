@@ -20,17 +20,17 @@
 namespace tutti::launch {
 namespace {
 
-constexpr int kWrongUsage = 2;  // would fail again with the same arguments
+constexpr int kWrongUsage = 2;  // exit code for wrong usage, which a restart would repeat
 constexpr Duration kQuick = std::chrono::seconds(1);
 constexpr int kQuickFailures = 5;
 constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the other tasks finished";
 
-/// Returns the exit code of a job that was asked to stop. This is the code of the first task that
-/// neither succeeded nor stopped; if there is none, 75 if a task saved a checkpoint. A task that
-/// the stop signal killed counts as stopped, because its handler may already be removed while it
-/// leaves the job.
+/// Returns the exit code of a job that was asked to stop: the code of the first task that failed;
+/// otherwise 75 if a task saved a checkpoint, and 0 if none did. If a task saved a checkpoint, a
+/// task that the stop signal killed does not count as failed, because it may have removed its
+/// handler while it left the job.
 int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
   const auto has_saved = [](const TaskOutcome& task) {
@@ -237,7 +237,7 @@ struct Supervisor {
     slot.outcome.order = num_ended++;
   }
 
-  /// Decides about a failed task: returns true if it is started again; otherwise ends the job.
+  /// Schedules the restart of a failed task and returns true, or ends the job and returns false.
   bool judge_failure(Slot& slot) {
     const std::optional<std::string> refusal = slot.count.refusal(slot.outcome.status, slot.lived);
     if (!refusal) {
@@ -305,7 +305,7 @@ struct Supervisor {
     stop_parameter_servers();
   }
 
-  /// Returns the processes that the job knows as failed, in the order of their failures.
+  /// Returns the processes that the job knows to have failed, in the order of their failures.
   std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;

@@ -34,8 +34,8 @@ struct TaskOutcome {
   ExitStatus status = {};  // status of the last process
   double seconds = 0;      // lifetime of the last process
   std::string oom = "";    // such as "cgroup oom_kill +1"; "" if the counter did not change
-  int order = -1;          // 0: ended first; -1: has not ended
-  /// Text such as "before it joined" if the process exited with code 0 while others waited for it.
+  int order = -1;          // order in which processes ended, from 0; -1: has not ended
+  /// Such as "before it joined" if it exited with code 0 while others waited; otherwise "".
   std::string too_early = "";
 
   /// Returns "killed by signal 9 (SIGKILL), cgroup oom_kill +1, after 3.2 s".
@@ -66,7 +66,7 @@ class RestartCount {
  private:
   int limit_;
   int restarts_ = 0;
-  int quick_failures_ = 0;  // number of consecutive processes that failed within a second
+  int quick_failures_ = 0;  // consecutive processes that failed within a second of their start
 };
 
 /// A process that the job has given up because it is stopped or its connection is lost.
@@ -83,7 +83,7 @@ struct AbandonedProcess {
 struct AwaitedTask {
   std::string task;           // "worker-0"
   std::optional<int> joined;  // restart number of the task's last process that joined the job
-  bool may_repeat = false;    // restart even if parameter servers have its updates
+  bool may_repeat = false;    // true: restart it even if parameter servers have its updates
 };
 
 /// A process of a task, identified by its number of restarts.
@@ -104,8 +104,8 @@ struct SupervisorOptions {
   /// cause first, because processes that fail because of another one may exit before it.
   std::function<std::vector<TaskProcess>()> find_failed = {};
   /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
-  /// A task that has exited with code 0 is restarted if the process that waits for it was itself
-  /// restarted, too late for the last steps of the other tasks. Otherwise the task exited too
+  /// One that has exited with code 0 is restarted if a running process was itself restarted,
+  /// because that process missed the last steps of the other tasks. Otherwise the task exited too
   /// early, which counts as a failure.
   std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
@@ -116,13 +116,13 @@ struct SupervisorOptions {
 ///
 /// Writes each line as a whole to standard output or standard error, with the prefix "[worker-0]:
 /// ". Names are colored on a terminal (unless NO_COLOR is set). The launcher's own messages begin
-/// with "tutti run: " and go to standard error. Processes do not wait for the reader. At the end,
-/// supervise() waits until all output has been read or a stop signal arrives. After a requested
-/// stop or a timeout, it waits at most for the grace period. If the reader closes the pipe, this
-/// process receives SIGTERM.
+/// with "tutti run: " and go to standard error. A slow reader delays the processes only after 1 MiB
+/// of unread output is buffered. At the end, supervise() waits until all output has been read or a
+/// stop signal arrives. After a requested stop or a timeout, it waits at most for the grace period.
+/// If the reader closes the pipe, this process receives SIGTERM.
 ///
-/// Throws kNotFound or kUnavailable if a process cannot be started, kUnavailable naming a log that
-/// cannot be written.
+/// Throws kNotFound or kUnavailable if a process cannot be started, and kUnavailable, naming the
+/// file, if a log cannot be written.
 JobOutcome supervise(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
                      Guard& guard);
 

@@ -22,7 +22,7 @@ constexpr float kLargestCode = 127;
 constexpr std::int8_t kNotFinite = -128;
 
 struct Int8Feedback {
-  // key: id of the buffer; then one entry per replica
+  // rounding errors, keyed by buffer id, with one entry per replica
   std::map<std::uint64_t, std::vector<Floats>> lost;
 };
 

@@ -1,7 +1,7 @@
-// A libtorch classifier trained by all processes of a launcher, with the loss of one process.
+// A libtorch classifier trained by all processes of a launcher, with the same loss as one process.
 // SPDX-License-Identifier: Apache-2.0
 //
-//     libtorch_train                        alone
+//     libtorch_train                        one process
 //     tutti run -n 2 -- libtorch_train      two processes, half of each batch each
 #include <torch/torch.h>
 

@@ -23,7 +23,7 @@ using Floats = std::vector<float>;
 
 struct TopK {
   double k = 0.01;
-  // key: id of the buffer; then one entry per replica
+  // values not sent yet, keyed by buffer id, with one entry per replica
   std::map<std::uint64_t, std::vector<Floats>> kept_back;
 };
 

@@ -66,7 +66,7 @@ class GradientTape {
   /// Returns the watched variables, in order of first use.
   std::vector<Variable> watched_variables() const;
 
-  /// Scope in which no tape of this thread records.
+  /// Scope in which this thread's tapes do not record operations.
   class StopRecording : internal::ThreadScope<bool> {
    public:
     StopRecording();

@@ -38,7 +38,7 @@ class ReplicaGroup {
   /// `axis` may differ. Differentiable: the gradient is this replica's slice of the gradient summed
   /// over replicas.
   virtual Tensor all_gather(const Tensor& value, int axis) = 0;
-  /// Declares that the caller assumes every replica to have `rows` rows. A group that detects a
+  /// Declares the caller's assumption that every replica has `rows` rows. A group that detects a
   /// difference logs a warning once. Does not wait for other replicas.
   virtual void assume_equal_rows(std::int64_t rows) { static_cast<void>(rows); }
   /// Declares the target of a gradient: a mean over rows (alone or as a term of a sum), or nullopt

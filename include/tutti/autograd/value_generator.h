@@ -14,10 +14,10 @@ struct ValueGenerator {
   enum class Kind { kConstant, kUniform, kNormal, kTruncatedNormal, kIdentity };
   Kind kind = Kind::kConstant;
   double a = 0.0;  // constant, lower bound, mean, or gain (kIdentity)
-  double b = 0.0;  // upper bound (kUniform); standard deviation
+  double b = 0.0;  // upper bound (kUniform) or standard deviation
   RandomKey key = {};
   DType dtype = DType::kFloat32;
-  Shape shape = {};  // of the whole variable
+  Shape shape = {};  // shape of the whole variable
 
   /// Returns rows [first, first + count) on the CPU: [count, shape[1:]]. A scalar counts as one
   /// row.

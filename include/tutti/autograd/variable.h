@@ -73,7 +73,7 @@ class Variable {
 
   VariableStorage& storage() const;
   std::shared_ptr<VariableStorage> shared_storage() const { return storage_; }
-  /// Returns true if both handles refer to one variable.
+  /// Returns true if both handles refer to the same variable.
   bool operator==(const Variable& other) const { return storage_ == other.storage_; }
 
  private:

@@ -68,11 +68,11 @@ using TensorLookup = std::function<Tensor(const std::string& name)>;
 /// beginning with element `first`.
 struct TensorPart {
   std::string name;
-  Shape shape;  // of the whole tensor
+  Shape shape;  // shape of the whole tensor
   DType dtype = DType::kFloat32;
   std::int64_t first = 0;
-  std::vector<Tensor> values = {};  // [count] each, consecutive
-  bool has_others = false;          // true if other processes have parts, too
+  std::vector<Tensor> values = {};  // consecutive elements, in rank-1 tensors
+  bool has_others = false;          // true if other processes store parts, too
 
   std::int64_t count() const;
   bool is_whole() const { return count() == shape.num_elements(); }
@@ -97,8 +97,8 @@ class VariableStorage {
   /// (component 0, or the aggregate of an ON_READ variable). Shares the buffer: a returned tensor
   /// never changes.
   virtual Tensor read() const = 0;
-  /// Same as read(), but may return the value in `dtype` if that transfers fewer bytes of remote
-  /// parts. Requires: both types are floating-point.
+  /// Same as read(), but may return the value as `dtype` if other processes can then send fewer
+  /// bytes. Requires: both types are floating-point.
   virtual Tensor read_as(DType /*dtype*/) const { return read(); }
   /// Returns true if read_rows() transfers less than read(), because values are in another process.
   virtual bool reads_rows() const { return false; }
@@ -137,7 +137,7 @@ class VariableStorage {
   /// Returns this process's part of save(), one tensor, if the variable is sharded over processes
   /// or devices; nullopt if each process has all of it. Not collective. Outside of replicas only.
   virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
-  /// Sets the elements of save_part(): `elements` [count], on the host.
+  /// Replaces the elements of save_part() with `elements`, a tensor [count] on the host.
   virtual void restore_part(const Tensor& elements);
 
   /// The strategy whose scope created this variable, or null; compared only by address.

@@ -58,7 +58,7 @@ struct CheckpointOptions {
   /// process reads files, and all processes restore its values. If empty, each process reads the
   /// files. checkpoint_options(strategy) sets it.
   std::function<std::string(const std::string& own)> from_writer = {};
-  /// Number of this worker; worker 0 writes.
+  /// Index of this worker; worker 0 writes.
   int worker = 0;
   /// Connects all workers for one save or restore, in which each worker handles its own parts of
   /// values (CheckpointManagerOptions::sharded). Collective; must not run concurrently with other
@@ -106,7 +106,7 @@ class CheckpointSnapshot {
 /// Restoring changes everything or nothing. First all names, shapes and dtypes are compared, and
 /// one error (kInvalidArgument) lists all mismatches. If restoring fails later, the previous values
 /// are restored. If the program's numerics fingerprint differs from the saved one, a warning names
-/// both: training then continues correctly, but not bit for bit (docs/determinism.md).
+/// both: training then continues, but may not be bit-identical (docs/determinism.md).
 class Checkpoint {
  public:
   explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
@@ -118,7 +118,7 @@ class Checkpoint {
   /// Adds state that `provider` saves and restores. Throws kAlreadyExists if the name is taken,
   /// kInvalidArgument if a function is missing.
   void add_state(std::string name, StateProvider provider);
-  /// Same as add_state(), but for tensors. They are stored as "<name>/<their name>".
+  /// Same as add_state(), but for tensors, which are stored as "<name>/<tensor name>".
   void add_tensors(std::string name, TensorProvider provider);
 
   /// Sets a remark for readers of the file, such as the strategy's name. It is never restored.
@@ -141,8 +141,8 @@ class Checkpoint {
   /// shape. Like tf.train.Checkpoint's deferred restoration.
   CheckpointInfo restore_deferred(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
-  /// Returns the names of tensors and states that restore_deferred() read and that still wait. tf's
-  /// assert_consumed() checks that there are none.
+  /// Returns the names for which restore_deferred() still keeps values, because no such name was
+  /// added yet. tf's assert_consumed() checks that there are none.
   std::vector<std::string> waiting() const;
 
   /// Returns the contents of the file that save() writes, to send or store elsewhere. Collective:
@@ -175,8 +175,8 @@ class Checkpoint {
   /// Returns the result of `find` in this process or, with from_writer, in the writing process.
   std::optional<internal::CheckpointFile> file_of(const Reader& find) const;
   /// Restores the file that `find` returns. On a shared disk, each worker reads only its own parts
-  /// of a version. `own_path` returns this worker's path of the version of that name. For `sharded`
-  /// see CheckpointManagerOptions.
+  /// of a version. `own_path` maps a version's name to the path at which this worker finds the
+  /// version. For `sharded` see CheckpointManagerOptions.
   using OwnPath = std::function<std::string(const std::string& name)>;
   std::optional<CheckpointInfo> restore_found(const Reader& find, const OwnPath& own_path,
                                               std::optional<bool> sharded,

@@ -56,8 +56,8 @@ class ClusterResolver {
   void set_task_id(int task_id) { task_id_ = task_id; }
   void set_rpc_layer(std::string rpc_layer) { rpc_layer_ = std::move(rpc_layer); }
 
-  /// Returns the address of the task (default: this process's), "grpc://a:2222"; "" if there is
-  /// nothing to connect to. Throws kNotFound, listing the known tasks, for an unknown one.
+  /// Returns the address of a task (default: this process's), such as "grpc://a:2222"; "" if there
+  /// is no server to connect to. Throws kNotFound, listing the known tasks, for an unknown one.
   std::string master(const std::optional<std::string>& task_type = {},
                      std::optional<int> task_id = {},
                      const std::optional<std::string>& rpc_layer = {}) const;

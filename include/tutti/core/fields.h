@@ -84,7 +84,8 @@ constexpr auto tie_fields(T& object) {
 #undef TUTTI_TIE_FIELDS
 }
 
-// The compiler writes a member's name into the name of a function template instantiated for it.
+// If a function template is instantiated for a member, the compiler's name of the function contains
+// the name of the member.
 
 #ifdef __clang__
 #pragma clang diagnostic push

@@ -200,7 +200,7 @@ struct JsonForm<T> {
   }
 };
 
-// JSON form of values as the calls that make them: ["truncated_normal", 0, 0.05].
+// JSON form of a value: the call that makes it, such as ["truncated_normal", 0, 0.05].
 
 namespace internal {
 
@@ -210,7 +210,7 @@ Json call_of(std::string name, const Arguments&... arguments) {
   return Json::Array{std::move(name), json_of(arguments)...};
 }
 
-/// Function that makes a value from the call that call_of() wrote.
+/// Function that makes a value from a JSON array that call_of() wrote.
 template <class Made>
 using CallReader = std::function<Made(const Json::Array& call)>;
 

@@ -121,13 +121,13 @@ struct CallOptions {
   std::uint64_t id = 0;
   std::optional<Duration> timeout = std::nullopt;  // default: the communicator's; not for plugins
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
-  /// all ranks or on none (compared). See Communicator, "On GPUs".
+  /// all ranks or on none; ranks compare this. See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;
 };
 
 /// A call as an engine receives it: checked, with MEAN replaced by SUM; count may be 0. `outputs`
-/// has one buffer, or for all_reduce several of one dtype, combined as if they were one. In place:
-/// outputs[i].data == inputs[i].data (all_reduce, reduce), or inputs empty (broadcast).
+/// has one buffer, or for all_reduce several of one dtype, combined as if they were one. A call in
+/// place has outputs[i].data == inputs[i].data (all_reduce, reduce) or no inputs (broadcast).
 struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
@@ -137,7 +137,8 @@ struct CollectiveCall {
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank
-  /// r's part. all_to_all: counts[r] are sent to rank r, receive_counts[r] received from it.
+  /// r's part. all_to_all: counts[r] elements are sent to rank r, and receive_counts[r] elements
+  /// are received from it.
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
   std::uint64_t id = 0;  // CallOptions::id

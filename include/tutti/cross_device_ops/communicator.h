@@ -24,8 +24,8 @@ class CommunicatorState;
 struct PendingCall;
 }  // namespace internal
 
-/// Implementation of calls on GPUs. kNccl: by NCCL if it is available and each rank has its own
-/// GPU, else by the hosts. kHosts: always by the hosts, with the communicator's algorithm.
+/// Implementation of calls on GPUs. kNccl: NCCL if it is available and each rank has its own GPU,
+/// else the hosts. kHosts: always the hosts, with the communicator's algorithm.
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
@@ -130,7 +130,7 @@ class Communicator {
   void all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
                   const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Overload for several buffers of one dtype, such as gradients: in place, as if they were one.
+  /// Overload that reduces several buffers of one dtype in place, as if they were one buffer.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
   /// Combines all inputs into `output` of rank `root`. Only the root uses `output`; it has the
@@ -207,12 +207,12 @@ class Communicator {
   std::unique_ptr<internal::CommunicatorState> state_;
 };
 
-/// Returns the communicators of `size` threads of this process, by rank. "canonical" works
+/// Returns communicators for `size` threads of this process, in rank order. "canonical" works
 /// directly on the ranks' memory; other algorithms send messages between threads.
 std::vector<std::unique_ptr<Communicator>> in_process_communicators(
     int size, const CommunicatorOptions& options = {});
 
-/// Returns the communicator of this rank of `transport`, for algorithms that work with messages.
+/// Returns a communicator for this rank of `transport`. Requires: the algorithm sends messages.
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options = {});
 

@@ -46,8 +46,8 @@ class PendingReduction {
   /// Orders later work of the compute streams after the result. Does not wait for a GPU.
   void join();
 
-  /// Called by operations: add work to be joined, and actions that join() then runs in the order of
-  /// their addition.
+  /// Called by operations: add work to be joined, and actions that join() then runs in the order in
+  /// which they were added.
   void add(std::unique_ptr<internal::DeviceWork> work);
   void after_join(std::function<void()> action);
 
@@ -83,8 +83,8 @@ struct SegmentedSum {
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
-  /// Returns the address of a replica's values in a block (a part of a segment), which need not be
-  /// aligned. `copy` has room for the block; it may be nullptr unless `copies` is set.
+  /// Returns the address, possibly unaligned, of a replica's values in a block (a part of a
+  /// segment). `copy` has room for the block; it may be nullptr unless `copies` is set.
   std::function<const std::byte*(std::size_t replica, const Segment& block, std::byte* copy)>
       values = {};
   /// Receives the sum of a block over all replicas. Empty: sums are not checked.
@@ -127,7 +127,7 @@ class CrossDeviceOps {
   /// Returns true if work in GPU streams may still be running. Abandons work that has failed or
   /// takes too long; throws the reason if any was abandoned. Thread-safe, even during a call.
   virtual bool check_pending() { return false; }
-  /// Returns the total size, in bytes, of this process's values that were combined so far.
+  /// Returns the total size, in bytes, of this process's values that have been combined so far.
   /// Thread-safe.
   std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
@@ -143,7 +143,7 @@ class CrossDeviceOps {
   /// `tasks`.
   std::vector<PerReplica<Gradient>> batch_reduce(ReduceOp op, std::span<const ReduceTask> tasks,
                                                  const CommunicationOptions& options = {});
-  /// Returns the combination once per replica, on the device of that replica's value.
+  /// Returns the combination for each replica, on the device of that replica's value.
   PerReplica<Tensor> all_reduce(ReduceOp op, const PerReplica<Tensor>& value);
   /// Reduces many values, packed by options.bytes_per_pack; dense and sparse values may be mixed.
   /// Returns results in the caller's order.
@@ -160,13 +160,13 @@ class CrossDeviceOps {
   /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
   /// unsupported combination falls back to copies to one device (logged once) or, with
   /// options.strict, throws kUnimplemented. Inputs that are not also outputs stay unchanged. Either
-  /// all buffers are on CPUs or all on GPUs. On GPUs, work is only queued: after the current and
-  /// before the later work of the compute streams.
+  /// all buffers are on CPUs or all on GPUs. On GPUs, the functions only queue work, which runs in
+  /// order with the other work of the compute streams.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
-  /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the
-  /// result after join() of the returned object, and must not use the buffers before that. On CPUs
-  /// the reduction is complete on return.
+  /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. The streams see
+  /// the result after join() of the returned object, and must not use the buffers before that. On
+  /// CPUs, the reduction is complete on return.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -179,8 +179,8 @@ class CrossDeviceOps {
   /// Concatenates all inputs, of any counts, in replica order in each output. inputs[r] may be the
   /// part of outputs[r] that receives it.
   void all_gather(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs);
-  /// Combines the inputs; outputs[r] receives part r. The outputs' counts add up to that of each
-  /// input. outputs[r] may be part r of inputs[r].
+  /// Combines the inputs; outputs[r] receives part r. The count of each input is the sum of the
+  /// outputs' counts. outputs[r] may be part r of inputs[r].
   void reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                       std::span<const ReplicaBuffer> outputs,
                       const CommunicationOptions& options = {});
@@ -197,8 +197,8 @@ class CrossDeviceOps {
  protected:
   // Functions that an operation implements. Buffers have been checked, are aligned to their
   // elements, and have one dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There are at least
-  // two members and one element. Buffers on GPUs have a `work` (device_work.h), which queues the
-  // work on them.
+  // two members and one element. A buffer on a GPU has a `work` (device_work.h), which queues
+  // operations on that GPU.
 
   /// Throws if the buffers show a mistake that a fallback would hide, such as a device outside the
   /// group. Called before the functions below.

@@ -1,6 +1,6 @@
 // Arithmetic on dense or sparse gradients: sums, quotients and copies of the same kind.
-// IndexedSlices of several replicas can be concatenated, or summed with the same bits as the dense
-// sum.
+// IndexedSlices of several replicas can be concatenated, or summed bit-identically to their dense
+// form.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Key-value stores of the small values by which ranks find each other.
+// Key-value stores for the small values that ranks exchange to find each other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -46,7 +46,7 @@ class StorePart {
   }
 
   explicit operator bool() const { return store_ != nullptr; }
-  // Same as KeyValueStore's functions. Requires: not empty.
+  // Same as KeyValueStore's functions. Requires: this object has a store.
   void set(std::string_view key, std::string_view value) const { store_->set(full(key), value); }
   std::optional<std::string> get(std::string_view key) const { return store_->get(full(key)); }
   std::string wait(std::string_view key, TimePoint deadline) const {

@@ -88,10 +88,10 @@ typedef struct tutti_group_v1 {
   int32_t world_size;
   int32_t first_rank;
   uint32_t local_count;
-  const tutti_device_v1* devices;  // of the local replicas
+  const tutti_device_v1* devices;  // devices of the local replicas
   // Writes a line to tutti's log. Thread-safe.
   void (*log)(int32_t level, const char* text);
-  // Store of small values shared by all processes of the group, with which they find each other.
+  // Store of small values that all processes of the group share in order to find each other.
   // Keys belong to the group: 1 to 150 characters (letters, digits, '_', '-', '.' and '/').
   // `store`, `set` and `get` are NULL if the group has no store. Usable until destroy() has
   // returned. Thread-safe.
@@ -113,8 +113,8 @@ typedef struct tutti_cross_device_ops_v1 {
   const char* name;
   // Makes an operation for `group`; the result is passed to the other functions as `self`.
   // `options_json` is an object with "bytes_per_pack", "timeout_ms" (-1: the library's default),
-  // "strict" and, if the user sets some of option_names, "options": an object of these. Returns
-  // NULL and fills in `error` on failure. Required.
+  // "strict" and, if the user sets some of option_names, an object "options" with their values.
+  // Returns NULL and fills in `error` on failure. Required.
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
   void (*destroy)(void* self);
@@ -123,20 +123,21 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*supports)(void* self, int32_t op, int32_t dtype, int32_t device_type);
   // Combines the buffers of the local replicas element by element with those of the other
   // processes; afterwards each holds the result. Buffers have one type and one count above 0. There
-  // are at least two, except in groups of several processes. One call at a time per `self`, from
-  // any thread. `timeout_ms` as in create. Required.
+  // are at least two buffers, except in groups of several processes. tutti makes one call at a time
+  // per `self`, from any thread. `timeout_ms` as in create. Required.
   int32_t (*all_reduce)(void* self, int32_t op, const tutti_buffer_v1* replicas,
                         uint32_t num_replicas, int64_t timeout_ms, tutti_error_v1* error);
   // A TUTTI_GRADE_... of this object. Default: TUTTI_GRADE_NONE.
   int32_t (*determinism)(void* self);
 
-  // Returns 1 if it works in groups of several processes, each of which calls it in the same order
-  // with its own replicas' buffers. Default: 0, and tutti refuses such groups before create.
+  // Returns 1 if the operation works in groups of several processes, which all make the same calls
+  // in the same order, each with its own replicas' buffers. Default: 0, and tutti refuses such
+  // groups before create.
   int32_t (*spans_processes)(void);
 
-  // The following functions follow the conventions of all_reduce. Default of each: composed of
-  // all_reduce and copies or, between processes, of tutti's messages. `root` and `counts` are those
-  // of the whole group; `num_replicas` is local_count. Input and output of one replica do not
+  // The following functions follow the conventions of all_reduce. By default, tutti implements each
+  // with all_reduce and copies or, between processes, with its own messages. `root` and `counts`
+  // refer to the whole group; `num_replicas` is local_count. Input and output of one replica do not
   // overlap unless stated otherwise. Collectives that do not combine (broadcast, all_gather,
   // all_to_all) receive buffers of every type, regardless of supports().
 
@@ -163,9 +164,9 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*all_to_all)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
-  // Makes the call that runs on another thread return TUTTI_ABORTED soon. `code` and `message` are
-  // the reason. Thread-safe. Afterwards tutti calls only destroy(). Default: the running call
-  // continues to its end.
+  // Aborts the call that another thread is running; it must soon return TUTTI_ABORTED. `code` and
+  // `message` are the reason. Thread-safe. Afterwards tutti calls only destroy(). Default: the
+  // running call continues to its end.
   void (*abort)(void* self, int32_t code, const char* message);
 
   // Returns 1 if several threads may call all_reduce concurrently on disjoint ranges of the same
@@ -191,7 +192,7 @@ typedef struct tutti_cross_device_ops_v1 {
 
 // The one function that a plugin exports. Returns its table, which must never change.
 typedef const tutti_cross_device_ops_v1* (*tutti_plugin_entry_v1)(void);
-// Name of that function.
+// Name of the function that a plugin exports.
 #define TUTTI_PLUGIN_SYMBOL "tutti_cross_device_ops_plugin_v1"
 
 #ifdef __cplusplus

@@ -21,8 +21,8 @@ inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// yet to reach a call that one of them refuses; MPI, or the rank that closes a group, still uses
 /// the memory of an abandoned call. A server waits this long for clients that are about to leave.
 inline constexpr Duration kLinger = std::chrono::seconds(2);
-/// Time for messages in flight that no operation waits for: the final message to a peer that does
-/// not receive it, or a peer's possible report that calls differ.
+/// Time limit for messages that no operation waits for: the final message to a peer that may have
+/// stopped reading, or a report that calls differ, which a peer may not send.
 inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace tutti::durations

@@ -22,7 +22,7 @@ struct Group {
   int world_size = 1;
   int first_rank = 0;
   std::vector<Device> local_devices;  // one per local replica
-  /// Store with which operations that span processes find the other ranks. Its keys belong to this
+  /// Store through which ranks in different processes find each other. Its keys belong to this
   /// group.
   StorePart store = {};
   /// Messages between the group's ranks. An operation may use all tags up to kLargestOperationTag.
@@ -65,8 +65,9 @@ std::string load_cross_device_ops_plugin(const std::string& path);
 
 /// A name and options, from which the strategy builds the operation for its Group. A value type.
 struct CrossDeviceOpsSpec {
-  /// Empty: chosen by options.implementation. kAuto: canonical; for replicas on GPUs nccl if each
-  /// has its own GPU and NCCL is available, else an operation that reads peers' memory.
+  /// If empty, options.implementation chooses. Its value kAuto means canonical on CPUs; on GPUs,
+  /// nccl if it is available and no replicas share a GPU, else an operation that reads peers'
+  /// memory.
   std::string name = "";
   CommunicationOptions options = {};
   /// The operation's own options: "k=0.01,name=value" or a JSON object. In the first form, a value

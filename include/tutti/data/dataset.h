@@ -40,7 +40,7 @@ using SourcePtr = std::shared_ptr<const DatasetSource>;
 struct SourceFiles {
   /// Number of files; nullopt: unknown before they are read; kInfinite: endless.
   std::optional<std::int64_t> count;
-  /// Returns the same source over files index, index + count, ...; an empty one if there are none.
+  /// Returns a copy of the source that reads only files index, index + count, ... (maybe none).
   std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;
 };
 
@@ -52,8 +52,8 @@ class DatasetSource {
   virtual std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const = 0;
   /// Returns the number of elements of a pass; nullopt if unknown, kInfinite if it never ends.
   virtual std::optional<std::int64_t> cardinality() const = 0;
-  /// Returns the number of rows of a full batch by tf's rule: set by batch(), kept by selecting and
-  /// reordering, unknown after map().
+  /// Returns the number of rows of a full batch by tf's rule: batch() sets it, functions that only
+  /// select or reorder elements keep it, and after map() it is unknown.
   virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
   /// Returns how many times examples were batched into an element: 0 for single examples, 1 for
   /// batches. nullopt if unknown: after map() and interleave(), for generators, from_tensors(), and
@@ -69,7 +69,7 @@ class DatasetSource {
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
   /// pipelines. Empty for sources without inputs and for those that do not report their inputs.
   virtual std::vector<SourcePtr> inputs() const { return {}; }
-  /// Returns the same source over other inputs. Requires: as many inputs as inputs() returns.
+  /// Returns a copy of this source that reads from `inputs`: as many as inputs() returns.
   virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
   /// Returns the files that this source reads; nullopt if it reads none or does not report them.
   virtual std::optional<SourceFiles> files() const { return std::nullopt; }
@@ -77,7 +77,7 @@ class DatasetSource {
 
 /// Count for endless repeat() and take(); cardinality of an endless dataset.
 inline constexpr std::int64_t kInfinite = -1;
-/// Size in a padded shape: that of the largest element of the batch.
+/// In a padded shape, stands for the size of the batch's largest element.
 inline constexpr std::int64_t kLargest = -1;
 
 /// Options of Dataset::map().
@@ -159,8 +159,8 @@ class Dataset {
   Dataset shuffle(std::int64_t buffer_size, std::uint64_t seed) const {
     return shuffle(buffer_size, ShuffleOptions{.seed = seed});
   }
-  /// Stacks `size` consecutive elements; `size` is the GLOBAL batch. Throws kInvalidArgument with
-  /// the component and both shapes if shapes differ.
+  /// Stacks `size` consecutive elements; `size` is the GLOBAL batch size. If two elements differ in
+  /// shape, throws kInvalidArgument, naming the component and these two shapes.
   Dataset batch(std::int64_t size, BatchOptions options = {}) const;
   /// Same as batch(), but pads components that differ in size (not in rank) at their ends. Throws
   /// kInvalidArgument for an element larger than its padded shape.
@@ -192,8 +192,8 @@ class Dataset {
   /// Adds a first component "index", int64 [], which counts from `start`.
   Dataset enumerate(std::int64_t start = 0) const;
   /// Makes a dataset from each element and interleaves `cycle_length` of them, `block_length`
-  /// elements at a time, in tf's order. The datasets get this pass's epoch. `make` must depend on
-  /// the element only.
+  /// elements at a time, in tf's order. Passes over the datasets have this pass's epoch number.
+  /// `make` must depend on the element only.
   Dataset interleave(std::function<Dataset(const Element&)> make,
                      InterleaveOptions options = {}) const;
   /// Yields the elements of the first dataset that `make` returns, then those of the second, ...
@@ -263,20 +263,20 @@ struct AutoShardChoice {
   std::string reason = {};
 };
 
-/// Resolves `policy`. Follows `dataset` back to its sources: through every decorator, all parts of
+/// Resolves `policy`. Follows `dataset` back to its sources: through every decorator, all inputs of
 /// zip() and concatenate(), and the first dataset that interleave() makes. Logs the choice of kAuto
 /// and the reason, as a warning if several workers read everything (kData). Throws kNotFound for
 /// kFile if one of these sources reads no files or does not report them.
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy);
 
 /// Returns the shard of worker `index`: a pipeline like `dataset`, sharded by the policy of
-/// choose_auto_shard(). kFile replaces every source of files by one over the worker's files, in
-/// their order. Elements paired by zip() stay paired if paired files hold the same number of
-/// elements. kData keeps every num_workers-th element after the last step that is not prefetch(),
-/// which then reads ahead only kept elements. A non-empty pass with fewer elements than workers
-/// throws kInvalidArgument: auto_shard() throws if the number of elements is known, otherwise the
-/// pass does at its first element. Caches start empty. With one worker, returns `dataset` for every
-/// policy. Throws kInvalidArgument unless 0 <= index < num_workers.
+/// choose_auto_shard(). With kFile, each source reads only the worker's files, in their order, and
+/// elements paired by zip() stay paired if paired files hold the same number of elements. kData
+/// keeps every num_workers-th element; it drops the other elements before a final prefetch(). A
+/// non-empty pass with fewer elements than workers throws kInvalidArgument: auto_shard() throws if
+/// the number of elements is known, otherwise the pass does at its first element. Caches start
+/// empty. With one worker, returns `dataset` for every policy. Throws kInvalidArgument unless 0 <=
+/// index < num_workers.
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy);
 
 namespace internal {

@@ -26,9 +26,9 @@ class Element {
   Element(std::vector<Tensor> tensors, std::vector<std::string> names);
 
   std::size_t size() const { return tensors_.size(); }
-  /// Throws kOutOfRange listing the names.
+  /// Throws kOutOfRange, listing the names, if there is no component with this index.
   const Tensor& operator[](std::size_t index) const;
-  /// Throws kNotFound listing the names.
+  /// Throws kNotFound, listing the names, if there is no component with this name.
   const Tensor& at(const std::string& name) const;
   bool has(const std::string& name) const;
   const std::vector<Tensor>& tensors() const { return tensors_; }

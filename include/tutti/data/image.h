@@ -49,7 +49,7 @@ Tensor read_image(const std::string& path, DecodeImageOptions options = {});
 std::string encode_png(const Tensor& image);
 
 struct EncodeJpegOptions {
-  /// From 1 (small) to 100 (close to the original).
+  /// From 1 (smallest file) to 100 (best quality).
   int quality = 95;
 };
 /// Returns a JPEG file of `image`, uint8 [height, width, channels] with 1 or 3 channels, each side
@@ -114,8 +114,8 @@ struct ImageFolderOptions {
 
 /// Dataset of images, with their paths, labels and class names.
 struct ImageFolder {
-  /// {features [height, width, channels], labels}. Shuffle with a buffer of paths.size() (it holds
-  /// whole images) or by ImageFolderOptions::seed.
+  /// Elements {features [height, width, channels], labels}. To shuffle them, set
+  /// ImageFolderOptions::seed or call shuffle(paths.size()), whose buffer holds all images.
   Dataset dataset;
   std::vector<std::string> class_names;
   /// Paths of the images in the dataset's order, with their classes (empty for LabelMode::kNone).
@@ -127,8 +127,8 @@ struct ImageFolder {
 /// and in all folders below it. Images are read, decoded and resized on demand; a damaged one is
 /// refused with its path. Other files, and names that begin with a dot, are ignored. Like
 /// keras.utils.image_dataset_from_directory without shuffling and batching. Throws kNotFound if the
-/// directory, the folder of a class or all images are missing, kInvalidArgument for options that do
-/// not fit, kUnimplemented for .gif, .bmp and .webp files.
+/// directory or the folder of a class is missing, or if there are no images; kInvalidArgument for
+/// options that contradict the folders; and kUnimplemented for .gif, .bmp and .webp files.
 ImageFolder image_folder(const std::string& directory, ImageFolderOptions options = {});
 
 }  // namespace tutti

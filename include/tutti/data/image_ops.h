@@ -11,8 +11,8 @@
 namespace tutti::image {
 
 /// An image is [height, width, channels], uint8 (0 .. 255) or float32 (1 is white, values are not
-/// clipped); the result has the type of the image. Batches of images, and arguments that do not
-/// fit, throw kInvalidArgument naming function, expected and got. Thread-safe.
+/// clipped); the result has the type of the image. Throw kInvalidArgument, naming the function, for
+/// batches of images and for invalid arguments. Thread-safe.
 
 /// Pixels around an image: zeros, or the image reflected at its outermost pixels (numpy's
 /// "reflect": c b | a b c | b a).
@@ -22,8 +22,8 @@ enum class PaddingMode { kZeros, kReflect };
 /// image.
 Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                             std::int64_t height, std::int64_t width);
-/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. kReflect
-/// requires fewer rows and columns outside than the image has.
+/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. With
+/// kReflect, each margin outside the image must be smaller than the image.
 Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                                    std::int64_t height, std::int64_t width, PaddingMode mode);
 /// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, one
@@ -76,12 +76,13 @@ ImageStep random_crop(std::int64_t size, RandomCropOptions options = {});
 ImageStep random_flip_left_right();
 ImageStep random_flip_up_down();
 
-/// Calls adjust_brightness() with a delta in [-max_delta, max_delta), where white is 1.
+/// Calls adjust_brightness() with a random delta in [-max_delta, max_delta), where white is 1.
 ImageStep random_brightness(double max_delta);
-/// Call adjust_contrast() and adjust_saturation() with a factor in [lower, upper), lower >= 0.
+/// Call adjust_contrast() or adjust_saturation() with a random factor in [lower, upper). Requires:
+/// lower >= 0.
 ImageStep random_contrast(double lower, double upper);
 ImageStep random_saturation(double lower, double upper);
-/// Calls adjust_hue() with a delta in [-max_delta, max_delta), max_delta <= 0.5.
+/// Calls adjust_hue() with a random delta in [-max_delta, max_delta), max_delta <= 0.5.
 ImageStep random_hue(double max_delta);
 
 struct CutoutOptions {
@@ -92,7 +93,7 @@ struct CutoutOptions {
 /// (DeVries, Taylor: "Improved regularization of convolutional neural networks with cutout", 2017).
 ImageStep cutout(std::int64_t size, CutoutOptions options = {});
 
-// Steps without random numbers: the functions of the same names above.
+// Steps without random numbers, which call the functions of the same names above.
 ImageStep center_crop(std::int64_t height, std::int64_t width);
 ImageStep resize_with_crop_or_pad(std::int64_t height, std::int64_t width);
 ImageStep convert_image_dtype(DType dtype);

@@ -16,7 +16,7 @@ struct InputLimits {
   /// Maximum ratio of unpacked to compressed size, checked once more than 256 MiB are unpacked.
   /// Typical ratios are 5 to 20 for text and 1,030 for a file of zeros.
   std::int64_t max_expansion = 250;
-  /// Bytes of an unpacked file, or of one member of a tar or .npz file.
+  /// Maximum size in bytes of an unpacked file, or of one member of a tar or .npz file.
   std::int64_t max_bytes = std::int64_t{1} << 36;
 };
 

@@ -14,8 +14,8 @@ namespace tutti {
 
 /// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: f2, f4, f8, i4, i8, u1, b1; i1, i2
 /// and u2 become int32, u4 becomes int64. Big-endian and Fortran order are converted. `source`
-/// names the bytes in errors. Throws kDataLoss with offset, expected and got; kUnimplemented for
-/// types that tensors do not support.
+/// names the bytes in errors. Throws kDataLoss, with offset, expected content and actual content,
+/// for invalid bytes, and kUnimplemented for types that tensors do not support.
 Tensor parse_npy(std::string_view bytes, const std::string& source);
 /// Returns a .npy file, version 1.0, as numpy.save writes it: little-endian, C order.
 std::string format_npy(const Tensor& tensor);
@@ -39,10 +39,10 @@ struct NpzOptions {
 };
 
 /// Parses the bytes of a .npz file: a zip file of .npy files, stored (numpy.savez) or deflated
-/// (numpy.savez_compressed). Names do not include ".npy". Throws as parse_npy() for the arrays that
-/// are read, naming the member; kNotFound listing the names for an unknown name; kDataLoss for a
-/// wrong checksum or overlapping members; kResourceExhausted beyond the limits (the expansion is
-/// computed for all members together); kUnimplemented for zip64, encryption and other methods.
+/// (numpy.savez_compressed). Names do not include ".npy". Throws parse_npy()'s errors, naming the
+/// member; kNotFound, listing the names, for an unknown name; kDataLoss for a wrong checksum or
+/// overlapping members; kResourceExhausted beyond the limits (max_expansion applies to all members
+/// together); kUnimplemented for zip64, encryption and other compression methods.
 NamedTensors parse_npz(std::string_view bytes, const std::string& source,
                        const NpzOptions& options = {});
 /// Returns the bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name

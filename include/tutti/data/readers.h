@@ -10,8 +10,8 @@
 namespace tutti {
 
 /// Reads an IDX file (LeCun's format, plain or .gz) as a tensor of its type and shape. Throws
-/// kNotFound naming the path; kDataLoss naming path, offset, expected and found for a wrong magic
-/// number, a truncated or an overlong file; kResourceExhausted for a .gz beyond `limits`.
+/// kNotFound, naming the path; kDataLoss, naming path and offset, for a wrong magic number or a
+/// file of the wrong length; and kResourceExhausted for a .gz file beyond `limits`.
 Tensor read_idx(const std::string& path, const InputLimits& limits = {});
 
 /// Images and their classes.

@@ -28,9 +28,9 @@ struct TFRecordOptions {
 };
 
 /// Parser of the records of an unpacked file in memory. A record is length (8 bytes, little
-/// endian), masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data. `source` names
-/// the bytes in errors: kDataLoss with record number and offset. Views `bytes`, which must outlive
-/// it.
+/// endian), masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data. Throws kDataLoss
+/// with `source` (the name of the bytes), record number and offset. Does not copy `bytes`, which
+/// must outlive the parser.
 class TFRecordParser {
  public:
   TFRecordParser(std::string_view bytes, std::string source)
@@ -91,16 +91,16 @@ struct FixedLengthRecordOptions {
 /// Returns elements {features uint8 [record_bytes]}: the records of the files, one file after the
 /// other, read on demand (a .gz file is unpacked in memory when it is reached). Like
 /// tf.data.FixedLengthRecordDataset. Throws kInvalidArgument if `paths` is empty, for a size below
-/// 1, and for negative options. While reading, throws kNotFound; kDataLoss naming path, offset,
-/// expected and found for a file that is not made of whole records; kResourceExhausted beyond the
-/// limits.
+/// 1, and for negative options. While reading, throws kNotFound for a missing file; kDataLoss,
+/// naming path and offset, for a file that does not consist of whole records; and
+/// kResourceExhausted beyond the limits.
 Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t record_bytes,
                                     FixedLengthRecordOptions options = {});
 
 // File name patterns.
 
 struct ListFilesOptions {
-  /// True for an order drawn from `seed` instead of the ascending one.
+  /// If true, returns the paths in a random order drawn from `seed` instead of in ascending order.
   bool shuffle = false;
   std::uint64_t seed = 0;
 };
@@ -143,8 +143,8 @@ struct FeatureSpec {
 };
 
 /// Returns the features that `specs` names, as an element with these names. `source` names the
-/// example in errors. Throws kNotFound for a missing feature, kInvalidArgument naming feature,
-/// expected and got for another kind or number of values.
+/// example in errors. Throws kNotFound for a missing feature, and kInvalidArgument, naming the
+/// feature, for a wrong kind or number of values.
 Element element_of(const Example& example, const std::vector<FeatureSpec>& specs,
                    const std::string& source);
 

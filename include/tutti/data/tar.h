@@ -36,9 +36,9 @@ struct TarOptions {
 /// unpacked in memory when it is reached). An element has uint8 components [bytes]: "__key__", then
 /// the extensions in ascending order. As in WebDataset, folders, links, "__...__" and files without
 /// a dot or with a leading dot are skipped. Throws kInvalidArgument if `paths` is empty. While
-/// reading, throws with path and offset: kDataLoss for damaged, truncated and empty files, other
-/// archives, and two files of one extension in a sample; kResourceExhausted beyond `limits`;
-/// kUnimplemented for sparse files and volumes.
+/// reading, throws errors with path and offset: kDataLoss for damaged, truncated and empty files,
+/// other types of archives, and two files of one extension in a sample; kResourceExhausted beyond
+/// `limits`; kUnimplemented for sparse files and multi-volume archives.
 Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
 /// Same as tar_dataset() above, but yields decode(sample). `decode` must depend on the sample only
 /// and, with several parallel calls, be thread-safe. next() rethrows its exceptions; an Error then
@@ -56,7 +56,7 @@ class TarWriter {
   /// empty, ends in "/" or contains a zero byte.
   void write(const std::string& name, std::string_view bytes);
   /// Adds the files of a sample, as "<key>.<extension>". Throws kInvalidArgument for a sample that
-  /// would be read back differently: without files, with a dot in the name of its key, ...
+  /// would be read back differently: without files, with a dot in the last part of its key, ...
   void write(const TarSample& sample);
   /// Writes the file atomically; without close(), no file is written. Throws kUnavailable as
   /// write_file_atomically() does.

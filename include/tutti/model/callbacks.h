@@ -61,7 +61,7 @@ class EarlyStopping : public Callback {
   std::int64_t waited_ = 0;
   std::optional<std::int64_t> stopped_epoch_;
   std::vector<Tensor> best_weights_;     // components of the variables
-  std::vector<std::string> best_names_;  // names of these components
+  std::vector<std::string> best_names_;  // names of the components in best_weights_
 };
 
 // Ends training when the loss is not finite.
@@ -121,7 +121,7 @@ struct ReduceLROnPlateauOptions {
   MonitorMode mode = MonitorMode::kAuto;
   /// Smallest change that counts as an improvement.
   double min_delta = 1e-4;
-  /// Number of epochs, after a reduction, that never count as epochs without improvement.
+  /// Number of epochs after a reduction that do not count towards `patience`.
   std::int64_t cooldown = 0;
   /// Lower bound of the rate.
   double min_lr = 0.0;

@@ -16,7 +16,7 @@ struct SamplingOptions {
   /// Divisor of the logits; below 1, likely classes become likelier. 0: always draws the likeliest
   /// class.
   double temperature = 1.0;
-  /// Number of classes, the likeliest ones, that may be drawn. Default: all.
+  /// If set, only the `top_k` likeliest classes may be drawn. Default: all classes.
   std::optional<std::int64_t> top_k = std::nullopt;
   /// Keeps the likeliest classes until their probabilities add up to top_p, in (0, 1] (nucleus
   /// sampling: Holtzman et al., arXiv 1904.09751).
@@ -44,8 +44,8 @@ struct GenerateOptions {
   /// Token that ends a row; the rest of the row is padded with it. Generation ends when all rows
   /// have ended.
   std::optional<std::int64_t> end_token = std::nullopt;
-  /// Maximum number of tokens, the most recent ones, that the model processes. Default: all. When
-  /// the cache has this many tokens, it is rebuilt from their last half.
+  /// Context length: the model processes at most this many tokens, the most recent ones. Default:
+  /// unlimited. When the cache has this many tokens, it is rebuilt from their last half.
   std::optional<std::int64_t> window = std::nullopt;
   /// Keeps keys and values of earlier tokens (KeyValueCache); otherwise the model recomputes them
   /// for each token.

@@ -32,10 +32,10 @@ struct ModelCheckpointOptions {
   std::optional<double> initial_value_threshold = std::nullopt;
 };
 
-/// Saves to `path` after each epoch or every save_freq batches. In the path, {epoch} (from 1),
-/// {batch} (from 1, with save_freq) and the {name} of a log value (with four digits) are replaced:
-/// "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, except that formats such as
-/// {epoch:02d} throw kInvalidArgument.
+/// Saves to `path` after each epoch or every save_freq batches. In the path, {epoch} and (with
+/// save_freq) {batch} become numbers counted from 1, and the {name} of a log value becomes this
+/// value with four digits: "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, except
+/// that formats such as {epoch:02d} throw kInvalidArgument.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string path, ModelCheckpointOptions options = {});
@@ -62,7 +62,7 @@ class ModelCheckpoint : public Callback {
   std::string last_path_;
   std::vector<std::string> paths_;
   std::int64_t epoch_ = 0;
-  std::int64_t batches_ = 0;  // since the last save, with save_freq
+  std::int64_t batches_ = 0;  // batches since the last save, counted if save_freq is set
 };
 
 // Saves a running fit() on disk, and resumes it when the program is restarted.
@@ -96,7 +96,7 @@ struct BackupAndRestoreOptions {
 /// each fit() of a program. Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:
-  /// Throws kInvalidArgument for an empty folder name or a number that is not positive.
+  /// Throws kInvalidArgument for an empty folder name, or for a number that must be positive.
   explicit BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options = {});
   void on_train_begin() override;
   void on_can_restore() override;
@@ -121,7 +121,7 @@ class BackupAndRestore : public Callback {
 
   std::string backup_dir_;
   BackupAndRestoreOptions options_;
-  std::optional<CheckpointManager> manager_;  // of the running fit()
+  std::optional<CheckpointManager> manager_;  // manager of the running fit()
   std::optional<CheckpointInfo> restored_;
   std::int64_t saved_steps_ = 0;  // FitPoint::steps at the last save
   std::int64_t asked_ = 0;        // number of calls of stop_requested()

@@ -57,7 +57,7 @@ class Progress {
   std::FILE* out_;
   Clock& clock_;
   bool shows_split_;
-  bool is_rewritten_;  // true: an epoch's line is rewritten, on a terminal
+  bool is_rewritten_;  // true on a terminal, where the line of an epoch is rewritten
   std::string title_;  // "epoch 1/10"
   std::optional<std::int64_t> num_steps_;
   TimePoint begin_;

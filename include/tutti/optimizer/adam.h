@@ -60,7 +60,8 @@ struct AdamWOptions {
   std::string name = "";
 };
 
-/// Sets the name "adamw" if the options have none. Throws kInvalidArgument without weight_decay.
+/// Returns the shared options, with the name "adamw" if the name is empty. Throws kInvalidArgument
+/// if weight_decay is not set.
 OptimizerOptions shared_options(const AdamWOptions& options);
 
 /// Adam with weight decay: w -= w * weight_decay * lr, then Adam's rule. keras.optimizers.AdamW.

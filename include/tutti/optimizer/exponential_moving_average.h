@@ -50,7 +50,7 @@ class ExponentialMovingAverage {
   /// Returns the average of the variable or number called `name`. Throws kNotFound, listing all
   /// names, if there is none.
   const Variable& average(const std::string& name) const;
-  /// Returns the averages of variables, then those of numbers, for saving in a checkpoint.
+  /// Returns the averages that a checkpoint stores: first track()'s, then track_number()'s.
   std::vector<Variable> averages() const;
   /// Assigns the averages to the variables, for evaluation.
   void assign_averages();

@@ -33,8 +33,8 @@ class GradientReducer {
   /// Begins a reduction of the gradients of `variables`. Throws kInvalidArgument, naming the
   /// replicas, if replicas pass different variables.
   virtual void begin(std::span<const Variable> variables) = 0;
-  /// Passes the gradient (possibly none) of element `index` of the variables of begin(). Call it
-  /// once per index, in any order.
+  /// Passes the gradient of variables[index], where `variables` is the argument of begin(). The
+  /// gradient may be empty (is_none()). Call it once per index, in any order.
   virtual void ready(std::size_t index, const Gradient& gradient) = 0;
   /// Waits for all replicas and returns the sums over replicas, in the order of begin() and equal
   /// on all replicas; the sum is empty (is_none()) if no replica has a gradient. After finish()
@@ -52,9 +52,9 @@ class GradientReducer {
   /// After finish(): returns true if all replicas must skip this step's update, because a gradient
   /// is not finite (NonFinitePolicy::kSkip).
   virtual bool skips_update() const { return false; }
-  /// Checks gradients that are applied without a sum. Throws kInvalidArgument, naming the variable
-  /// and two replicas, if replicas that share a component of the variable, or have copies of it,
-  /// pass different gradients. Waits for gradients on GPUs.
+  /// Checks gradients that are applied without a sum over replicas. Throws kInvalidArgument, naming
+  /// the variable and two replicas, if replicas that share a component of the variable, or have
+  /// copies of it, pass different gradients. Waits for gradients on GPUs.
   virtual void require_equal(std::span<const Variable> variables,
                              std::span<const Gradient> gradients) {
     static_cast<void>(variables);
@@ -78,8 +78,8 @@ namespace internal {
 /// In a replica, waits until all replicas have finished reading, runs `write`, and returns when all
 /// replicas have run it. Outside replicas, only runs `write`.
 void with_exclusive_access(const std::function<void()>& write);
-/// Clips `gradients`: results of `reducer`, which may be shards, or full gradients if it is
-/// nullptr. Norms are those of full gradients, so results do not depend on the sharding.
+/// Clips `gradients`. They are results of `reducer`, which may be shards; if `reducer` is nullptr,
+/// they are full gradients. Norms are those of full gradients in both cases.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal

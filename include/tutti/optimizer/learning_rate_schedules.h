@@ -130,7 +130,7 @@ struct CosineDecayRestartsOptions {
   double initial_learning_rate = 0.1;
   std::int64_t first_decay_steps = 1;
   double t_mul = 2.0;  // factor between the lengths of consecutive periods
-  double m_mul = 1.0;  // factor between the periods' first rates
+  double m_mul = 1.0;  // factor between the first rates of consecutive periods
   double alpha = 0.0;
 };
 
@@ -159,7 +159,7 @@ using LinearWarmUp = ScheduleWith<LinearWarmUpOptions>;
 enum class DecayShape { kLinear, kCosine, kOneMinusSquareRoot };
 
 struct WarmUpStableDecayOptions {
-  double learning_rate = 0.1;  // of the stable phase
+  double learning_rate = 0.1;  // rate of the stable phase
   std::int64_t warm_up_steps = 0;
   std::int64_t stable_steps = 0;
   std::int64_t decay_steps = 1;

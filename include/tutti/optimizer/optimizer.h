@@ -19,7 +19,7 @@
 namespace tutti {
 
 /// Base class of this library's rules. device_rule() returns a formula that CPUs, GPUs and XLA
-/// share, with the constants of a step.
+/// share, and the values of the formula's constants in one step.
 class FormulaRule : public UpdateRule {
  public:
   void apply(const UpdateArgs& args) const final;
@@ -53,9 +53,9 @@ class RuleWith final : public FormulaRule {
 
 /// Limits on gradients, with Keras's names. At most one may be set, to a positive value.
 struct ClippingOptions {
-  std::optional<double> clipnorm = std::nullopt;         // norm of each gradient
-  std::optional<double> clipvalue = std::nullopt;        // each element
-  std::optional<double> global_clipnorm = std::nullopt;  // norm of all gradients together
+  std::optional<double> clipnorm = std::nullopt;         // maximum norm of each gradient
+  std::optional<double> clipvalue = std::nullopt;        // maximum absolute value of each element
+  std::optional<double> global_clipnorm = std::nullopt;  // maximum norm of all gradients together
   void validate(std::string_view who) const;
   bool any() const { return clipnorm || clipvalue || global_clipnorm; }
 };
@@ -106,8 +106,8 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls per update: the mean of their gradients is summed over replicas once. May
-  /// change between save and restore; gradients accumulated so far stay in the mean.
+  /// Number of calls per update: the mean of the calls' gradients is summed over replicas once.
+  /// May change between save and restore; gradients accumulated so far stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };
@@ -139,9 +139,9 @@ class GradientReducer;
 class StepRecorder;
 
 /// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has summed
-/// them (Keras's skip_gradients_aggregation). With kNone, replicas must pass equal gradients of
-/// variables that they share or have copies of, otherwise kInvalidArgument names variable and
-/// replicas; for an ON_READ variable each replica's component uses that replica's gradient.
+/// them (Keras's skip_gradients_aggregation). Then replicas must pass equal gradients of variables
+/// that they share or have copies of; otherwise throws kInvalidArgument, naming variable and
+/// replicas. Each replica's component of an ON_READ variable uses that replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
@@ -237,16 +237,16 @@ class Optimizer {
 
   std::unique_ptr<UpdateRule> rule_;
   std::string name_;
-  std::string settings_;  // all but the learning rate, for comparison between workers
+  std::string settings_;  // settings that workers compare: all except the learning rate
   ClippingOptions clipping_;
   std::shared_ptr<const LearningRateSchedule> schedule_;
   double loss_scale_factor_ = 1.0;
   double weight_decay_ = 0.0;
-  std::unique_ptr<UpdateRule> decaying_rule_;  // for decaying variables; null: uses rule_
+  std::unique_ptr<UpdateRule> decaying_rule_;  // rule for variables that decay; null: rule_
   std::unique_ptr<UpdateRule> average_rule_;   // null: no moving averages
   std::vector<Variable> variables_;
-  std::vector<bool> decays_;                  // by variable
-  std::vector<std::vector<Variable>> slots_;  // by variable
+  std::vector<bool> decays_;                  // one flag per variable
+  std::vector<std::vector<Variable>> slots_;  // slots of each variable
   std::vector<Variable> averages_;            // one per variable; empty: no moving averages
   Variable iterations_;
   Variable learning_rate_;

@@ -64,7 +64,7 @@ class OptimizerSpec {
   friend OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options);
 
   Factory factory_;
-  std::function<Json()> json_;  // null: made from a function
+  std::function<Json()> json_;  // null if the description is a function
 };
 
 /// Returns the names that OptimizerSpec accepts, in alphabetical order.

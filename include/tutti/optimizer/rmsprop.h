@@ -15,9 +15,9 @@ struct RmspropHyperparameters {
   bool centered = false;
 };
 
-/// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon, or centered: a = rho * a + (1 -
-/// rho) * g, d = v - a^2 + epsilon; step = lr * g / sqrt(d); w -= step, or with momentum: m =
-/// momentum * m + step, w -= m. Slots "velocity", and "momentum" and "average_gradient" if used.
+/// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon (if centered: a = rho * a + (1 -
+/// rho) * g and d = v - a^2 + epsilon); step = lr * g / sqrt(d); w -= step (with momentum: m =
+/// momentum * m + step and w -= m). Slots "velocity" and, if used, "momentum", "average_gradient".
 using RmspropRule = RuleWith<RmspropHyperparameters>;
 
 struct RmspropOptions {

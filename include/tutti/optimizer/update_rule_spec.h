@@ -1,4 +1,4 @@
-// Update rules as text, for the process that stores the variable.
+// Conversion of update rules to and from text, which is sent to processes that store variables.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,9 +18,9 @@ namespace tutti {
 /// it has no describe(), and kInvalidArgument, naming the number, if a number is not finite.
 std::string describe_update_rule(const UpdateRule& rule);
 
-/// Parses the result of describe_update_rule(); its updates are bit-identical. Throws
-/// kInvalidArgument, naming missing or unknown members, for an invalid description, and kNotFound,
-/// listing the names, if the rule is not registered.
+/// Returns a rule whose updates are bit-identical to those of the rule that describe_update_rule()
+/// described. Throws kInvalidArgument, naming missing or unknown members, for an invalid
+/// description, and kNotFound, listing the names, if the rule is not registered.
 std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description);
 
 /// Function that makes a rule from the result of UpdateRule::describe().

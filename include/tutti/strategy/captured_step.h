@@ -86,8 +86,8 @@ inline Tensor take_front(std::span<const Tensor>& tensors) {
   return front;
 }
 
-/// Returns `value` with its tensors replaced by as many tensors from the front of `tensors`, and
-/// removes these from the span.
+/// Returns a copy of `value` in which each tensor is replaced by the next tensor of `tensors`, and
+/// removes the used tensors from the front of the span.
 template <class T>
 T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {

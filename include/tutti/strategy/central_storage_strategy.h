@@ -25,7 +25,7 @@ struct CentralStorageOptions {
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
-  /// Uses the default parameter device, so it takes the same argument as MirroredStrategy.
+  /// Takes the same argument as MirroredStrategy, and uses the default parameter device.
   explicit CentralStorageStrategy(LocalStrategyOptions local)
       : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>

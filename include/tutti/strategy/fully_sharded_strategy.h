@@ -39,12 +39,12 @@ struct FullyShardedOptions {
   WorkerGroupOptions cluster = {};
 };
 
-/// Strategy that shards variables and the optimizer's slots into one equally large part per
+/// Strategy that divides each variable and its optimizer slots into parts of equal size, one per
 /// replica. A replica gathers full values when it reads them, receives the gradient sum for its
 /// part, and updates that part. With every ZeRO stage, results are bit-identical to those of
-/// MirroredStrategy with as many replicas. With several workers, all of them must make the same
-/// calls, including saves and reads of variables outside run(). ZeRO (Rajbhandari et al., "ZeRO:
-/// memory optimizations toward training trillion parameter models", SC 2020); also PyTorch's
+/// MirroredStrategy with the same number of replicas. With several workers, all of them must make
+/// the same calls, including saves and reads of variables outside run(). ZeRO (Rajbhandari et al.,
+/// "ZeRO: memory optimizations toward training trillion parameter models", SC 2020); also PyTorch's
 /// fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
@@ -59,7 +59,7 @@ class FullyShardedStrategy final : public Strategy {
   FullyShardedStrategy(std::unique_ptr<Communicator> communicator, LocalStrategyOptions local)
       : FullyShardedStrategy(std::move(communicator),
                              FullyShardedOptions{.local = std::move(local)}) {}
-  /// Uses the default stage, so it takes the same argument as MirroredStrategy.
+  /// Takes the same argument as MirroredStrategy, and uses the default stage.
   explicit FullyShardedStrategy(LocalStrategyOptions local)
       : FullyShardedStrategy(FullyShardedOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>
@@ -82,7 +82,7 @@ class FullyShardedStrategy final : public Strategy {
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;
-  std::shared_ptr<const Placement> placement_;  // of sharded variables: they show one component
+  std::shared_ptr<const Placement> placement_;  // placement of sharded variables
 };
 
 }  // namespace tutti

@@ -48,7 +48,7 @@ Tensor allreduce(const Tensor& value, ReduceOp op = ReduceOp::kMean,
 /// between ranks. Throws kUnimplemented after a rank has called join(), like the next two
 /// functions.
 Tensor allgather(const Tensor& value, SourceLocation where = SourceLocation::current());
-/// Returns rank `root_rank`'s tensor; the other ranks pass one of the same shape and type.
+/// Returns the tensor of rank `root_rank`. All ranks must pass tensors of one shape and type.
 Tensor broadcast(const Tensor& value, int root_rank,
                  SourceLocation where = SourceLocation::current());
 /// Sets every variable to its value on rank `root_rank`. Call it for the weights and for
@@ -56,10 +56,10 @@ Tensor broadcast(const Tensor& value, int root_rank,
 void broadcast_variables(std::span<const Variable> variables, int root_rank,
                          SourceLocation where = SourceLocation::current());
 
-/// Signals that this rank has no more data. Until all ranks have called join(), contributes zeros
-/// to the allreduce() calls and gradients of the remaining ranks. Variables of this rank do not
-/// change. Returns the rank that joined last (the highest if several did), whose variables are
-/// those of the last step.
+/// Signals that this rank has no more data. Until all ranks have called join(), this rank
+/// contributes zeros to the allreduce() calls and gradients of the remaining ranks, and its
+/// variables do not change. Returns the rank that joined last (the highest if several did), whose
+/// variables are those of the last step.
 int join(SourceLocation where = SourceLocation::current());
 
 /// A tape whose gradients are averaged over all ranks, bucket by bucket as they become ready.

@@ -19,10 +19,10 @@ struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
-/// Options of this worker's replicas, of the connections between workers, and of checks on workers.
-/// Must be equal on all workers, except for the devices in `local`.
+/// Options of this worker's replicas, of connections between workers, and of checks for slow or
+/// corrupt workers. Must be equal on all workers, except for the devices in `local`.
 struct MultiWorkerOptions {
-  /// Options of this worker, except that `replicas` and `replica_weights` are those of all workers.
+  /// Options of this worker, except that `replicas` and `replica_weights` cover all workers.
   /// Replicas are divided evenly, and the first workers get one more if needed; 0: one replica per
   /// local device. cross_device_ops names the algorithm that sums gradients between workers:
   /// canonical, ring, hierarchical_copy, mpi or a plugin that spans processes; or nccl, if each
@@ -41,18 +41,18 @@ struct MultiWorkerOptions {
 };
 
 /// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order. With
-/// algorithms that add in canonical order, results depend on the number of replicas but not on that
-/// of workers. Every worker must run the same program and make the same calls: run(),
+/// algorithms that add in canonical order, results depend on the number of replicas, but not on the
+/// number of workers. Every worker must run the same program and make the same calls: run(),
 /// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
 /// collective. If a worker fails or is lost, the step ends on all workers with an error that names
-/// it, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.
+/// this worker, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.
   /// Waits until all of them have joined. Throws as WorkerGroup::join() and MirroredStrategy do.
-  /// Also throws kInvalidArgument if the workers' options contradict each other, or if NCCL is
-  /// named and a worker cannot use it; kUnimplemented for compressed gradients on GPUs or with an
-  /// algorithm that is not canonical.
+  /// Also throws kInvalidArgument if the workers' options contradict each other, or if they name
+  /// NCCL and a worker cannot use it. Throws kUnimplemented if gradients are compressed, and
+  /// replicas are on GPUs or the algorithm is not canonical.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
   /// Same as above, but for workers that are already connected: this worker is

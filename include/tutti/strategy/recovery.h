@@ -64,9 +64,9 @@ class Recovery {
   /// The strategy must outlive this object.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Rethrows exceptions of the loop, unless the loss of a worker or a connection caused them.
-  /// After 20 repeats of the work that follows one commit, rethrows these exceptions, too. Throws
-  /// kDeadlineExceeded, naming the workers that did not return.
+  /// Rethrows exceptions of the loop. If the loss of a worker or a connection caused an exception,
+  /// rethrows it only after 20 repeats of the work that follows one commit. Throws
+  /// kDeadlineExceeded, naming the lost workers, if they do not rejoin within rejoin_timeout.
   void run(const std::function<void()>& loop);
   /// Stores the state after `step`. Collective: every worker must call it after each step that must
   /// not be repeated when a worker is lost. If a worker is lost during the call, commit() throws,
@@ -96,7 +96,7 @@ class Recovery {
   const RecoveryOptions options_;
   std::deque<Kept> kept_;  // oldest first, two at most
   int num_recoveries_ = 0;
-  int num_repeats_ = 0;  // since the last commit
+  int num_repeats_ = 0;  // number of repeats since the last commit
 };
 
 }  // namespace tutti

@@ -23,9 +23,9 @@ class StrategyModeScope;
 }  // namespace internal
 
 /// One replica of a running step. Outside every scope, the default context is a single replica. All
-/// replicas must call all_reduce, all_gather and merge_call in the same order. Otherwise the calls
-/// do not hang, but throw an error within a second, which names the replicas. Calls on a thread
-/// other than the replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
+/// replicas must call all_reduce, all_gather and merge_call in the same order. If they do not, the
+/// calls throw an error within a second that names the replicas. Calls on a thread other than the
+/// replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
 class ReplicaContext {
  public:
   virtual ~ReplicaContext() = default;
@@ -48,8 +48,8 @@ class ReplicaContext {
   /// Reduces several values at once, which may be dense or sparse; results are in the same order.
   std::vector<Gradient> all_reduce(ReduceOp op, std::span<const Gradient> values,
                                    SourceLocation where = SourceLocation::current());
-  /// Returns all replicas' values, concatenated in replica order along `axis`, in which their
-  /// lengths may differ. Differentiable.
+  /// Returns all replicas' values, concatenated in replica order along `axis`. Only their lengths
+  /// along `axis` may differ. Differentiable.
   Tensor all_gather(const Tensor& value, int axis,
                     SourceLocation where = SourceLocation::current());
   /// Same as above, but for several values, gathered one after the other.

@@ -53,7 +53,7 @@ class Strategy {
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  /// Returns "one_device", "mirrored", "central_storage", ...: the names of --strategy.
+  /// Returns "one_device", "mirrored", "central_storage", ..., a name that --strategy accepts.
   virtual std::string_view name() const;
   /// Returns the number of replicas, on all workers, over which gradients are summed.
   virtual int num_replicas_in_sync() const;
@@ -84,9 +84,9 @@ class Strategy {
   /// another strategy's scope ("Mixing different strategies").
   [[nodiscard]] Scope scope();
 
-  /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device,
-  /// on which tensors are created and to which operations copy their inputs. Each replica receives
-  /// its element of a PerReplica<T> argument; all replicas receive the other arguments. Returns
+  /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device:
+  /// tensors are created there, and operations copy their inputs there. Each replica receives its
+  /// element of a PerReplica<T> argument; all replicas receive the other arguments. Returns
   /// fn's results as a PerReplica, or nothing if fn returns void. If a replica throws, the others
   /// are aborted. run() then rethrows the exception of the lowest-numbered replica that failed by
   /// itself (a tutti::Error with the prefix "replica r, step s: "); see last_failure(). Throws
@@ -110,7 +110,7 @@ class Strategy {
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
         note_result(context, *results[i]);
       });
-      results.resize(replica_devices().size());  // of a mesh, keeps only one position's result
+      results.resize(replica_devices().size());  // a mesh keeps one position's result only
       std::vector<R> values;
       values.reserve(results.size());
       for (auto& result : results) values.push_back(std::move(*result));
@@ -171,7 +171,7 @@ class Strategy {
   }
 
   /// Distributes a dataset batched by the GLOBAL batch size: each replica on each worker gets its
-  /// slice. All workers must pass the same dataset (docs/deviations.md: one cutting rule). Throws
+  /// slice. All workers must pass the same dataset (docs/input_sharding.md). Throws
   /// kInvalidArgument ("call dataset.batch()") for a dataset known to yield single examples
   /// (DatasetSource::batch_depth()).
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
@@ -201,20 +201,20 @@ class Strategy {
   struct Failure {
     int replica = -1;
     std::uint64_t step = 0;
-    std::vector<std::string> messages;  // per replica; empty: it did not fail
+    std::vector<std::string> messages;  // error of each replica; empty if it did not fail
   };
   virtual const Failure& last_failure() const;
 
   /// Times spent in run() since the last call of take_run_times(); zeros if they are not measured.
   struct RunTimes {
     double run = 0.0;            // seconds that the caller of run() waited
-    double communication = 0.0;  // seconds per replica, on average, in gradient exchange and
-                                 // collectives, including waits for other replicas
+    double communication = 0.0;  // mean seconds of a replica in gradient exchange and collectives,
+                                 // including waits for other replicas
   };
   virtual RunTimes take_run_times();
 
-  /// Returns the number of programs that XLA has compiled, one per distinct text; 0 on other
-  /// devices.
+  /// Returns the number of programs that XLA has compiled, one per distinct program text; 0 on
+  /// other devices.
   int num_compiled() const;
   /// Returns the StableHLO text of the last program that XLA ran; empty if there was none.
   const std::string& last_program() const;
@@ -233,8 +233,8 @@ class Strategy {
   /// replicas.
   Strategy(std::string_view name, LocalStrategyOptions options,
            std::shared_ptr<internal::WorkerTeam> team = nullptr);
-  /// For a strategy that runs its replicas in another way, and therefore overrides all functions
-  /// that StrategyExtended implements.
+  /// For a strategy that has no StrategyExtended, and must therefore override all functions that
+  /// StrategyExtended implements.
   Strategy();
   /// Throws kUnimplemented for a strategy that has no StrategyExtended.
   StrategyExtended& extended() const;
@@ -275,8 +275,8 @@ class Strategy {
   /// extended().create_storage().
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
-  /// Same as create_storage(), but from an initializer, which by default computes the value on the
-  /// first parameter device.
+  /// Same as create_storage(), but takes an initializer. By default, the initializer computes the
+  /// value on the first parameter device.
   virtual std::shared_ptr<VariableStorage> create_storage_from(
       const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options);
   /// In multi-worker training, sets the functions of `plan` that exchange data with other workers.
@@ -288,7 +288,7 @@ class Strategy {
 
   Mutex ops_mutex_;  // held during calls of cross_device_ops(), which are not concurrent
   std::unique_ptr<StrategyExtended> extended_;
-  std::atomic<bool> is_asked_to_stop_ = false;  // for a process that is not part of a job
+  std::atomic<bool> is_asked_to_stop_ = false;  // used if the process is not part of a job
 };
 
 /// Returns the strategy that is current outside every scope: one replica on cpu:0. Its scope has no

@@ -43,7 +43,7 @@ class DeviceScope {
   const DeviceSpec& merged() const { return merged_; }
   /// Returns the device in this process; nullopt if no type is set. If the scope names another
   /// process (is_remote()), returns Device{} within Session::scope(), which sends tensors to that
-  /// process, and otherwise throws kUnavailable, naming `who`, the other process and Session.
+  /// process. Outside Session::scope(), it throws kUnavailable, naming `who` and that process.
   std::optional<Device> device(std::string_view who) const;
   /// Returns true if job, replica or task name another process.
   bool is_remote() const { return is_remote_; }

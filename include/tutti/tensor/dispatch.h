@@ -75,7 +75,7 @@ struct Transfer {
   Shape shape;
   DType dtype = DType::kFloat32;
   std::size_t bytes = 0;
-  SourceLocation where;  // line of the operation that needed it
+  SourceLocation where;  // line of the operation that needed the transfer
   /// Returns "cpu:0 -> cpu:1: float32 [8,16], 512 bytes".
   std::string to_string() const;
 };

@@ -31,8 +31,8 @@ constexpr std::uint16_t narrowed(double value) {
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;
   if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
   const std::uint64_t fraction = magnitude & ((kOne << 52) - 1);
-  // Normal results have the exponent field above the fraction. In denormal results, the leading one
-  // is shifted into the fraction.
+  // Normal results have the exponent field above the fraction. In denormal results, the leading 1
+  // bit is shifted into the fraction.
   const int below = 1 - kBias - exponent;
   const int shift = kDropped + (below > 0 ? below : 0);
   if (shift > 54) return sign;
@@ -42,7 +42,8 @@ constexpr std::uint16_t narrowed(double value) {
   const std::uint64_t kept = significand >> shift;
   const std::uint64_t rest = significand & ((kOne << shift) - 1), half = kOne << (shift - 1);
   const bool up = rest > half || (rest == half && (kept & 1u) != 0);
-  return static_cast<std::uint16_t>(sign | (kept + (up ? 1u : 0u)));  // may carry into the exponent
+  // Rounding up may carry into the exponent.
+  return static_cast<std::uint16_t>(sign | (kept + (up ? 1u : 0u)));
 }
 
 /// Converts IEEE binary16 to float, exactly.

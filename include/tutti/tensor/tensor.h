@@ -220,9 +220,9 @@ class MutableTensor {
   Tensor freeze() const;
   /// Copies the storage if it is shared, so that span() may be written.
   void make_unique();
-  /// Sets the elements to those of `value`. Shares the storage of `value` until the next
-  /// make_unique() if it is an entire buffer in the same memory; copies otherwise. On a GPU, copies
-  /// in place if the storage of this tensor is not shared.
+  /// Sets the elements to those of `value`. If `value` is an entire buffer in the same memory,
+  /// shares its storage until the next make_unique(); copies otherwise. On a GPU, copies in place
+  /// if the storage of this tensor is not shared.
   void assign(const Tensor& value);
   /// Copies the elements of `value`, from any device, into this storage even if it is shared.
   void write(const Tensor& value);

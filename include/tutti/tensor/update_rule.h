@@ -24,11 +24,11 @@ struct UpdateScalars {
   double learning_rate = 0.0;
   std::int64_t iteration = 0;
   double gradient_scale = 1.0;  // multiplies each gradient element first (clipping, loss scaling)
-  double weight_decay = 0.0;    // of this variable
-  double weight_norm = 0.0;     // of the full variable; set in apply() if uses_norms()
+  double weight_decay = 0.0;    // decay factor of this variable
+  double weight_norm = 0.0;     // norm of the full variable; set in apply() if uses_norms()
   double direction_norm = 0.0;  // norm of direct()'s result; set in apply() if uses_norms()
-  /// In a captured step: address of the scalars of the step being replayed, whose weight_decay must
-  /// be ignored because it does not change. Otherwise nullptr.
+  /// In a captured step: address of the scalars of the step being replayed; otherwise nullptr.
+  /// Their weight_decay is not that of the variable: use weight_decay above, which never changes.
   const UpdateScalars* live = nullptr;
 };
 
@@ -96,15 +96,15 @@ class UpdateRule {
   /// canonical order (sum_of_squares.h). apply() receives the norms in its scalars and the
   /// direction as its gradient, with gradient_scale 1.
   virtual bool uses_norms() const { return false; }
-  /// Does the first pass of a rule with norms, elementwise like apply(): updates the slots but not
-  /// the weights, and writes the unscaled step of each element to `direction`.
+  /// First pass of a rule with norms. Like apply(), it works elementwise and updates the slots, but
+  /// instead of updating the weights it writes each element's unscaled step to `direction`.
   virtual void direct(const UpdateArgs& args, void* direction) const {
     (void)args, (void)direction;
     fail(ErrorCode::kInternal, name(), ": uses_norms() returns true; override direct(), too");
   }
 
   /// Returns a description of the rule for other processes: {"rule": name in the registry of
-  /// tutti/optimizer/update_rule_spec.h, followed by its numbers}. The default throws
+  /// tutti/optimizer/update_rule_spec.h, followed by its hyperparameters}. The default throws
   /// kUnimplemented.
   virtual Json describe() const;
 

@@ -11,7 +11,7 @@ namespace {
 
 thread_local const ClosureContext* current_closure = nullptr;
 
-/// Returns the text of an error that lists the failures, the first one in front.
+/// Returns the text of an error that lists the failures, beginning with the first one.
 std::string message_of(const std::vector<ClosureFailure>& failures) {
   TUTTI_CHECK(!failures.empty(), "an error without a failure");
   constexpr std::size_t kMostLines = 16;

@@ -1,5 +1,5 @@
-// Stand-in for the parameter servers in a server's own process: variables have their initial
-// values.
+// Stand-in for the parameter servers in the program that a server process itself runs: each
+// variable keeps its initial value.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -20,7 +20,7 @@ namespace {
 Tensor joined(const std::vector<Tensor>& shards) {
   if (shards.size() == 1) return shards.front();
   const GradientTape::StopRecording stop;
-  const NoDeviceScope on_the_host;  // all replicas share it
+  const NoDeviceScope on_the_host;  // all replicas share the result
   return concat(std::span<const Tensor>(shards), 0);
 }
 
@@ -53,7 +53,7 @@ struct Wanted {
 }  // namespace
 
 SharedText ParameterServers::rule_text(const UpdateRule& rule) {
-  constexpr std::size_t kMostTexts = 16;  // an optimizer has at most three rules
+  constexpr std::size_t kMostTexts = 16;  // enough: an optimizer has at most three rules
   const MutexLock lock(mutex_);
   const auto known = rule_texts_.find(rule.number());
   if (known != rule_texts_.end()) return known->second;
@@ -272,7 +272,7 @@ void ParameterServers::fetch(const Caches& caches) {
     fetch_once(caches, *at_least);
     MutexLock lock(mutex_);
     at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
-    if (Clock::system().now() > end) return;  // gradients of mixed steps are left out
+    if (Clock::system().now() > end) return;  // values of mixed steps: their gradients are not used
   }
 }
 

@@ -1,4 +1,4 @@
-// All servers of a job as this process uses them, and the values read from them.
+// This process's client of all parameter servers of a job, and its cache of values read from them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,8 +41,8 @@ struct ReadCache {
 };
 
 /// Client of all servers of a job. Reads return current values. Within a step (a run or a closure
-/// of this process) a variable is read from its servers once, and again after a change, together
-/// with all variables that the last step read, in one message per server. Thread-safe.
+/// of this process), a variable is fetched at its first read, and at the first read after a change.
+/// A fetch includes all variables that the last step read: one message per server. Thread-safe.
 class ParameterServers {
  public:
   /// `timeout` limits the wait for each answer. `team` is the team of workers that train together
@@ -58,7 +58,7 @@ class ParameterServers {
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
   TimePoint deadline() const;
   /// Waits for the answers to a read, which may have to wait for other workers. Throws
-  /// kDeadlineExceeded naming the awaited workers; server failures as OriginError.
+  /// kDeadlineExceeded naming the awaited workers, and OriginError if a server failed.
   std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
   /// Returns the name that servers use for the next variable called `name`. Repeated names get a
@@ -75,7 +75,7 @@ class ParameterServers {
   Tensor read(const std::shared_ptr<ReadCache>& cache) {
     return read_current([&] { return read_once(cache); });
   }
-  /// Notes that rows of the variable were read without read().
+  /// Notes that rows of the variable were read by other means than read().
   void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const OperationAnswer> answers);
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
@@ -86,7 +86,7 @@ class ParameterServers {
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
   std::optional<SyncSpec> assign_step(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
-  /// Returns true if this worker may restore checkpoints: a late one must not undo steps.
+  /// Returns true if this worker may restore checkpoints: a late worker must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
   /// Returns describe_update_rule(rule). An optimizer updates all of its variables by the same rule
@@ -112,9 +112,9 @@ class ParameterServers {
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Adds a change of a shard, and invalidates the cache.
   void change(int server, Operation operation);
-  /// Calls `change`, which adds changes, and outside steps waits until they were applied. With a
-  /// team, all workers call it, only the first one calls `change`, and all wait until the changes
-  /// were applied. `what` is compared between workers.
+  /// Calls `change`, which adds changes. Outside steps, also waits until they were applied. With a
+  /// team, all workers call change_together(), only the first one calls `change`, and all wait
+  /// until the changes were applied. `what` is compared between workers.
   void change_together(const std::function<void()>& change, const std::string& what);
   /// Waits until the changes of this client (or closure) were applied. With a team: collective, and
   /// waits for those of all workers.
@@ -154,7 +154,7 @@ class ParameterServers {
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
   int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // number of steps in progress
-  std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made per name
+  std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // number of variables by name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, SharedText> rule_texts_
       TUTTI_GUARDED_BY(mutex_);  // keyed by number of the rule

@@ -29,9 +29,9 @@ struct WorkerPace {
 };
 
 /// Worker's side of UpdateMode::kSyncReplicas. Values arrive with the number of steps applied to
-/// them, and the worker's gradients are for the next step. If the other workers do not wait for a
-/// worker, it can read values of different steps; its gradients then belong to no step and are left
-/// out. A variable takes part from its first update on. Not thread-safe.
+/// them, and the worker's gradients are for the next step. A worker for which the others do not
+/// wait can read values of different steps; its gradients then belong to no step and are left out.
+/// A variable takes part from its first update on. Not thread-safe.
 class ReplicaSteps {
  public:
   using Variable = std::shared_ptr<const ReadCache>;
@@ -45,8 +45,8 @@ class ReplicaSteps {
   void note_read(const Variable& variable, std::span<const std::uint64_t> num_steps);
   /// Same as note_read(), but for rows of one shard, and keeps earlier reads.
   void note_rows(const Variable& variable, std::uint64_t num_steps);
-  /// Returns the newest step of these variables, which were read together, if some are behind; else
-  /// nullopt.
+  /// Returns the newest step of these variables, which were read together, if some of them have
+  /// values of older steps; else nullopt.
   std::optional<std::uint64_t> is_behind(
       std::span<const std::shared_ptr<ReadCache>> variables) const;
   /// Returns the number of steps that a read waits for: those up to this worker's last gradient.
@@ -66,10 +66,10 @@ class ReplicaSteps {
   void decide();
 
   const int rank_, num_ranks_, num_to_aggregate_;
-  std::set<Variable> given_;                          // updated in this step
+  std::set<Variable> given_;                          // variables updated in this step
   std::map<Variable, Range> seen_;                    // steps of the values read in this step
-  std::map<Variable, std::uint64_t> next_;            // variables that take part: step to wait for
-  std::optional<std::optional<std::uint64_t>> step_;  // decide()'s result for these gradients
+  std::map<Variable, std::uint64_t> next_;            // step to wait for, by participating variable
+  std::optional<std::optional<std::uint64_t>> step_;  // result of decide() in this step
 };
 
 }  // namespace tutti::internal

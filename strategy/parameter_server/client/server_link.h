@@ -68,7 +68,8 @@ struct UpdateOrigin {
   std::uint64_t finished_below = 0;
   std::uint64_t run = 0;
 
-  /// Returns true if both are of one client, or of one attempt at a closure, on any replica.
+  /// Returns true if both come from the same client, or from the same attempt at a closure; their
+  /// replicas may differ.
   bool is_with(const UpdateOrigin& other) const {
     return stream.kind == other.stream.kind && stream.id == other.stream.id &&
            attempt == other.attempt;
@@ -79,9 +80,10 @@ struct UpdateOrigin {
 /// `client`, with one stream for each replica of a running step.
 UpdateOrigin current_update_origin(std::uint64_t client);
 
-/// One server as this process uses it. A server applies what one process sends in order, and a read
-/// first sends the collected changes of all threads. So if a thread changes a value and then lets
-/// another one read (by a barrier, say), the latter sees the change. Thread-safe.
+/// This process's link to one server. A server applies the requests of a process in the order in
+/// which they were sent, and a read first sends the collected changes of all threads. So if one
+/// thread changes a value and another reads it later (after a barrier, say), it sees the change.
+/// Thread-safe.
 class ServerLink {
  public:
   /// `client`: random number of this process.
@@ -92,8 +94,8 @@ class ServerLink {
   void change(Operation operation);
   void send_changes();
   /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to
-  /// each read, or is empty. Long answers arrive in several messages, so that one is made while
-  /// another is sent.
+  /// each read, or is empty. Long answers arrive in several messages, so that the server makes one
+  /// while it sends another.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the

@@ -68,24 +68,24 @@ class ClosureLedger {
   /// Ends a closure that stopped after its cancellation; queues it again if it had finished
   /// earlier.
   void stop(std::uint64_t number, int attempt);
-  /// Queues the closure again, unless it has failed by the rules. Attempts that were not started do
-  /// not count towards most_attempts.
+  /// Queues the closure again, unless it has failed under LedgerRules. Attempts that were not
+  /// started do not count towards most_attempts.
   void put_back(std::uint64_t number, int attempt, AttemptReport report);
   void fail(ClosureFailure failure);
   /// Returns the pending failures, to be reported to the user, and clears them.
   std::vector<ClosureFailure> raise_failures();
   /// Records that a checkpoint contains every closure below `number`, each of which has ended.
   void note_saved(std::uint64_t number);
-  /// Prepares for a return of the servers to the last checkpoint: queues again all closures that
-  /// finished after it, voids all attempts, and begins the next generation. Closures begin in order
-  /// again: otherwise a later one could finish first, and a checkpoint would lack earlier ones.
+  /// Prepares for restoring the servers from the last checkpoint: queues again all closures that
+  /// finished after it, voids all attempts, and begins the next generation. The closures begin in
+  /// their order, so that no checkpoint contains a later closure but lacks an earlier one.
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }
   /// Returns how often the coordinators of this strategy have set the servers' state. The number is
   /// part of closure_id(), so that servers refuse requests of earlier generations.
   std::uint64_t generation() const { return generation_; }
-  /// Returns the first queued closure; one that was put back precedes later ones.
+  /// Returns the first queued closure. Closures that were put back precede those queued later.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
   /// Returns the first queued closure whose last attempt in this generation was not ended by
   /// `worker`; with `interrupted_only`, skips those that cannot have changed anything.
@@ -101,8 +101,8 @@ class ClosureLedger {
   bool is_catching_up() const { return num_repeated_ > 0; }
   /// Returns true if all queued and running closures had finished before a rollback.
   bool has_only_repeats() const { return queued_.size() + num_running_ == num_repeated_; }
-  /// Returns the failures that were not raised yet. Closures are accepted only while there are
-  /// none.
+  /// Returns the failures that have not been reported to a caller yet. Closures are accepted only
+  /// while there are none.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 
   /// Returns the number below which every closure has ended.
@@ -133,8 +133,8 @@ class ClosureLedger {
   std::map<std::uint64_t, Closure> closures_;
   std::set<std::uint64_t> queued_;
   std::size_t num_running_ = 0;
-  std::size_t num_interrupted_ = 0;  // running, or queued again
-  std::size_t num_repeated_ = 0;     // queued or running ones that had finished
+  std::size_t num_interrupted_ = 0;  // closures that are running, or queued again
+  std::size_t num_repeated_ = 0;     // queued or running closures that had finished before
   std::vector<ClosureFailure> failures_;
 };
 

@@ -116,7 +116,7 @@ ClosureQueue::AssignedClosure ClosureQueue::start(std::uint64_t number, int work
 
 /// Assigns queued closures to threads in get(), as long as one of the threads may receive one.
 void ClosureQueue::assign_closures() {
-  std::optional<std::uint64_t> number;  // set by the predicate: a second call could differ
+  std::optional<std::uint64_t> number;  // set by may_have_one, so that next_for() is called once
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
     number = next_for(each->worker);
     return number.has_value();
@@ -289,7 +289,7 @@ void ClosureQueue::raise_failures(TimePoint deadline) {
     return is_stopped_ || ledger_.failures().empty() || ledger_.is_drained();
   });
   require_in_time(in_time, "waiting for the closures that run after one has failed");
-  if (ledger_.failures().empty()) return;  // another thread raised it
+  if (ledger_.failures().empty()) return;  // another thread has thrown the failures
   const std::vector<ClosureFailure> failures = ledger_.raise_failures();
   for_users_.notify_all();
   throw ClosureError(failures);

@@ -27,8 +27,8 @@ class ScheduledWork {
   const std::shared_ptr<RemoteResult>& result() const { return result_; }
   /// Returns the approximate number of bytes that this object keeps.
   std::size_t num_bytes() const { return num_bytes_; }
-  /// Aborts the result: the closure failed (ClosureError) or was cancelled (kCancelled). Called
-  /// once. Requires: the queue's lock held.
+  /// Completes the result with an error: the closure failed (ClosureError) or was cancelled
+  /// (kCancelled). Called once. Requires: the queue's lock held.
   void ended(const Error& error) const;
 
  private:
@@ -49,7 +49,7 @@ struct ClosureQueueOptions {
   /// Empty: all workers may.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
-  /// Number of the first closure, and first generation of ids (ClosureLedger).
+  /// Initial values of ClosureLedger: number of the first closure, and generation of closure ids.
   std::uint64_t first_number = 0;
   std::uint64_t generation = 1;
 };
@@ -63,7 +63,7 @@ class ClosureQueue {
     std::uint64_t number = 0;
     int attempt = 0;
     int worker = 0;
-    std::uint64_t id = 0;  // closure_id(), for servers
+    std::uint64_t id = 0;  // closure_id(), under which servers know the closure
     std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};
   };
@@ -94,9 +94,9 @@ class ClosureQueue {
   bool mark_finished(const AssignedClosure& assigned, const std::function<void()>& deliver = {});
   bool mark_failed(const AssignedClosure& assigned, ErrorCode code, ErrorOrigin origin,
                    std::string text);
-  /// Records kCancelled after the token was cancelled.
+  /// Records that the closure ended with kCancelled because its token was cancelled.
   bool mark_stopped(const AssignedClosure& assigned);
-  /// Puts the closure at the front of the queue, unless it has failed by the ledger's rules.
+  /// Puts the closure at the front of the queue, unless it counts as failed under LedgerRules.
   bool put_back(const AssignedClosure& assigned, AttemptReport report);
 
   /// Waits until no closure is queued or running. After a failure, waits only for running closures,
@@ -107,7 +107,7 @@ class ClosureQueue {
   /// ended.
   bool done();
 
-  /// Cancels all closures. Waiting functions return or throw `why` (kCancelled if there is none).
+  /// Cancels all closures. Waiting functions return, or throw `why` (kCancelled if it is nullopt).
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
@@ -133,7 +133,7 @@ class ClosureQueue {
   std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
   /// Returns the bytes of closures that have ended, and are kept until a checkpoint contains them.
   std::size_t num_held_bytes() const;
-  /// Returns the number of closures that were put, including those before continue_from().
+  /// Returns the number of closures ever scheduled, including those before continue_from().
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
   std::size_t num_queued() const { return of_ledger(&ClosureLedger::num_queued); }
   std::size_t num_running() const { return of_ledger(&ClosureLedger::num_running); }
@@ -141,8 +141,8 @@ class ClosureQueue {
   std::uint64_t num_ended() const;
   /// Returns a copy of the ledger, for checks.
   ClosureLedger ledger() const;
-  /// Returns the watermark. It is the id of the closure whose number is the ledger's
-  /// finished_below(), and is raised with it.
+  /// Returns the watermark: the id of the closure whose number is the ledger's finished_below(). It
+  /// rises whenever finished_below() does.
   const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }
   /// Returns "closure 7 on worker 1 (attempt 2)" for each running closure.
   std::vector<std::string> running() const;

@@ -96,7 +96,7 @@ void CoordinatorCore::start() {
     queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
   watch_servers();
-  // Starts above the instances of earlier coordinators, which must not be reused.
+  // Starts above the instance numbers of earlier coordinators, which must not be reused.
   next_instance_.store((queue_.generation() - 1) << 32);
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
@@ -145,7 +145,7 @@ void CoordinatorCore::await_workers() {
       say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
-      queue_.wait();  // throws the reason
+      queue_.wait();  // throws the error that stopped the queue
     }
   }
 }
@@ -230,7 +230,7 @@ void CoordinatorCore::work(int worker) {
         accept_outcome(*assigned,
                        link.run({assigned->id, assigned->attempt, run_, work.step(),
                                  work.arguments(), queue_.watermark(), assigned->token}));
-        absent_since = Clock::system().now();  // does not count the closure's duration
+        absent_since = Clock::system().now();  // time in a closure does not count as absence
       }
       if (worker == 0) fail_if_no_worker_joins(absent_since);
     }
@@ -528,7 +528,7 @@ PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
         const auto workers = static_cast<std::uint64_t>(num_workers);
         return make(context, instance * workers + static_cast<std::uint64_t>(worker));
       });
-  // A weak reference, so that a dataset that is kept does not keep the coordinator's threads alive.
+  // Weak, so that a dataset that outlives the coordinator does not keep its threads alive.
   return PerWorkerDatasetOf<Iterator>([core = std::weak_ptr(core_), id, type] {
     const auto alive = core.lock();
     if (alive == nullptr) {

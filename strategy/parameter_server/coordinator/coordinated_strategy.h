@@ -54,7 +54,7 @@ class WorkerLink {
   virtual void watch(std::function<void()>) {}
   /// Drops the worker's value of this handle.
   virtual void release(const PerWorkerHandle& handle) = 0;
-  /// Returns "closure 7 (train)", or "nothing".
+  /// Describes what the worker runs now: "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
   /// Returns why a connected worker cannot be used: it defines other steps, or belongs to another
   /// job.

@@ -1,5 +1,5 @@
-// The one coordinator of a strategy: the queue, the workers, and the threads that run closures on
-// them.
+// Implementation of a strategy's only coordinator: its queue, its workers, and the threads that
+// run closures on the workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -282,8 +282,8 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
   }
 }
 
-/// Saves a version. A version that save_now() requested contains all closures that had ended before
-/// a rollback.
+/// Saves a version. If save_now() requested it (`is_wanted`), first waits until all closures that
+/// a rollback undid have been repeated.
 void JobCheckpoint::save(bool is_wanted) {
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   require_own_folder();
@@ -311,8 +311,8 @@ void JobCheckpoint::save(bool is_wanted) {
                   seconds_text(resumed - begin), " s"));
 }
 
-/// Writes the version. After an error, finds out if the version is nevertheless the last one in the
-/// folder: returns the error if it is, throws the error if it is not.
+/// Writes the version. If an error occurs, reads the folder again: returns the error if the version
+/// is nevertheless the last one there, and throws the error otherwise.
 std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
   try {
     save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
@@ -350,8 +350,8 @@ CheckpointFile JobCheckpoint::read_servers() {
   return version;
 }
 
-/// Throws if another coordinator uses the folder: each would go back to versions that the other one
-/// saved.
+/// Throws if another coordinator uses the folder, because each would restore versions that the
+/// other one saved.
 void JobCheckpoint::require_own_folder() const {
   const auto folder = Folder::open_if_there(options_.checkpoint_folder);
   if (!folder) return;
@@ -388,8 +388,8 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   return std::nullopt;
 }
 
-/// Restores the servers from the version. Afterwards they have changes of no closure that the
-/// version does not contain.
+/// Restores the servers from the version. Afterwards they have only changes of closures that the
+/// version contains.
 void JobCheckpoint::restore(const CheckpointFile& version) {
   const std::vector<RemoteShard> shards = shards_in(version);
   servers_.close(queue_.generation());

@@ -18,10 +18,10 @@
 namespace tutti::internal {
 
 /// Versions of a checkpoint (checkpoint/run_folder.h), which contain all variables on servers and
-/// the number of closures. A version is taken between closures: those that have not begun wait
-/// until the others have ended and servers have frozen their values, which are written while
-/// training continues. If a server is lost, all servers go back to the last version, and the queue
-/// repeats the closures since then. An error that prevents this stops the queue. Thread-safe.
+/// the number of closures. A version is taken between closures: no closure begins until running
+/// ones have ended and the servers have frozen their values. Training continues while the frozen
+/// values are written. If a server is lost, all servers are restored from the last version, and the
+/// queue repeats the closures since then. An error that prevents this stops the queue. Thread-safe.
 class JobCheckpoint {
  public:
   /// Restores the newest version in the folder, or saves the first one. All arguments must outlive
@@ -31,10 +31,10 @@ class JobCheckpoint {
                 const ClusterCoordinatorOptions& options);
   ~JobCheckpoint() { stop(); }
 
-  /// Ends its thread; later calls do nothing.
+  /// Ends this object's thread; later calls do nothing.
   void stop();
-  /// Same as stop(), but first saves if the last version lacks changes and no closures are queued
-  /// or running except repeated ones.
+  /// Same as stop(), but first saves a version if the last one lacks changes, unless closures other
+  /// than repeated ones are queued or running.
   void finish();
 
   /// Returns true while no server is lost.
@@ -44,7 +44,7 @@ class JobCheckpoint {
   /// Requests a check for lost servers. No closure is given out before that check.
   void note_trouble();
   /// Returns when a version contains all closures that have ended. Throws the error that prevented
-  /// it; kDeadlineExceeded; kCancelled after stop().
+  /// saving, kDeadlineExceeded at the deadline, or kCancelled after stop().
   void save_now(TimePoint deadline);
   /// Waits until servers have all changes of the closures that have finished; returns the number of
   /// rollbacks. Throws the error that prevents it.
@@ -77,7 +77,7 @@ class JobCheckpoint {
   const ClusterCoordinatorOptions options_;
   /// Number of losses and failures of servers, and how many of these recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
-  std::atomic<std::uint64_t> saved_outside_{0};  // outside changes that the last version has
+  std::atomic<std::uint64_t> saved_outside_{0};  // outside changes that the last version contains
   // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;

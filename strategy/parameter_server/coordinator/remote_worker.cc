@@ -68,7 +68,7 @@ void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
     const MutexLock lock(mutex_);
     connection = connection_ ? connection_ : greeted_;
     if (connection == nullptr) return;
-    if (connection->client->server_incarnation() > incarnation) return;  // a newer process
+    if (connection->client->server_incarnation() > incarnation) return;  // already a newer process
     loss_ = error;
   }
   connection->client->fail_all(error);
@@ -161,7 +161,8 @@ void RemoteWorker::connect_again_and_again() {
   }
 }
 
-/// While the worker is greeted, stop() and the job can end the call through greeted_.
+/// Opens a connection and sends a hello. Meanwhile stop() and the job can end the call through
+/// greeted_.
 std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   auto connection = std::make_shared<Connection>();
   try {

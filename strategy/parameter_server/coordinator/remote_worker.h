@@ -22,8 +22,8 @@ struct RemoteWorkerOptions {
   /// Opens a connection; called on the link's thread, again after a loss or an error. Errors are
   /// logged at intervals.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
-  /// Registers a callback for the case that the job declares the worker lost; valid while the
-  /// returned object exists. Empty: only the connection shows a loss.
+  /// Registers a callback that is called when the job declares the worker lost, while the returned
+  /// object exists. If when_lost is empty, only a broken connection reveals a loss.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
   /// Returns StepRegistry::text(). A worker with other steps is treated as unavailable.
@@ -31,8 +31,8 @@ struct RemoteWorkerOptions {
 };
 
 /// Link to a worker in another process. A thread connects to the worker and sends a hello. A broken
-/// connection counts as the end of that process, and the thread connects to the next one. Of the
-/// running tasks, the oldest is reported as lost, the others as not started. Thread-safe.
+/// connection counts as the end of the process: the oldest unanswered task is reported as lost, the
+/// later ones as not started, and the thread connects to the worker's next process. Thread-safe.
 class RemoteWorker final : public WorkerLink {
  public:
   explicit RemoteWorker(RemoteWorkerOptions options);
@@ -73,12 +73,14 @@ class RemoteWorker final : public WorkerLink {
   std::atomic<bool> is_alive_{false};  // atomic, because callers read it with their own locks held
   std::atomic<std::uint64_t> next_call_{0};
   mutable Mutex mutex_;
-  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);  // worker accepted its hello
-  std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);     // until it becomes connection_
-  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);      // why the connection must be closed
-  std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);  // end of the last connection or attempt
+  // connection_ is set when the worker has accepted its hello; until then it is greeted_.
+  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);  // why the connection must be closed
+  // Why the last connection, or attempt to connect, ended.
+  std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);
-  // Used only by the thread.
+  // Members used only by `thread_`.
   bool was_lost_ = false;
   std::string last_complaint_;
   TimePoint complain_at_ = {};

@@ -16,9 +16,10 @@
 
 namespace tutti::internal {
 
-/// All servers of a job, which may die and be restarted. Orders name the generation that close()
-/// began: a server that was restarted has another one and answers kAborted. Errors name the server;
-/// kCancelled after interrupt(). Thread-safe, but only one thread at a time may give orders.
+/// All servers of a job, which may die and be restarted. Each order contains the generation that
+/// close() began; a restarted server has another generation and answers kAborted. Functions that
+/// give orders throw errors that name the server, or kCancelled after interrupt(). Thread-safe, but
+/// only one thread at a time may give orders.
 class ServerGroup {
  public:
   /// Returns true if the server will be restored; otherwise calls to the server end with an error.
@@ -52,7 +53,7 @@ class ServerGroup {
   void open(std::uint64_t finished_below);
   /// Returns false if a server was restarted.
   bool is_open();
-  /// Returns the shards that servers have, by server.
+  /// Returns the shards that the servers have, sorted by server.
   std::vector<RemoteShard> shards();
   /// Makes servers keep the current values until release(); a later change copies the shard.
   void freeze();

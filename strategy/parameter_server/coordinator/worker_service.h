@@ -94,7 +94,7 @@ class WorkerService final : public RpcHandler {
   TaskRunner runner_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Asked> asked_ TUTTI_GUARDED_BY(mutex_);  // the first task is running
+  std::deque<Asked> asked_ TUTTI_GUARDED_BY(mutex_);  // requested tasks; the first one is running
   bool is_ending_ TUTTI_GUARDED_BY(mutex_) = false;
   Event ended_;
   std::unique_ptr<Thread> thread_;

@@ -144,7 +144,7 @@ class TensorReader {
 
 // Settings that consecutive updates share.
 
-/// Compares bits, because equal settings are sent only once.
+/// Compares bits, so that 0.0 and -0.0 count as different settings, and equal NaNs as the same.
 bool are_same(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -424,7 +424,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
   out.set_stream_replica(batch.stream.replica);
   out.set_first_ordinal(batch.first_ordinal);
   out.set_finished_below(batch.finished_below);
-  std::optional<ShardsWriter> shards;  // open for consecutive operations on shards
+  std::optional<ShardsWriter> shards;  // set while consecutive operations are on shards
   for (const Operation& operation : batch.operations) {
     const auto put_one = [&]<class Op>(const Op& o) {
       if constexpr (goes_in_columns<Op>) {

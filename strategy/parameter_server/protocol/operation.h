@@ -31,7 +31,7 @@ struct ShardSpec {
   int num_shards = 1;
   std::int64_t first_row = 0;  // scalars count as one row
   std::int64_t num_rows = 1;
-  Shape shape() const;  // of the shard
+  Shape shape() const;  // shape of the shard
   /// Returns true if the variable has these rows.
   bool has_rows() const;
   ShardId id() const { return shard_id(variable, shard); }
@@ -40,13 +40,13 @@ struct ShardSpec {
   bool operator==(const ShardSpec&) const = default;
 };
 
-/// Creates the shard, with values that a generator makes or with given ones. An existing shard
-/// keeps its values; if its spec differs, throws kInvalidArgument naming both specs.
+/// Creates the shard from a generator or from given values. An existing shard keeps its values; if
+/// its spec differs, throws kInvalidArgument naming both specs.
 struct CreateShard {
   ShardSpec spec = {};
   std::variant<ValueGenerator, Tensor> initial_value = {};
 };
-/// Reads the values; the answer has none if `have_version` is still current.
+/// Reads the values; the answer contains no values if `have_version` is still current.
 struct ReadShard {
   ShardId shard = 0;
   std::uint64_t have_version = 0;  // 0: none
@@ -134,9 +134,9 @@ struct ReportWorker {
 };
 
 /// Command of a job's coordinator: the first operation of a batch; the others read or create
-/// shards. A store refuses (kAborted) orders of a run other than that of the first order that it
-/// received, because its process is about to end. Except for kClose, it also refuses orders of
-/// another generation than its own, because it is not the process that the coordinator expects.
+/// shards. The first order binds a store to its run. The store refuses (kAborted) orders of other
+/// runs, because its process is about to end. Except for kClose, it also refuses orders of another
+/// generation than its own, because it is not the process that the coordinator expects.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
@@ -150,8 +150,8 @@ struct StoreOrder {
   Kind kind = Kind::kOpen;
   std::uint64_t run = 0;  // random number of the process that coordinates
   std::uint64_t generation = 0;
-  /// kOpen and kClose: closures with ids below it are finished. kFreeze: counts freezes, so that a
-  /// repeated one changes nothing.
+  /// kOpen and kClose: closures with ids below this number are finished. kFreeze: number of the
+  /// freeze, so that a repeated order changes nothing.
   std::uint64_t number = 0;
   bool operator==(const StoreOrder&) const = default;
 };
@@ -166,8 +166,8 @@ inline bool changes_values(const Operation& operation) {
          std::holds_alternative<UpdateShard>(operation);
 }
 
-/// Returns the number that identifies a closure to servers: its number, and its coordinator's
-/// generation (ClosureLedger). Ids of a later generation are greater than all of an earlier one.
+/// Returns the id by which servers know a closure: its coordinator's generation (ClosureLedger),
+/// followed by its number. Ids of a later generation are greater than all ids of an earlier one.
 inline constexpr int kClosureNumberBits = 40;
 inline std::uint64_t closure_id(std::uint64_t generation, std::uint64_t number) {
   return (generation << kClosureNumberBits) | number;
@@ -185,14 +185,14 @@ struct UpdateStream {
   auto operator<=>(const UpdateStream&) const = default;
 };
 
-/// Operations of which a server applies all or none: it checks all before it applies the first.
-/// Operations that change values are numbered within their stream, per server, from 0. Those below
-/// the next number that the server expects are not applied again, but are answered like the others.
+/// Operations that a server applies all or not at all: it checks all before it applies the first.
+/// Operations that change values are numbered within their stream, per server, from 0. If a number
+/// is below the one that the server expects next, the operation is answered but not applied again.
 struct OperationBatch {
   UpdateStream stream = {};
   std::uint64_t run = 0;            // for a closure: run of its coordinator's orders (StoreOrder)
   std::uint64_t first_ordinal = 0;  // number of the first operation that changes values
-  /// Closures with ids below it are finished: their changes are refused (kAborted).
+  /// Closures with ids below this value are finished: their changes are refused (kAborted).
   std::uint64_t finished_below = 0;
   std::vector<Operation> operations = {};
 };

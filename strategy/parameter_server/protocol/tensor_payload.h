@@ -1,5 +1,5 @@
-// Tensors in the payload of a packet: sent from their own memory; large ones are used in the memory
-// where they were received.
+// Tensors in the payload of a packet. They are sent without a copy; large ones also stay in the
+// memory in which they were received.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,7 +27,7 @@ class PayloadWriter {
  private:
   void flush();
   std::vector<SharedBytes> pieces_;
-  std::shared_ptr<std::vector<Tensor>> tensors_;  // owners of chunk bytes; each chunk keeps it
+  std::shared_ptr<std::vector<Tensor>> tensors_;  // own the bytes; all chunks share it
   std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last chunk
 };
 

@@ -21,12 +21,13 @@ class PendingAnswers {
  public:
   virtual ~PendingAnswers() = default;
   virtual bool is_ready() const = 0;
-  /// Returns the answers. Throws the error of the server, prefixed with the server's name;
-  /// kDeadlineExceeded, kUnavailable and kAborted naming the server.
+  /// Returns the answers. Throws the server's error, kDeadlineExceeded, kUnavailable or kAborted;
+  /// the text of each begins with the server's name.
   virtual std::vector<OperationAnswer> wait(TimePoint deadline) = 0;
 };
 
-/// A parameter server. Batches of one caller are applied in the order of start(). Thread-safe.
+/// A parameter server. Applies the batches of a caller in the order of its calls of start().
+/// Thread-safe.
 class VariableService {
  public:
   virtual ~VariableService() = default;

@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Sender and sequence numbers of changes: the part of a batch that decides if it is applied.
+/// Sender and sequence numbers of a batch's changes. They decide whether the batch is applied.
 struct ChangeIdentity {
   UpdateStream stream = {};
   std::uint64_t first_ordinal = 0;
@@ -22,8 +22,8 @@ struct ChangeIdentity {
 };
 ChangeIdentity identity_of(const OperationBatch& batch);
 
-/// Next expected ordinal of each stream, and the id below which closures are finished. Value type
-/// that depends only on its calls: no threads, clocks or files.
+/// Next expected ordinal of each stream, and the id below which closures are finished. Value type.
+/// Its state depends only on its calls: it uses no threads, clocks or files.
 class AppliedTable {
  public:
   explicit AppliedTable(std::uint64_t finished_below = 0) : finished_below_(finished_below) {}
@@ -32,8 +32,8 @@ class AppliedTable {
   /// Throws kAborted for changes of a finished closure, and for a gap: an ordinal arrived before
   /// those below it.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
-  /// Records that all changes of the batch are applied, and raises the watermark to that of the
-  /// batch. Requires: num_applied_before() was called in the same state of this stream.
+  /// Records that all changes of the batch are applied, and raises finished_below() to the batch's
+  /// value. Requires: num_applied_before() has returned, and the stream has not changed since.
   void note_applied(const ChangeIdentity& identity);
 
   /// Records that the client left. Its streams are kept until kMostEndedClients more have left,

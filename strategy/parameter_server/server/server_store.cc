@@ -215,7 +215,7 @@ class VariableStore::Checker {
         want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  /// Checks operations that only have a shard, or a shard and rows.
+  /// Checks an operation whose only arguments to check are its shard and, if any, its rows.
   template <class Op>
   void check(const Op& operation, CheckedOperation& checked) {
     checked.shard = shard_of(operation);
@@ -381,8 +381,8 @@ void VariableStore::deliver(Results& results) {
 
 namespace {
 
-/// Counts down the missing answers, including one for the batch itself. Adds the batch's result if
-/// no answer is missing any more.
+/// Decrements the number of missing answers, which also counts one for the batch itself. When none
+/// is missing, adds the batch's result to `results`.
 template <class Results>
 void count_answer(BatchAnswers& batch, Results& results) {
   if (--batch.num_missing > 0 || !batch.done) return;
@@ -484,7 +484,7 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
   }
   StoredShard& shard = *checked.shard;
   if (checked.was_applied_before || std::holds_alternative<CreateShard>(operation)) {
-    // An earlier attempt or the checker has already applied it.
+    // An earlier attempt has applied the operation already, or the checker has created the shard.
   } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
     if (update->sync) {
       accept_sync(checked, *update, results);

@@ -1,4 +1,5 @@
-// Store of the variables of a parameter server, with batches applied exactly once, all or nothing.
+// Store of the variables of a parameter server. Each batch is applied exactly once, and all of it
+// or nothing.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,19 +24,19 @@ namespace tutti::internal {
 /// Counters of a store since its start.
 struct StoreCounts {
   std::uint64_t num_batches = 0;          // accepted messages
-  std::uint64_t num_changes = 0;          // applied, or held for a synchronous step
+  std::uint64_t num_changes = 0;          // changes applied, or held for a synchronous step
   std::uint64_t num_applied_before = 0;   // repeated changes, which were not applied again
   std::uint64_t num_reads = 0;            // answered reads
   std::uint64_t num_reads_unchanged = 0;  // without a value: the reader had the current one
-  std::uint64_t num_sync_steps = 0;       // completed steps, added over all shards
+  std::uint64_t num_sync_steps = 0;       // completed steps, summed over all shards
   std::uint64_t num_stale_dropped = 0;    // gradients for a step that was complete
   std::uint64_t num_rank_duplicates = 0;  // second gradients of a worker for a step
 };
 
 /// Store of shards. Batches are applied one at a time, and a whole batch is checked before any of
 /// it is applied. Elements change as those of local variables do (VariableComponent). Synchronous
-/// updates are applied when their step is complete; reads that wait for it hold no thread. A closed
-/// store holds batches, unanswered, until its coordinator opens it (StoreOrder). Thread-safe.
+/// updates are applied when their step is complete; reads that wait for it block no thread. While a
+/// store is closed, batches wait until its coordinator opens it (StoreOrder). Thread-safe.
 class VariableStore final : public VariableService {
  public:
   /// `name`: prefix of errors, "ps 1". `incarnation`: number of restarts of the task before this
@@ -111,7 +112,7 @@ class VariableStore final : public VariableService {
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::set<std::uint64_t>> clients_of_
       TUTTI_GUARDED_BY(mutex_);                           // keyed by owner
-  std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // excludes workers that began again
+  std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // without workers that restarted
   StoreCounts counts_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // set if a batch was applied in part
   // Set by the coordinator's orders.
@@ -119,14 +120,14 @@ class VariableStore final : public VariableService {
   std::uint64_t generation_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_open_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Held> held_ TUTTI_GUARDED_BY(mutex_);
-  std::map<ShardId, OperationAnswer> frozen_ TUTTI_GUARDED_BY(mutex_);  // values at last kFreeze
+  std::map<ShardId, OperationAnswer> frozen_ TUTTI_GUARDED_BY(mutex_);  // values kept by kFreeze
   std::uint64_t frozen_number_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of the last kFreeze
 };
 
 /// Handler that serves a store over RPC.
 class VariableHandler : public RpcHandler {
  public:
-  /// `store` must outlive it.
+  /// `store` must outlive this handler.
   explicit VariableHandler(VariableStore& store) : store_(store) {}
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override { store_.owner_left(peer.client); }

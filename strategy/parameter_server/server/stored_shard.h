@@ -76,8 +76,8 @@ struct StoredShard {
               const UpdateShard& update);
   /// Returns the ranks that have not given a gradient for the next synchronous step.
   std::vector<int> missing_ranks() const;
-  /// Returns an error if the next synchronous step will never be made: too few ranks, without the
-  /// `ended` ones, have given or may give a gradient. Returns nullopt before the first gradient.
+  /// Returns an error if the next synchronous step can no longer be made, because too few ranks
+  /// have given a gradient or have not `ended`. Returns nullopt before the first gradient.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;
 
   const ShardSpec spec;
@@ -107,7 +107,7 @@ class HalvedRule final : public UpdateRule {
   bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
   bool decays_weights() const override { return rule_.decays_weights(); }
 
-  /// Size of a run's weights, in bytes, from which the run is split.
+  /// Minimum size, in bytes, of a run of weights that is split between two threads.
   static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
 
  private:

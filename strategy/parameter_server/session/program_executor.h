@@ -18,8 +18,8 @@ namespace tutti::internal {
 /// tensors. Thread-safe; each operation on variables is atomic.
 class ProgramExecutor {
  public:
-  /// Executes an operation and returns its outputs. Throws kInvalidArgument or kDataLoss for one
-  /// that no program of this library has, and the errors of the operation.
+  /// Executes an operation and returns its outputs. Throws the errors of the operation, and
+  /// kInvalidArgument or kDataLoss for an operation that no program made by this library contains.
   std::vector<Tensor> execute(const ProgramOperation& operation, std::vector<Tensor> inputs);
 
  private:

@@ -12,7 +12,7 @@
 namespace tutti::internal {
 
 /// Variable whose reads and writes are recorded as operations of its task; outside Session::run()
-/// each is a step of its own. Used by threads with a scope of the session, or outside steps.
+/// each is a step of its own. Works on threads with and without a scope of the session.
 class RemoteStorage final : public VariableStorage {
  public:
   /// Creates the variable, or finds the one of this name that another session has made. `initial`:
@@ -45,8 +45,8 @@ class RemoteStorage final : public VariableStorage {
 
   const std::shared_ptr<SessionCore> core_;
   const std::shared_ptr<const TaskPlace> place_;
-  std::uint64_t rule_ = 0;   // UpdateRule::number() of the last update
-  std::string description_;  // description of that rule
+  std::uint64_t rule_ = 0;   // UpdateRule::number() of the last update's rule
+  std::string description_;  // description of the rule with number rule_
 };
 
 /// Creator of variables in device scopes of other tasks. In other scopes, the previous creator

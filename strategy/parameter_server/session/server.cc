@@ -110,7 +110,7 @@ struct Server::Impl final : internal::VariableHandler {
   /// A client of the variables.
   struct Client {
     RpcPeer peer;
-    std::optional<TimePoint> lost_at = {};  // time at which its connection broke
+    std::optional<TimePoint> lost_at = {};  // time at which the client's connection broke
   };
 
   const ClusterSpec cluster;
@@ -123,7 +123,7 @@ struct Server::Impl final : internal::VariableHandler {
   std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // keyed by RpcPeer::client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
-  std::unique_ptr<RpcServer> rpc;  // last: stops first, as it calls the others
+  std::unique_ptr<RpcServer> rpc;  // last member, so that it stops before those that it calls
 };
 
 Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,

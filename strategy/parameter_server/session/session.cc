@@ -61,7 +61,7 @@ void Session::run_recorded(const std::function<void()>& step) const {
 
 namespace {
 
-/// Adds neighbours, round after round; an odd last value passes to the next round.
+/// Adds adjacent pairs, round after round. An unpaired last value enters the next round unchanged.
 Tensor sum_along_tree(std::vector<Tensor> values) {
   while (values.size() > 1) {
     std::vector<Tensor> sums;

@@ -141,8 +141,8 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   return reply;
 }
 
-/// Throws if the task is lost: without this check, a part on another task would try to reach it for
-/// some seconds.
+/// Throws if the task is lost. Without this check, another task that needs values of the lost one
+/// would try to connect to it for some seconds.
 void SessionCore::require_connected(const Task& task) {
   const auto why = link(task).client->why_broken();
   if (why)
@@ -267,8 +267,8 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   }
 }
 
-/// Adds lost tasks and variables to the error. An error of an operation may have the code of a lost
-/// connection, so this function calls every task to find out which are lost.
+/// Returns the error with lost tasks and variables added to its text. A failed operation may have
+/// the same code as a lost connection, so this function calls every task to find the lost ones.
 Error SessionCore::explained(const Error& error) {
   if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;

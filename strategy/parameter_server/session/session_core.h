@@ -45,8 +45,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   /// target's own task or on the first one of the job. Throws kInvalidArgument listing the tasks.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
-  /// Runs all parts and returns the number of the run when they have ended. Throws the first error
-  /// that was not caused by an error of another part.
+  /// Runs all parts, waits until they have ended, and returns the number of the run. Throws the
+  /// first error that was not caused by an error of another part.
   std::uint64_t run(std::map<Task, TaskPart> parts);
   Tensor fetch(const Task& task, std::uint64_t run, ValueNumber value);
   /// Makes the task drop a value with the next run.

@@ -212,9 +212,9 @@ ValueNumber SessionRecorder::remote_argument(const Tensor& tensor,
   return view(number, *value, tensor);
 }
 
-/// Records a view. Rows and other shapes of a buffer are made without an operation, but here they
-/// become operations of the task that has the value, so that only these elements are sent
-/// elsewhere.
+/// Records a view. On one host, rows and reshapes of a buffer need no operation. Here the task that
+/// has the value executes an operation for them, so that it sends only these elements to other
+/// tasks.
 ValueNumber SessionRecorder::view(ValueNumber whole, const RemoteValue& value,
                                   const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();
@@ -244,7 +244,7 @@ ValueNumber SessionRecorder::view(ValueNumber whole, const RemoteValue& value,
   return whole;
 }
 
-// From a step to programs, and from their run to values.
+// Division of a step into one program per task, and the values that the programs return.
 
 std::map<Task, TaskPart> SessionRecorder::cut(Step& step) {
   std::map<Task, TaskPart> parts;

@@ -1,5 +1,5 @@
-// Recorder of a session's operations: divided by tasks and run there, with results that are fetched
-// when the host reads them.
+// Recorder of a session's operations. Each task runs its share of them; results are fetched when
+// the host reads them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,7 +42,7 @@ class RemoteValue final : public LazyValue {
   /// Returns the number of the run that made it; 0 if its step has not run.
   std::uint64_t run() const;
   void set_run(std::uint64_t run);
-  /// Called if its step will never run.
+  /// Called if the step that makes this value will never run.
   void give_up();
 
   void materialize(std::byte* to) override;
@@ -61,9 +61,9 @@ class RemoteValue final : public LazyValue {
 };
 
 /// Recorder of one thread's operations on values and variables of other tasks. Between begin() and
-/// end() the operations are one step; outside, each is a step. Every tensor that the step did not
-/// make is an argument, so that steps which differ only in numbers are one program. Used by one
-/// thread.
+/// end() the operations form one step; elsewhere, each operation is a step. Every tensor that the
+/// step did not compute is an argument, so that steps which differ only in the values of tensors
+/// share one program. Used by one thread.
 class SessionRecorder final : public RemoteRecorder {
  public:
   explicit SessionRecorder(std::shared_ptr<SessionCore> core);
@@ -98,7 +98,7 @@ class SessionRecorder final : public RemoteRecorder {
   struct Argument {
     ValueNumber number = 0;
     Tensor tensor = {};                       // keeps the elements or the value alive
-    std::shared_ptr<RemoteValue> value = {};  // made by an earlier step; nullptr: by the host
+    std::shared_ptr<RemoteValue> value = {};  // result of an earlier step; nullptr: from the host
   };
   struct Made {
     std::shared_ptr<const TaskPlace> place = {};
@@ -123,7 +123,7 @@ class SessionRecorder final : public RemoteRecorder {
   ValueNumber host_argument(const Tensor& tensor);
   ValueNumber remote_argument(const Tensor& tensor, const std::shared_ptr<RemoteValue>& value);
   ValueNumber view(ValueNumber whole, const RemoteValue& value, const Tensor& tensor);
-  /// Returns the part of each task; moves the operations there.
+  /// Divides the step by tasks: moves each operation to the part of its task.
   static std::map<Task, TaskPart> cut(Step& step);
   void run_step();
 

@@ -30,8 +30,8 @@ struct TaskParts {
   std::function<std::shared_ptr<RpcClient>(const Task&)> peer = {};
 };
 
-/// One session. Its runs are concurrent, each on a thread of its own and in the order of its
-/// program; a client that wants one after another waits in between. Thread-safe.
+/// One session. Runs are concurrent: each has its own thread, which executes the operations in the
+/// program's order. A client that wants one run after another waits in between. Thread-safe.
 class TaskSession {
  public:
   /// `number` is the number of the session. `timeout` limits the wait for values of other tasks.
@@ -56,7 +56,7 @@ class TaskSession {
   struct Held {
     Tensor value = {};                                   // undefined: not made yet
     std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for it
-    std::size_t num_receivers = 0;  // that have not received it yet; 0: it is kept until released
+    std::size_t num_receivers = 0;  // receivers still to be served; 0: kept until it is released
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};
@@ -66,7 +66,7 @@ class TaskSession {
   struct Program {
     TaskProgram message = {};
     std::vector<std::vector<ValueNumber>> last_uses = {};
-    std::map<ValueNumber, std::size_t> kept = {};  // values, with their numbers of receivers
+    std::map<ValueNumber, std::size_t> kept = {};  // number of receivers of each kept value
   };
   struct Job {
     TaskRequest request = {};

@@ -42,7 +42,7 @@ class TaskSessions final : public RpcHandler {
   std::shared_ptr<TaskSession> find(std::uint64_t number) const;
   TaskDescription description() const;
   /// Returns the connection to another task, opened at the first call and after a loss. Connections
-  /// are opened one at a time, because live tasks answer immediately.
+  /// are opened one at a time, which is fast enough because live tasks answer immediately.
   std::shared_ptr<RpcClient> peer(const Task& task);
 
   const ClusterSpec cluster_;

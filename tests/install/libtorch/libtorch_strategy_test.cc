@@ -53,7 +53,7 @@ struct NextNet {
 };
 Net reference() { return NextNet()(); }
 
-// Throws unless all replicas of all processes have the same bits.
+// Throws unless `value` is bit-identical on all replicas of all processes.
 void expect_equal_on_all(const torch::Tensor& value) {
   const auto all =
       tutti::ReplicaContext::current().all_gather(to_tutti(value.detach().flatten()), 0);

@@ -162,7 +162,7 @@ void backward_recovers_after_exception(const Ranks& ranks) {
   }
 }
 
-// Compares the bits with those of Adam in one process with the same gradients.
+// Expects the same parameters as from Adam in one process with the same gradients.
 void sharded_optimizer_matches_adam(const Ranks& ranks) {
   std::vector<torch::Tensor> kept;
   {

@@ -91,7 +91,7 @@ TEST(AppliedTable, RejectsClosuresOfEarlierGenerations) {
   table.note_applied(changes(closure(id), 0, 1));
   EXPECT_EQ(table.num_applied_before(changes(closure(id), 0, 1)), 1u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
-  // The watermark of the batch has a later generation than its closure.
+  // The batch's watermark has a later generation than the id of the batch's closure.
   expect_error(ErrorCode::kAborted, {"closure 3"}, [&] {
     (void)table.num_applied_before(changes(closure(id), 1, 1, closure_id(3, 0)));
   });

@@ -219,7 +219,7 @@ TEST(RuleTextCache, ReturnsSameTextUntilRuleChanges) {
   EXPECT_EQ(&servers.rule_text(rule).text(), &first.text());
   rule = SgdRule(0.25);  // same address, new contents
   EXPECT_EQ(servers.rule_text(rule).text(), describe_update_rule(SgdRule(0.25)));
-  std::vector<SgdRule> rules;  // exceed the capacity of the cache
+  std::vector<SgdRule> rules;  // more rules than the cache can hold
   for (int i = 0; i < 40; ++i) rules.emplace_back(i / 64.0);
   for (const SgdRule& each : rules)
     EXPECT_EQ(servers.rule_text(each).text(), describe_update_rule(each));

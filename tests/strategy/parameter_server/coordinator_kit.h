@@ -40,7 +40,7 @@ class CountingStrategy final : public CoordinatedStrategy {
     body();
   }
 
-  /// Adds 1 on each server. Steps call it.
+  /// Adds 1 to the counter on each server. Must be called inside a step.
   void count() {
     ++num_calls;  // includes calls that a server refuses because the closure has finished
     const ClosureContext& closure = *ClosureContext::current();

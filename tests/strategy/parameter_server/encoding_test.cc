@@ -64,7 +64,8 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   expect_comes_back(batch_of_everything());
 }
 
-/// Encodes updates that differ in one setting between updates with equal or default settings.
+/// Encodes a batch that contains, for each change of settings, two changed updates and an unchanged
+/// one.
 TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {
@@ -154,7 +155,8 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // A variable that gets the tensor copies it, so that it keeps no buffer five times as large.
+  // A variable copies a tensor that it gets, so that it does not keep alive a buffer that is five
+  // times as large.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));

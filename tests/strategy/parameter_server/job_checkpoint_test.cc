@@ -462,8 +462,8 @@ TEST(JobCheckpoint, FullDiskSkipsCheckpointButNotTraining) {
   program.expect_counted(40);
 }
 
-/// Each attempt to save delays closures, so it is not retried at once, even if the arguments exceed
-/// their limit.
+/// Saving delays closures, so a failed save is not retried at once, even if the held arguments
+/// exceed their limit.
 TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   const HangWatchdog watchdog("full disk with held arguments", 60s);
   const std::string folder = empty_folder();

@@ -16,8 +16,8 @@ using Phase = ModelState::Phase;
 using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
-/// Rules that permit 100 attempts, so that no closure fails because of too many attempts: faults in
-/// the model are arbitrary.
+/// Rules that permit 100 attempts. The model may inject any number of faults, none of which should
+/// let a closure fail because of too many attempts.
 constexpr internal::LedgerRules kRules = {100, true};
 /// Order that JobCheckpoint gives to all servers in each phase; kList: no order.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
@@ -60,7 +60,7 @@ class Protocol {
     const ModelTask ended = take(state_.tasks, task);
     state_.ledger.finish(ended.number, ended.attempt);
     state_.reported |= bit(state_.contents[ended.number]);
-    add_strays(ended);  // only kFinishedBeforeConfirmed leaves any
+    add_strays(ended);  // adds strays only with kFinishedBeforeConfirmed
   }
 
   /// The coordinator puts the closure back; changes that the worker has already sent may still
@@ -324,7 +324,7 @@ class Protocol {
   void write_version() {
     state_.version = state_.read;
     state_.version_number = state_.frozen_below;
-    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // this bug is found by counts instead
+    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // the servers' counts reveal this bug
     for (std::size_t s = 0; s < state_.servers.size(); ++s) {
       for (std::size_t number = 0; number < state_.contents.size(); ++number) {
         const std::size_t content = state_.contents[number];
@@ -501,8 +501,8 @@ class Bytes {
       }
     }
   }
-  /// Adds a ledger, but no attempt numbers, because at most one attempt of a closure runs. For
-  /// reports of a closure, adds only whether there are any.
+  /// Adds a ledger. Omits attempt numbers, because at most one attempt of a closure runs, and the
+  /// contents of a closure's reports: only their existence matters.
   void add(const ClosureLedger& ledger) {
     add(ledger.generation(), ledger.finished_below(), ledger.saved_below());
     for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
@@ -590,7 +590,7 @@ std::string violation(const ModelState& state) {
   for (std::uint64_t number = 0; number < state.ledger.next_number(); ++number) {
     const auto* closure = state.ledger.find(number);
     const std::size_t content = state.contents[number];
-    // A read that waits for is_catching_up() must see this closure.
+    // A read, which waits until is_catching_up() is false, must see this closure.
     const bool is_to_be_seen =
         (state.reported & ~state.given_up & bit(content)) != 0 && !state.ledger.is_catching_up();
     const bool is_finished = closure != nullptr && closure->state == ClosureState::kFinished;

@@ -27,7 +27,7 @@
 namespace tutti::testing {
 
 inline constexpr std::size_t kMostContents = 6;
-/// Number of times that a server counted each content.
+/// Number of times that a server counted each closure's content.
 using ModelCounts = std::array<std::uint8_t, kMostContents>;
 
 /// Bugs that a test can plant in the protocol.
@@ -72,13 +72,13 @@ struct ModelServer {
   internal::AppliedTable table = internal::AppliedTable();
   ModelCounts counts = {};
   std::optional<ModelCounts> frozen = {};
-  std::uint8_t frozen_for = 0;          // number of the version it was frozen for
+  std::uint8_t frozen_for = 0;          // number of the version for which `frozen` was set
   std::vector<ModelPush> held = {};     // sorted
   std::vector<ModelOrder> orders = {};  // in transit, in order of arrival
 };
 
 struct ModelState {
-  /// Phase of the coordinator. Each phase from kFreezing on has given orders to all servers.
+  /// Phase of the coordinator, which gives orders to all servers in each phase from kFreezing on.
   enum class Phase : std::uint8_t {
     kRunning,
     kPausing,
@@ -142,8 +142,8 @@ struct ModelSuccessor {
 /// least one of the steps is not a fault.
 std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelState& state,
                                        bool& can_go_on, bool with_texts = false);
-/// Returns "" if the invariants hold: no server counts a closure twice; each server counts all
-/// finished closures, except while they are repeated; a version contains each closure entirely or
+/// Returns "" if the invariants hold: no server counts a closure twice; each server has counted
+/// every finished closure that is not being repeated; a version contains each closure entirely or
 /// not at all.
 std::string violation(const ModelState& state);
 /// Returns "" if all work has ended, otherwise the reason. Requires: `state` has no next step.

@@ -95,7 +95,7 @@ TEST_P(PlantedBugTest, IsFoundWithShortestTrace) {
   EXPECT_FALSE(result.trace.empty());
 }
 
-/// Uses the bounds under which the bug is found.
+/// Explores the correct protocol within the bounds that suffice to find the bug.
 TEST_P(PlantedBugTest, ProtocolWithoutBugIsSound) { expect_sound(std::get<1>(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -21,8 +21,8 @@ Member run_member(const std::string& job, int index, std::uint64_t incarnation =
   return {{job, index, ""}, incarnation, "", 100 + index, true};
 }
 
-/// Returns true if the control server ends calls after this verdict, in jobs in which kStuck is
-/// only a warning.
+/// Returns true if a verdict of this kind makes the control server end calls, in a job that treats
+/// kStuck only as a warning.
 bool ends_calls_of_run(VerdictKind kind) {
   return kind == VerdictKind::kDead || kind == VerdictKind::kStopped ||
          kind == VerdictKind::kFailed || kind == VerdictKind::kDisconnected;
@@ -38,7 +38,7 @@ class RunVerdictsTest : public ::testing::Test {
     verdicts_->take({++last_, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
                      concat(who.task.to_string(), ": ", to_string(kind))});
   }
-  /// Returns exit code and text of the end of the run, or "continues".
+  /// Returns the exit code and the text with which the run ended, or "continues".
   std::string end() const {
     return verdicts_->end() ? concat(verdicts_->end()->code, " ", verdicts_->end()->text)
                             : "continues";

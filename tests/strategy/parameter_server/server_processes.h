@@ -1,5 +1,5 @@
-// Simulated server processes of a coordinator's job: objects behind connections that tests can
-// kill.
+// Simulated server processes of a coordinator's job: objects that clients reach through connections
+// and that tests can kill.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -65,8 +65,8 @@ class ServerProcesses {
   }
   void kill(int server) { processes_[static_cast<std::size_t>(server)].reset(); }
 
-  /// Returns one client per server; they encode data as workers and the chief do. `repeated`: share
-  /// of the batches that they send twice.
+  /// Returns one client per server. The clients encode data as workers and the chief do, and send
+  /// the fraction `repeated` of their batches twice.
   std::vector<std::shared_ptr<internal::VariableService>> services(double repeated) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
     for (int i = 0; i < count(); ++i) {
@@ -142,7 +142,7 @@ class CountingJob final : public CoordinatedStrategy {
 
   ClusterCoordinator begin(const std::string& folder, Duration interval = 30s) {
     ClusterCoordinatorOptions options;
-    options.most_attempts = 1000;  // because tests kill workers on purpose
+    options.most_attempts = 1000;  // many, because tests kill workers
     options.checkpoint_folder = folder;
     options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);

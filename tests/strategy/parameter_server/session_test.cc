@@ -237,12 +237,12 @@ TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
   EXPECT_EQ(bytes[2] - bytes[1], 2 * 4 * sizeof(float) + 4 * sizeof(double));
   EXPECT_EQ(bytes[3] - bytes[2], bytes[2] - bytes[1]);
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
-  // Each step subtracts 0.5 for each of two gradients of ones, so w is 0 after the first step.
+  // Each of the three steps subtracts 0.5 * 1 for each of two workers: 1 - 3 = -2.
   expect_tensor(w[0].value(), {4, 3}, std::vector<double>(12, -2.0));
 }
 
-/// Returns the inputs of one step, x [rows, 4] and y [rows, 3]; sums of their elements need
-/// rounding.
+/// Returns the inputs of one step, x [rows, 4] and y [rows, 3]. Sums of their elements cannot be
+/// represented exactly.
 std::pair<Tensor, Tensor> rows_of_step(int step, std::int64_t rows) {
   const auto key = [&](std::uint64_t what) {
     return RandomKey{5, kUserPurpose, static_cast<std::uint64_t>(step), what, 0};
@@ -472,7 +472,7 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
-/// Worker 0's share of the step succeeds, and a tensor of the client refers to the result.
+/// Worker 0's part of the step succeeds, and a tensor of the client refers to its result.
 TEST_F(SessionTest, FailedRemoteStepLeaksNoValues) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -632,8 +632,8 @@ TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
     EXPECT_THAT(error.message(), HasSubstr("and with it its values and the variables 'lost'"));
     EXPECT_THAT(error.message(), Not(HasSubstr("'kept'")));
     EXPECT_THAT(error.message(), HasSubstr("create a new Session"));
-    // An error of a live task also names the dead task; operations that do not need the dead task
-    // still work.
+    // A step that also needs the dead task fails with an error that names the lost variables; a
+    // step that needs only live tasks still works.
     EXPECT_THAT(error_of([&] { (void)session.run(sum); }).message(),
                 HasSubstr("the variables 'lost'"));
     expect_tensor(kept.value(), {2}, {6.0, 6.0});

@@ -97,7 +97,7 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Returns the answers to an order of run 1 and to the operations in the same batch.
+/// Sends `order`, as an order of run 1, and `operations` in one batch, and returns the answers.
 inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
                                          std::vector<Operation> operations = {}) {
   order.run = 1;

@@ -1,5 +1,5 @@
-// Tests synchronous steps of the variable store: sums in rank order, stale gradients, backups,
-// waiting reads.
+// Tests synchronous steps of the variable store: sums in rank order, stale gradients, backup
+// workers, and reads that wait.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -170,7 +170,7 @@ TEST(SyncSteps, BackupRanksReplaceLateRanks) {
   EXPECT_EQ(job.store.counts().num_sync_steps, 1u);
   job.clients[1].call({update_of(1, 2, 3, 2)});
   EXPECT_EQ(job.store.counts().num_sync_steps, 1u);
-  job.clients[0].call({update_of(0, 1, 3, 2)});  // completes step 1, and then step 2
+  job.clients[0].call({update_of(0, 1, 3, 2)});  // completes step 1 and, as a result, step 2
   EXPECT_EQ(job.store.counts().num_sync_steps, 3u);
 }
 
@@ -324,8 +324,8 @@ class Workers {
     clients_[0].create(whole("rows", {2, 1}), Tensor::from<float>({2, 1}, {3, 4}));
   }
 
-  /// Starts a step of one worker and returns its pending token, which is the answer to the last
-  /// read.
+  /// Starts a step of one worker and returns its token: the pending answers, which arrive when the
+  /// read at the end of the batch is answered.
   std::shared_ptr<PendingAnswers> run(int rank) {
     const auto index = static_cast<std::size_t>(rank);
     const std::uint64_t step = local_steps_[index];

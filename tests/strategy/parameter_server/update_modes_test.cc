@@ -104,8 +104,8 @@ class Gathering {
 /// Variable that every step of every worker decreases by 1.
 struct Countdown {
   Countdown() : optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0}) {}
-  /// Runs one step and returns the value read, as a count. `between`: called between the read and
-  /// the update.
+  /// Runs one step. Returns the value of w that the step read, negated: the number of decreases
+  /// before it. `between`: called between the read and the update.
   int step(
       Strategy& strategy, const std::function<void()>& between = [] {}) {
     double read = 0.0;
@@ -367,11 +367,11 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
     if (worker != 0) return;
     countdown.step(strategy);
     EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), 4);
-    // Each step applies the mean of two gradients, scaled to three workers: -1 * 2 / (2/3).
+    // Each of the four steps applies two gradients of 1, scaled to three workers: 4 * 2 * 3 / 2.
     EXPECT_EQ(countdown.count(), 12);
   });
   expect_no_error(errors);
-  // One late gradient of w and one late change of iterations; four steps of each variable.
+  // A late gradient of `w`, and a late change of `iterations`; each completed four steps.
   EXPECT_EQ(total_of(&StoreCounts::num_stale_dropped, servers), 2u);
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
@@ -404,7 +404,7 @@ TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   // Worker 2's first gradient was late; its second gradient is the only gradient of step 4.
   EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
                                HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
-  // Four steps of w and four of iterations.
+  // `w` and `iterations` each completed four steps.
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
 

@@ -105,8 +105,8 @@ TEST_F(VariableStore, AssignmentsAndScattersMatchLocalVariableBitForBit) {
   expect_same_bits(client_.read(spec.id()), Tensor::ones({6, 5}));
 }
 
-/// Compares updates of a variable in the store with updates of a local variable, both dense and by
-/// rows.
+/// Compares updates of a variable in the store with the same updates of a local variable.
+/// `by_rows`: sparse updates of a few rows instead of dense updates.
 void expect_updates_as_local(const UpdateRule& rule, const Shape& shape, int num_steps,
                              bool by_rows) {
   SCOPED_TRACE(concat(rule.name(), by_rows ? " by rows" : " dense"));
@@ -165,7 +165,7 @@ class Watched final : public UpdateRule {
   const void* refused = nullptr;
 };
 
-// Float32 elements, not a multiple of a cache line.
+// Number of float32 elements; their bytes do not fill a whole number of cache lines.
 constexpr std::int64_t kMany = (9 << 20) / 4 + 13;
 
 TEST(HalvedRule, OnlyLongRunsAreSplit) {
@@ -440,7 +440,7 @@ TEST_F(VariableStore, RestoreSetsExistingAndNewShards) {
   Client after(store_, 2);
   const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});
   ASSERT_TRUE(read[0].value.has_value());
-  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // not mistaken for the known version
+  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // the restored value is sent again
   expect_same_bits(*read[1].value, Tensor::full({2}, 8.0));
   EXPECT_GT(read[0].version, known.version);
   Client again(store_, internal::closure_id(2, 3), UpdateStream::Kind::kClosure);

@@ -37,26 +37,26 @@ struct ControlOptions {
   std::function<void(const Verdict&)> on_verdict = {};
 };
 
-/// Limits of the failure detector. Members receive the first three when they join, and apply them
-/// to the server.
+/// Limits of the failure detector. When members join, they receive the first three limits, which
+/// they apply to the server.
 struct HealthOptions {
   Duration heartbeat_every = durations::kHeartbeatEvery;
   /// Silence after which a member counts as stopped if the operating system reports its process as
   /// stopped (only possible on the server's machine). It spans eight heartbeats, so that a single
   /// late one has no effect.
   Duration silent_after = durations::kSilentAfter;
-  /// Silence after which a member counts as lost if all threads of its process sleep, or if its
-  /// machine or link is also silent. A switch that restarts, a full queue or repeated packet loss
-  /// causes a shorter silence. A process on the server's machine with a thread that runs or waits
-  /// for a processor counts as alive indefinitely.
+  /// Silence after which a member counts as lost although its process is not known to be stopped:
+  /// all its threads sleep, or its machine or link is silent. Shorter silences have other causes,
+  /// such as a restarting switch, a full queue or repeated packet loss. A process on the server's
+  /// machine with a thread that runs or waits for a processor counts as alive indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
   /// Time that other members wait in a collective for a missing member before a warning.
   Duration warn_stuck_after = durations::kSayAgainEvery;
   /// Same as warn_stuck_after, but before a fatal error.
   Duration abort_stuck_after = durations::kAbortStuckAfter;
 
-  /// Returns options that detect losses faster: 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5
-  /// s.
+  /// Returns options that detect losses faster: heartbeat_every is 100 ms (default 250 ms),
+  /// silent_after 400 ms (2 s) and unreachable_after 1 s (5 s).
   static HealthOptions fast_detect() {
     HealthOptions options;
     options.heartbeat_every = std::chrono::milliseconds(100);
@@ -67,7 +67,7 @@ struct HealthOptions {
 };
 
 struct JoinOptions {
-  /// Overrides the environment's values: job_id, secret and incarnation are used if set.
+  /// Options of the client. If job_id, secret or incarnation is set, it overrides the environment.
   ControlOptions client = {};
   HealthOptions health = {};
   bool allow_insecure_network = false;

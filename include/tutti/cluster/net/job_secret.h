@@ -54,7 +54,7 @@ void write_job_secret_file(const std::string& path);
 struct Exposure {
   bool has_secret = false;
   bool has_tls = false;
-  /// Allows such addresses without a secret or TLS, for closed laboratory networks.
+  /// If true, neither a secret nor TLS is required, for closed laboratory networks.
   bool allow_insecure_network = false;
   /// Allows "0.0.0.0", "::" and "", which mean every interface of this machine.
   bool allow_any_address = false;

@@ -58,7 +58,7 @@ struct KubernetesPodsOptions {
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;
-  ResolverOverrides overrides = {};  // this process's task, which pods do not show
+  ResolverOverrides overrides = {};  // task of this process, which a list of pods does not contain
   std::string rpc_layer = "grpc";
 };
 

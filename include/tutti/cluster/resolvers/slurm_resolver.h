@@ -19,7 +19,7 @@ struct SlurmResolverOptions {
   int port_base = 8888;
   /// GPUs of each node. Default: the number in CUDA_VISIBLE_DEVICES, or SLURM_GPUS_ON_NODE.
   std::optional<int> gpus_per_node = {};
-  /// Default: the GPUs of a node divided by its tasks.
+  /// Number of GPUs of each task. Default: a node's GPUs divided equally among its tasks.
   std::optional<int> gpus_per_task = {};
   /// Number of tasks on every node, which replaces Slurm's numbers.
   std::optional<int> tasks_per_node = {};
@@ -41,7 +41,7 @@ class SlurmResolver : public ClusterResolver {
   /// Returns "<job>.<step>".
   std::string job_id() const override { return job_id_; }
   /// The value for CUDA_VISIBLE_DEVICES that lets the tasks of a node share its GPUs ("2,3").
-  /// nullopt if there are none, or if Slurm has already bound GPUs to each task.
+  /// nullopt if the node has no GPUs, or if Slurm has already bound GPUs to each task.
   const std::optional<std::string>& cuda_visible_devices() const { return visible_devices_; }
 
  protected:

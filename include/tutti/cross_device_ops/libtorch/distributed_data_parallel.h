@@ -16,8 +16,8 @@ namespace tutti::torch {
 
 /// Options of DistributedDataParallel.
 struct DistributedDataParallelOptions {
-  /// Size of gradients at which a bucket is reduced, in bytes. With smaller buckets reductions
-  /// begin earlier; with larger ones there are fewer of them.
+  /// Size at which a bucket of gradients is full, in bytes. Smaller buckets let reductions begin
+  /// earlier; larger buckets need fewer reductions.
   std::size_t bucket_bytes = std::size_t{4} << 20;
   /// If true, buffers (running averages of batch normalisation) are copied from rank 0 before each
   /// forward pass in training.

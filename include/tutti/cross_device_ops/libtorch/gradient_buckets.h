@@ -57,7 +57,7 @@ class GradientBuckets {
     ::torch::Tensor parameter;
     std::size_t bucket = 0, begin = 0;
     ::torch::Tensor view = {};
-    std::shared_ptr<::torch::autograd::Node> accumulator = {};  // the parameter holds it weakly
+    std::shared_ptr<::torch::autograd::Node> accumulator = {};  // the parameter has a weak pointer
     std::uintptr_t hook = 0;
     bool is_ready = false;
   };
@@ -67,7 +67,7 @@ class GradientBuckets {
     std::size_t first = 0, end = 0;  // range of slots_
     std::size_t bytes = 0;
     FlatMemory memory;
-    ::torch::Tensor is_used;  // [end - first]
+    ::torch::Tensor is_used;  // shape [end - first]
     std::size_t num_missing = 0;
     CollectiveHandle reduction;
   };

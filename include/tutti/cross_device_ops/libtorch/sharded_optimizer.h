@@ -46,7 +46,7 @@ class ShardedOptimizer {
     local_ = std::make_unique<Optimizer>(std::move(own), options);
   }
 
-  /// Updates this rank's parameters and gathers those of all ranks. Throws tutti::Error as
+  /// Updates this rank's parameters and gathers all ranks' parameters. Throws tutti::Error as
   /// DistributedDataParallel does.
   void step() {
     local_->step();
@@ -79,7 +79,7 @@ class ShardedOptimizer {
     std::vector<std::size_t> counts;  // [ranks]
   };
 
-  // Assigns the tensors to ranks, adds this rank's to `own`, and moves all into one buffer.
+  // Assigns tensors to ranks, adds this rank's tensors to `own`, and moves all into one buffer.
   Group make_group(std::vector<::torch::Tensor> tensors, std::vector<::torch::Tensor>& own) {
     std::stable_sort(tensors.begin(), tensors.end(),
                      [](const auto& a, const auto& b) { return a.numel() > b.numel(); });

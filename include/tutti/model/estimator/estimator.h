@@ -23,9 +23,9 @@ namespace tutti {
 /// State of a running train(), and requests that a hook can make. tf's SessionRunContext.
 struct SessionRunContext {
   std::int64_t global_step = 0;   // updates so far, including earlier runs
-  double loss = 0.0;              // of the last step, over all replicas; initially 0
+  double loss = 0.0;              // loss of the last step over all replicas; initially 0
   bool is_chief = true;           // true on the worker that writes and logs
-  std::string model_dir;          // of the Estimator
+  std::string model_dir;          // Estimator::model_dir()
   std::function<void()> save;     // saves this step, at most once; collective
   bool is_asked_to_stop = false;  // set by request_stop()
 
@@ -123,7 +123,7 @@ struct EstimatorSpec {
   /// kTrain, kEval: one loss per example, [rows, ...], averaged over the global batch; or the mean
   /// over this replica's rows, [], which is then divided by the number of replicas.
   Tensor loss = {};
-  /// kTrain: name or options. Replaces tf's train_op.
+  /// kTrain: name or options of the optimizer. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
   /// kEval: named values of shape [examples] or []. evaluate() returns their means over all
   /// batches.
@@ -168,18 +168,18 @@ struct RunConfig {
   std::int64_t log_step_count_steps = 100;
 };
 
-/// Options of Estimator::train(). Without steps and max_steps, training ends with the data or when
+/// Options of Estimator::train(). Without steps and max_steps, training ends when the data ends or
 /// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
 struct EstimatorTrainOptions {
-  std::optional<std::int64_t> steps = std::nullopt;      // of this call
-  std::optional<std::int64_t> max_steps = std::nullopt;  // of all calls, including earlier runs
+  std::optional<std::int64_t> steps = std::nullopt;      // steps of this call
+  std::optional<std::int64_t> max_steps = std::nullopt;  // steps of all calls and earlier runs
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
 /// Options of Estimator::evaluate() and predict().
 struct EstimatorEvalOptions {
   std::optional<std::int64_t> steps = std::nullopt;  // default: all data, which must be finite
-  std::string checkpoint_path = "";                  // empty: the newest in model_dir
+  std::string checkpoint_path = "";                  // empty: newest checkpoint in model_dir
 };
 
 /// Trains, evaluates and predicts with a model function. Each call creates its variables under
@@ -190,8 +190,8 @@ struct EstimatorEvalOptions {
 class Estimator {
  public:
   /// `warm_start_from`: a checkpoint, or a folder of checkpoints, with initial weights for the
-  /// first train() if model_dir has no checkpoint. Throws kInvalidArgument for an empty model_dir
-  /// and for negative numbers.
+  /// first train() if model_dir has no checkpoint. Throws kInvalidArgument if `config` has an empty
+  /// model_dir or a negative number.
   Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_from = "");
 
   /// Trains the model function. Throws kInvalidArgument if steps or max_steps is not positive, if
@@ -211,8 +211,8 @@ class Estimator {
   /// worker runs out of data. If a hook requests a stop, the running steps (two per worker) are
   /// finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
-  /// Returns "loss" and the metrics, which are means over all examples, and "global_step". Also
-  /// writes them to model_dir/eval for TensorBoard. Throws kNotFound, as predict() does, without a
+  /// Returns "global_step", and "loss" and the metrics as means over all examples. Also writes them
+  /// to model_dir/eval for TensorBoard. Like predict(), throws kNotFound if there is no
   /// checkpoint.
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
   /// Returns the predictions for all rows, in row order, in host memory.

@@ -12,8 +12,8 @@
 namespace tutti {
 
 /// Initial values of a weight, given by a name (see the constructor), a function of initializers::,
-/// or a custom function of the shape. Values depend only on the seed, the number of the variable
-/// and the element. A value type.
+/// or a custom function of the shape. Each value depends only on the seed, and on the indices of
+/// the variable and the element. A value type.
 class Initializer {
  public:
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
@@ -35,8 +35,8 @@ class Initializer {
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 
   const std::string& name() const { return name_; }
-  /// Returns the call. For a custom initializer returns the name, which from_json() reads as zeros,
-  /// because saved files contain the values.
+  /// Returns the call that recreates the initializer. For a custom initializer, returns its name,
+  /// for which from_json() returns zeros(); saved files contain the actual values.
   Json to_json() const;
   static Initializer from_json(const Json& call);
   /// Returns the initializer for this shape. Values are drawn in float32, then converted to
@@ -45,7 +45,7 @@ class Initializer {
 
  private:
   std::string name_;
-  Json call_;                  // null: custom initializer
+  Json call_;                  // null for a custom initializer
   Function function_;          // null if distribution_ is set
   Distribution distribution_;  // null if function_ is set
 };

@@ -31,7 +31,7 @@ class KeyValueCache {
   std::pair<Tensor, Tensor> appended(const Tensor& key, const Tensor& value);
 
  private:
-  std::vector<std::pair<Tensor, Tensor>> entries_;  // per attention layer, in call order
+  std::vector<std::pair<Tensor, Tensor>> entries_;  // one per attention layer, in call order
   std::size_t next_ = 0;
   std::int64_t steps_ = 0;
 };

@@ -46,7 +46,7 @@ class MaskScope {
 
  private:
   bool is_outermost_;
-  std::unordered_map<std::uint64_t, Tensor> masks_;  // by Tensor::id()
+  std::unordered_map<std::uint64_t, Tensor> masks_;  // keyed by Tensor::id()
 };
 
 /// Treatment of the first input's mask. kEnds: the mask is dropped, with a warning. kKeeps: it is
@@ -158,7 +158,7 @@ class Layer {
   const Shape& output_shape() const;
   const std::vector<Shape>& input_shapes() const;
   const std::vector<Shape>& output_shapes() const;
-  /// Data types of this layer. Default: the policy at the creation of the layer object.
+  /// Data types of this layer. Default: the global policy at the time of the layer's construction.
   const DTypePolicy& dtype_policy() const;
   /// Sets the policy of only this layer, e.g. float32 for the last layer of a mixed-precision
   /// model. Throws kFailedPrecondition if the layer already has weights.

@@ -58,11 +58,11 @@ namespace internal {
 
 /// A call of a layer, or an input.
 struct GraphNode {
-  std::shared_ptr<Layer> layer;  // null: an input
-  std::string input_name;        // of an input; may be empty
+  std::shared_ptr<Layer> layer;  // null if this node is an input
+  std::string input_name;        // name if this node is an input; may be empty
   std::vector<SymbolicTensor> inputs;
-  std::vector<Shape> shapes;  // of the results
-  std::uint64_t number = 0;   // in order of creation
+  std::vector<Shape> shapes;  // shapes of the results
+  std::uint64_t number = 0;   // position in the order of creation
 };
 
 /// Adds a call to the graph and returns its results. Rethrows errors of the layer's build() for

@@ -87,7 +87,7 @@ Tensor hinge(const Operand& labels, const Operand& predictions);
 Tensor squared_hinge(const Operand& labels, const Operand& predictions);
 /// max(largest prediction of a wrong class - prediction of the label + 1, 0); labels one-hot.
 Tensor categorical_hinge(const Operand& labels, const Operand& predictions);
-/// Sum over classes of label * log(label / prediction), both distributions.
+/// Sum over classes of label * log(label / prediction). Labels and predictions are distributions.
 Tensor kl_divergence(const Operand& labels, const Operand& predictions);
 /// prediction - label * log(prediction).
 Tensor poisson(const Operand& labels, const Operand& predictions);
@@ -152,13 +152,13 @@ class Loss {
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction,
        std::optional<PredictionKind> kind, Json call);
-  /// Finds the loss's name by its function; the first match counts.
+  /// Sets the name to the first one in the table of losses that has this function.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
   std::string name_;
   Function per_example_;
-  Json call_;  // null: a custom function
+  Json call_;  // null for a custom function
   LossReduction reduction_ = LossReduction::kAuto;
   std::optional<PredictionKind> kind_;  // set for a cross-entropy
   bool open_kind_ = false;
@@ -181,7 +181,7 @@ struct HuberLossOptions {
   double delta = 1.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options of the focal cross-entropies as objects.
+/// Options of BinaryFocalCrossentropy and CategoricalFocalCrossentropy.
 struct FocalLossOptions {
   FocalOptions focal = {};
   LossReduction reduction = LossReduction::kAuto;

@@ -62,7 +62,7 @@ class Metric {
   std::string name_;
   MetricDirection direction_;
   std::vector<Variable> variables_;
-  std::function<Json::Array()> arguments_;  // of the constructor; null: not declared
+  std::function<Json::Array()> arguments_;  // constructor arguments; null if not declared
 };
 
 /// The mean of all values: (sum of value * weight) / (sum of weights).
@@ -133,8 +133,8 @@ class MeanPredictionMetric : public PredictionMetric {
 
 namespace internal {
 
-/// Labels, predictions and weights of one batch as plain numbers, one of each per element. Weights
-/// are 1 by default.
+/// Labels, predictions and weights of one batch as plain numbers. Each element has one label, one
+/// prediction and one weight (1 by default).
 struct PlainPairs {
   std::vector<double> labels;
   std::vector<double> predictions;

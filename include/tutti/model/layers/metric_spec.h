@@ -24,7 +24,7 @@ class MetricSpec {
  public:
   using Maker = std::function<std::shared_ptr<PredictionMetric>()>;
 
-  /// `name`: accuracy (acc), the name of a class of metrics.h in snake_case, or the name of a loss.
+  /// `name`: accuracy (acc), the snake_case name of a class in metrics.h, or the name of a loss.
   /// Throws kInvalidArgument, listing the names, for any other name.
   MetricSpec(const char* name) : MetricSpec(std::string(name)) {}
   MetricSpec(const std::string& name);
@@ -44,22 +44,22 @@ class MetricSpec {
   /// kUnimplemented for a metric made by a function.
   Json to_json() const;
   static MetricSpec from_json(const Json& json);
-  /// Creates the metric. "accuracy" creates the accuracy that suits `loss` or, if the loss does not
-  /// determine it, the shapes. If `loss` takes logits, AUC and metrics with a threshold of 0.5 are
-  /// adapted when made by name: the threshold is 0 for a binary loss; for a categorical loss they
-  /// compare probabilities.
+  /// Creates the metric. "accuracy" creates the kind of accuracy that suits `loss` or, if several
+  /// kinds do, the shapes. If `loss` takes logits, AUC and metrics with a threshold are adapted
+  /// when made by name: for a categorical loss they apply a softmax to predictions; for a binary
+  /// loss AUC applies a sigmoid, and the threshold is 0 instead of 0.5.
   std::shared_ptr<PredictionMetric> make(const Loss& loss) const;
 
  private:
   std::string name_;
-  std::function<Json()> call_;  // empty if not known or made by name
-  Maker make_;                  // empty if made by name
+  std::function<Json()> call_;  // empty if the metric is given by name, or its call is unknown
+  Maker make_;                  // empty if the metric is given by name
 };
 
 namespace internal {
 using MetricMaker = CallReader<MetricSpec::Maker>;
 void add_metric_maker(std::string type_name, MetricMaker maker);
-/// Returns the entry of metric type M for the table of readable metrics. The metric is created
+/// Returns the entry for metric type M in the table of readable metrics. The metric is created
 /// later, because its variables belong to the scope of a strategy.
 template <class M, class... Arguments>
 MetricMaker metric_maker() {

@@ -12,7 +12,7 @@ namespace tutti {
 
 // Accuracies and errors as metrics.
 
-/// Fraction of examples whose largest prediction, in [batch, classes], is for the label's class.
+/// Fraction of rows of predictions [batch, classes] whose largest value is at the label's class.
 class SparseCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit SparseCategoricalAccuracy(std::string name = "sparse_categorical_accuracy");
@@ -56,8 +56,8 @@ class RootMeanSquaredError : public PredictionMetric {
  private:
   Mean squares_;
 };
-/// Fraction of examples whose (one-hot) class is among the k largest predictions, in [batch,
-/// classes].
+/// Fraction of rows of predictions [batch, classes] whose k largest values include that of the
+/// label's class. Labels are one-hot.
 class TopKCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit TopKCategoricalAccuracy(int k = 5, std::string name = "top_k_categorical_accuracy");
@@ -71,8 +71,8 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 
 namespace internal {
 /// Returns a function with one value per example, [batch]. It applies Keras's rule for "accuracy"
-/// with losses that do not determine it: one output is binary, labels of the predictions' shape are
-/// one-hot, and other labels are class numbers.
+/// with losses that do not determine it: predictions of one value are binary, labels of the
+/// predictions' shape are one-hot, and other labels are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
@@ -82,7 +82,7 @@ MeanPredictionMetric::Function hits_by_shape();
 struct ConfusionOptions {
   /// Predictions above this value are positive. Use 0 for logits.
   double threshold = 0.5;
-  /// If set, the k largest predictions of a row are positive instead.
+  /// If set, `threshold` is ignored, and the k largest predictions of a row are positive.
   std::optional<int> top_k = std::nullopt;
   /// If set, only this column counts.
   std::optional<std::int64_t> class_id = std::nullopt;
@@ -112,7 +112,7 @@ class ConfusionMetric : public PredictionMetric {
  private:
   ConfusionOptions options_;
   Score score_;
-  Variable counts_;  // [4], in the order of Counts
+  Variable counts_;  // [4]: the members of Counts, in this order
 };
 
 /// True positives / predicted positives; 0 without predicted positives.
@@ -186,9 +186,9 @@ struct MeanIoUOptions {
 };
 
 /// Mean over classes of intersection over union: true positives / (true positives + false positives
-/// + false negatives). Labels are class numbers [batch, ...]; predictions are class numbers, too,
-/// or scores [batch, ..., classes]. Classes that occur neither in labels nor in predictions do not
-/// count.
+/// + false negatives). Labels are class numbers [batch, ...]; predictions are class numbers [batch,
+/// ...] or scores [batch, ..., classes]. Classes that occur neither in labels nor in predictions do
+/// not count.
 class MeanIoU : public PredictionMetric {
  public:
   explicit MeanIoU(std::int64_t num_classes, MeanIoUOptions options = {});
@@ -206,7 +206,7 @@ class MeanIoU : public PredictionMetric {
 
 // The area under the ROC curve or the precision-recall curve.
 
-/// Curve of the true positive rate over the false positive rate, or of precision over recall.
+/// Curve of the true positive rate against the false positive rate, or of precision against recall.
 enum class AucCurve { kRoc, kPrecisionRecall };
 
 struct AucOptions {
@@ -233,7 +233,7 @@ class Auc : public PredictionMetric {
  private:
   AucOptions options_;
   std::vector<double> thresholds_;
-  Variable positives_;  // [2, thresholds]: predictions above each threshold, by label 1 and 0
+  Variable positives_;  // [2, thresholds]: number of predictions above each, for labels 1 and 0
   Variable labels_;     // [2]: numbers of labels 1 and 0
 };
 

@@ -67,7 +67,7 @@ struct MultiHeadAttentionOptions {
   bool with_mask = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
-  /// Regularizers and constraints of all four kernels and biases.
+  /// Regularizers and constraints of all four kernels and of their biases.
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
   Constraint kernel_constraint = {};

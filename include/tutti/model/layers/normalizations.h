@@ -16,7 +16,7 @@ namespace tutti {
 struct BatchNormalizationOptions {
   double momentum = 0.99;
   double epsilon = 1e-3;
-  /// True to add beta (center), and to multiply by gamma (scale).
+  /// If true, adds beta (`center`), and multiplies by gamma (`scale`).
   bool center = true;
   bool scale = true;
   /// If true, uses statistics of the global batch instead of this replica's rows.
@@ -74,7 +74,7 @@ struct LayerNormalizationOptions {
   /// Axes that are normalised together; the batch is axis 0.
   std::vector<int> axes = {-1};
   double epsilon = 1e-3;
-  /// True to add beta (center), and to multiply by gamma (scale).
+  /// If true, adds beta (`center`), and multiplies by gamma (`scale`).
   bool center = true;
   bool scale = true;
   Initializer beta_initializer = "zeros";
@@ -181,10 +181,10 @@ class UnitNormalization : public LayerOf<UnitNormalization> {
 
 /// Names and defaults are those of tf.nn.local_response_normalization.
 struct LocalResponseNormalizationOptions {
-  std::int64_t depth_radius = 5;  // channels on each side
-  double bias = 1.0;              // added to the sum
-  double alpha = 1.0;             // factor of the sum
-  double beta = 0.5;              // exponent
+  std::int64_t depth_radius = 5;  // number of neighbouring channels on each side
+  double bias = 1.0;              // constant that is added to alpha times the sum
+  double alpha = 1.0;             // factor that multiplies the sum of squares
+  double beta = 0.5;              // exponent of the divisor
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };

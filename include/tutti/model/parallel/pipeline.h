@@ -20,8 +20,8 @@ namespace tutti {
 /// Order of a stage's work. kAllForwardFirst (GPipe): the forward passes of all micro-batches, then
 /// all backward passes. Simple, but each stage stores the activations of all micro-batches.
 /// kOneForwardOneBackward: a stage runs each backward pass as soon as possible, and stores
-/// activations of at most as many micro-batches as there are stages from this one to the last. Both
-/// run backward passes in the order 0, 1, ..., so their gradients are bit-identical.
+/// activations of at most num_stages - stage micro-batches. In both orders, backward passes run in
+/// the order of micro-batches, so gradients are bit-identical.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
 /// Returns the name of the order for logs and flags.

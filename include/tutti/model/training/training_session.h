@@ -151,7 +151,7 @@ class TrainingSession {
   const Optimizer& optimizer_;
   DistributedDataset batches_;
   TrainingRecord record_;
-  std::optional<Progress> progress_;            // of the chief only
+  std::optional<Progress> progress_;            // set only on the chief
   MultiWorkerMirroredStrategy* const workers_;  // nullptr for any other strategy
   std::optional<CheckpointManager> checkpoints_;
   std::optional<Recovery> recovery_;
@@ -161,7 +161,7 @@ class TrainingSession {
   std::int64_t saved_step_ = -1;
   TimePoint step_began_;
   Duration longest_step_ = Duration::zero();
-  Duration save_duration_ = Duration::zero();  // of the first save because of a signal
+  Duration save_duration_ = Duration::zero();  // time of the first save that a signal caused
   std::optional<TimePoint> noticed_;           // when this worker first saw a signal
   std::optional<TimePoint> grace_ends_;        // set when all workers know of a signal
   bool stopped_on_request_ = false;

@@ -26,8 +26,8 @@ struct StrategySpec {
   std::string cross_device_ops = "";
   std::string plugin_options = "";    // options of that algorithm: "k=0.01,name=value"
   std::int64_t bytes_per_pack = 0;    // 0: automatic
-  std::string compression = "none";   // bfloat16, float16
-  std::string non_finite = "ignore";  // error, skip, zero
+  std::string compression = "none";   // none, bfloat16 or float16
+  std::string non_finite = "ignore";  // ignore, error, skip or zero
   /// Transport between workers: auto, shm, tcp.
   std::string transport = "auto";
   // Used by fully_sharded only:
@@ -40,9 +40,9 @@ struct StrategySpec {
   std::string mesh = "";
   std::string blocks = "";  // value of MeshOptions::blocks, as "data=4,model=4"
   // Used by parameter_server only:
-  std::string update_mode = "sync";        // async, sync_replicas
-  std::int64_t replicas_to_aggregate = 0;  // for sync_replicas; 0: all workers
-  std::int64_t parameter_servers = 1;      // number in this process; ignored with a cluster
+  std::string update_mode = "sync";        // sync, async or sync_replicas
+  std::int64_t replicas_to_aggregate = 0;  // used by sync_replicas only; 0: all workers
+  std::int64_t parameter_servers = 1;      // number of servers in this process without a cluster
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",

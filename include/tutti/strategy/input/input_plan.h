@@ -18,8 +18,8 @@ namespace tutti {
 /// Assignment of a global batch's rows to replicas when several workers train.
 enum class ShardingRule {
   /// All workers read the dataset in the same order and split each global batch over all replicas
-  /// (replica_rows()). Batches are equal, and results bit-identical, to those of one process with
-  /// the same number of replicas.
+  /// (replica_rows()). Batches and results are bit-identical to those of one process with the same
+  /// number of replicas.
   kCanonical,
   /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches with
   /// batch_sizes_for_worker(), or with rebatch_evenly() if the policy is DATA. A single worker
@@ -62,7 +62,7 @@ struct InputPlan {
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 
-  int num_replicas_in_sync = 0;  // number on all workers; 0: replica_devices.size()
+  int num_replicas_in_sync = 0;  // number of replicas on all workers; 0: replica_devices.size()
   int first_replica = 0;         // this worker's first replica among all replicas
   int num_workers = 1;
   int worker = 0;
@@ -84,8 +84,8 @@ struct InputContext {
   int input_pipeline_id = 0;
   int num_replicas_in_sync = 1;
 
-  /// Returns global_batch_size / num_replicas_in_sync. Throws kInvalidArgument, naming both, if the
-  /// division leaves a remainder.
+  /// Returns global_batch_size / num_replicas_in_sync. Throws kInvalidArgument, naming the two
+  /// numbers, if the division leaves a remainder.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
   /// Returns a text such as "input pipeline id 1, total: 3".
   std::string to_string() const;

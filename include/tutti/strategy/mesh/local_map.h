@@ -41,8 +41,8 @@ class LocalMapContext {
   /// returns part number index().
   Tensor reduce_scatter(const Tensor& x, std::string_view axis, int dim,
                         const SourceLocation& where = SourceLocation::current()) const;
-  /// Divides each value along `split_dim` and sends part i to index i. Returns the received parts,
-  /// concatenated along `concat_dim`.
+  /// Divides each value along `split_dim` and sends part i to the position with index() i. Returns
+  /// the received parts, concatenated along `concat_dim`.
   Tensor all_to_all(const Tensor& x, std::string_view axis, int split_dim, int concat_dim,
                     const SourceLocation& where = SourceLocation::current()) const;
   /// Sends the value to index() + shift, cyclically; returns the received value.
@@ -51,8 +51,8 @@ class LocalMapContext {
   /// Returns the value of the position with index `root`.
   Tensor broadcast(const Tensor& x, std::string_view axis, int root,
                    const SourceLocation& where = SourceLocation::current()) const;
-  /// Returns the sum of all values at the position with index `root`, and zeros at the other
-  /// positions.
+  /// At the position with index `root`, returns the sum of all positions' values. At the other
+  /// positions, returns zeros.
   Tensor reduce(const Tensor& x, std::string_view axis, int root,
                 const SourceLocation& where = SourceLocation::current()) const;
 

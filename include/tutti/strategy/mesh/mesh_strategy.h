@@ -38,7 +38,7 @@ struct MeshOptions {
   /// Axes over which the first dimension of batches is sharded; empty: the first axis of the mesh.
   std::vector<std::string> batch_axes = {};
   /// Axis over which the second dimension of batches is sharded, such as the steps of sequences;
-  /// empty: none. attention() moves such values from sequences to heads and back (all-to-all).
+  /// empty: none. Around attention(), an all-to-all makes heads the sharded dimension.
   std::string sequence_axis = {};
   /// Axes over which the storage of variables and their slots is sharded in addition to `layout`,
   /// along the first unsharded dimension that these axes divide. A variable is gathered when it is
@@ -60,8 +60,8 @@ struct MeshOptions {
 struct MeshTraffic {
   /// Sum over all positions of the bytes that they sent.
   std::uint64_t bytes = 0;
-  /// Sum over exchanges of the bytes that the busiest position sent or received, whichever is more.
-  /// If each position has its own link, the time of the exchanges grows with this number.
+  /// Sum over exchanges of the larger of the bytes that the busiest position sent and received. If
+  /// each position has its own link, the time of the exchanges grows with this number.
   std::uint64_t busiest_bytes = 0;
 };
 
@@ -75,9 +75,9 @@ struct MeshReport {
     std::string layout;  // "[-, model]"
     std::uint64_t bytes = 0;
   };
-  /// Exchanges that have the same kind, axes and source line. `bytes`: sum over the `count`
-  /// exchanged values of the bytes that the device sends in a ring of P devices: 2 (P-1)/P of the
-  /// value for an all-reduce, (P-1)/P of the gathered value for an all-gather.
+  /// Exchanges that have the same kind, axes and source line. `bytes` is the number of bytes that
+  /// the device sends for all `count` exchanged values. In a ring of P devices, it sends 2 (P-1)/P
+  /// of the value for an all-reduce, and (P-1)/P of the gathered value for an all-gather.
   struct CollectiveCost {
     std::string kind;               // "all_reduce", "all_gather", ... as in MeshStrategy::traffic()
     std::vector<std::string> axes;  // names of mesh axes
@@ -85,19 +85,19 @@ struct MeshReport {
     int count = 0;
     std::string where;  // "model.cc:12"; a library line for exchanges of layers and tapes
   };
-  /// Bytes of elements, without temporary memory of kernels and sums, and without rounding by
-  /// allocators.
+  /// Bytes of tensor elements. Does not include the temporary memory of kernels and reductions, or
+  /// the bytes by which allocators round up.
   struct Memory {
     std::uint64_t variables = 0;
     std::uint64_t slots = 0;        // slots of the optimizer
     std::uint64_t gradients = 0;    // the gradients that the optimizer applies
-    std::uint64_t activations = 0;  // and other tensors of the step, at the peak
+    std::uint64_t activations = 0;  // activations and other tensors of the step, at the peak
     /// Returns the sum of the members.
     std::uint64_t total() const { return variables + slots + gradients + activations; }
   };
 
-  std::vector<VariableCost> variables;      // without slots, in order of creation
-  std::vector<CollectiveCost> collectives;  // in order of first use
+  std::vector<VariableCost> variables;      // variables except slots, in order of creation
+  std::vector<CollectiveCost> collectives;  // exchanges, in order of first use
   Memory memory;
   /// One sentence for each operation that gathers inputs because it cannot compute with parts, each
   /// large variable without a layout, and each layout that matches no variable.
@@ -125,10 +125,10 @@ using MeshStep = std::function<void(const Batch&)>;
 /// keras.distribution.ModelParallel.
 class MeshStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument if the numbers of devices and positions differ, if the mesh lacks an
-  /// axis, or if a mesh size does not divide the number of blocks. Throws kUnimplemented for XLA
-  /// devices, for a cross_device_ops other than canonical, and for compression and non-finite
-  /// policies.
+  /// Throws kInvalidArgument if the numbers of devices and positions differ, if an option names an
+  /// axis that the mesh lacks, or if a mesh size does not divide the number of blocks. Throws
+  /// kUnimplemented for XLA devices, for a cross_device_ops other than canonical, and for
+  /// compression and non-finite policies.
   explicit MeshStrategy(MeshOptions options);
   /// Divides the positions over the cluster's chief and workers. All workers make the same calls.
   /// Throws as MultiWorkerMirroredStrategy does, and kInvalidArgument if the positions of a worker
@@ -213,8 +213,8 @@ MeshOptions hybrid_sharded(int copies, int shards);
 /// multi-billion parameter language models using model parallelism", arXiv:1909.08053.
 LayoutMap transformer_tensor_parallel(const std::string& axis = "model");
 
-/// In a step of a MeshStrategy, returns `value` sharded by `layout`: a differentiable identity that
-/// overrides the layout which follows from other tensors. Outside such a step, returns `value`.
+/// In a step of a MeshStrategy, returns `value` sharded by `layout`, which overrides the layout
+/// that follows from other tensors. Differentiable. Outside such a step, returns `value`.
 /// Throws kInvalidArgument for a layout that the mesh or the shape does not allow.
 /// keras.distribution.distribute_tensor.
 Tensor relayout(const Tensor& value, const Layout& layout,

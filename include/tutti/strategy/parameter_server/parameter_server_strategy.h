@@ -50,7 +50,7 @@ struct ParameterServerOptions {
   int num_workers = 2;
   /// Timeout for each response of a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// With a cluster: options for connecting the workers and detecting failed ones, and for servers.
+  /// With a cluster: options for connecting workers and detecting failed ones; options of servers.
   WorkerGroupOptions cluster = {};
   ServerOptions server = {};
   /// With a cluster: if true, the chief assigns steps with a ClusterCoordinator, and workers run
@@ -74,13 +74,13 @@ struct ShardPlace {
 ///
 /// In the other update modes each worker trains independently, with its own loop. Workers share the
 /// variables; the first worker that makes a variable creates it on the servers. Replicas are
-/// numbered over all workers, all workers have equally many replicas, and distribute_dataset()
+/// numbered over all workers, all workers have the same number of them, and distribute_dataset()
 /// divides a global batch among all replicas. Exchanges between replicas in a step (all_reduce,
 /// reduce(), assignments, ON_READ variables) stay within a worker. kSyncReplicas with the gradients
 /// of all workers gives results bit-identical to MirroredStrategy's.
 ///
 /// With a ClusterCoordinator, run(), reduce() and distributed datasets outside its steps run on the
-/// chief alone. A warning is logged once.
+/// chief alone; a warning about this is logged once.
 class ParameterServerStrategy final : public Strategy {
  public:
   /// Runs everything in this process: `num_servers` servers, and replicas on the local devices.
@@ -101,7 +101,7 @@ class ParameterServerStrategy final : public Strategy {
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options = {});
   /// Creates one of `num_workers` workers that train independently, with servers that all of them
-  /// can reach. Throws kInvalidArgument for kSync, and unless 0 <= worker < num_workers.
+  /// can reach. Throws kInvalidArgument for kSync, or if `worker` is not in [0, num_workers).
   ParameterServerStrategy(int worker, int num_workers,
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options);

@@ -17,7 +17,7 @@ namespace tutti {
 /// one shard. If the function is empty, no variable is divided.
 using Partitioner = std::function<std::vector<std::int64_t>(const Shape& shape, DType dtype)>;
 
-/// Partitioner into `num_shards` shards, but at most one per row.
+/// Partitioner that makes `num_shards` shards, but at most one per row.
 class FixedShardsPartitioner {
  public:
   /// Throws kInvalidArgument if num_shards < 1.
@@ -28,9 +28,9 @@ class FixedShardsPartitioner {
   std::int64_t num_shards_;
 };
 
-/// Partitioner into shards of about `min_shard_bytes`, but at most `max_shards` and at most one per
-/// row. The number of shards is rounded up as in tf: 10 bytes in shards of 4 bytes are 3 shards.
-/// The default of one shard divides no variable.
+/// Partitioner that makes shards of about `min_shard_bytes`, but at most `max_shards`, and at most
+/// one per row. The number of shards is rounded up as in tf: 10 bytes in shards of 4 bytes are 3
+/// shards. With the default max_shards, no variable is divided.
 class MinSizePartitioner {
  public:
   explicit MinSizePartitioner(std::int64_t min_shard_bytes = 256 << 10,
@@ -41,8 +41,8 @@ class MinSizePartitioner {
   std::int64_t min_shard_bytes_, max_shards_;
 };
 
-/// Partitioner into the smallest number of shards of at most `max_shard_bytes` each, but at most
-/// `max_shards`. Rows are not divided.
+/// Partitioner that makes as few shards as possible with at most `max_shard_bytes` each, but at
+/// most `max_shards` shards. Rows are not divided.
 class MaxSizePartitioner {
  public:
   explicit MaxSizePartitioner(std::int64_t max_shard_bytes,

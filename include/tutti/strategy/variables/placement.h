@@ -19,16 +19,16 @@ struct Placement {
   std::vector<Device> devices;  // devices of the components
   std::vector<Device> replica_devices;
   std::vector<int> component_of_replica;
-  std::vector<int> place_among_sharers;  // per replica: its index among those of its component
+  std::vector<int> place_among_sharers;  // per replica: its index among its component's sharers
   std::vector<int> num_sharers;          // per component: number of replicas that share it
   /// Check that is notified of writes outside steps; nullptr if there are no other workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 
   /// Returns a placement with one component on each distinct device of the replicas.
   static Placement mirrored(const std::vector<Device>& replica_devices);
-  /// Returns a placement with one component, on `device`. With several workers, these replicas are
-  /// numbered from `first_replica`, and each write is done by one of the `num_replicas` replicas of
-  /// all workers.
+  /// Returns a placement with one component, on `device`. With several workers, `replica_devices`
+  /// are those of the replicas first_replica, first_replica + 1, ..., and each write is done by one
+  /// of the `num_replicas` replicas of all workers.
   static Placement central(const std::vector<Device>& replica_devices, Device device,
                            int first_replica = 0, int num_replicas = 0);
 };

@@ -21,15 +21,15 @@ struct AttentionOptions {
 
 /// Returns softmax(scale * query * key^T) * value: query [batch, heads, steps, features], key
 /// [batch, shared, value steps, features], value [batch, shared, value steps, length] -> [batch,
-/// heads, steps, length]. `shared` must divide `heads`: each group of heads / shared consecutive
-/// query heads shares a key and a value. If there are no value steps, the result is 0.
+/// heads, steps, length]. `shared`, the number of key and value heads, must divide `heads`: groups
+/// of consecutive query heads share a key and a value. Without value steps, the result is 0.
 ///
 /// On CPUs and GPUs this is one operation that processes the keys block by block. Besides its
 /// result it stores one number per query, so forward and backward pass use O(steps) additional
 /// memory. Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online
 /// normalizer calculation for softmax" (arXiv 1805.02867). Under XLA, and for gradients of
 /// gradients, it is composed of matmul() and softmax(), and uses O(steps * value steps) memory.
-/// tf.keras.ops.dot_product_attention, with the axis of heads before the steps.
+/// Same as tf.keras.ops.dot_product_attention, but with the heads axis before the steps axis.
 Tensor attention(const Operand& query, const Operand& key, const Operand& value,
                  AttentionOptions options = {});
 /// Returns the gradients with respect to query, key and value. `sums` [batch, heads, steps] are the

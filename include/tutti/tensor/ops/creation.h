@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Implement arange() for integers and for floating numbers. Throw kInvalidArgument for a step of
-/// 0.
+/// Implement arange() for integers and for floating-point numbers. Throw kInvalidArgument for a
+/// step of 0.
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device);
 Tensor range_of(double start, double stop, double step, DType dtype, Device device);
@@ -17,7 +17,7 @@ Tensor range_of(double start, double stop, double step, DType dtype, Device devi
 /// Type in which arange() computes for arguments of type T.
 template <class T>
 using RangeNumber = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-/// Default element type of arange(): int64 for integers, float32 for floating numbers.
+/// Default element type of arange(): int64 for integers, float32 for floating-point numbers.
 template <class T>
 inline constexpr DType kRangeType = std::is_integral_v<T> ? DType::kInt64 : DType::kFloat32;
 

@@ -81,7 +81,7 @@ Tensor log(const Operand& x);
 Tensor sqrt(const Operand& x);
 Tensor rsqrt(const Operand& x);
 Tensor reciprocal(const Operand& x);
-/// Round down, and up, to an integer.
+/// Return the largest integer <= x, and the smallest integer >= x.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
 /// Rounds to the nearest integer; halves are rounded to the even integer. tf.round.

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Options of matmul(); true swaps the last two axes of that operand.
+/// Options of matmul(). If set, each swaps the last two axes of its operand before multiplying.
 struct MatMulOptions {
   bool transpose_a = false;
   bool transpose_b = false;

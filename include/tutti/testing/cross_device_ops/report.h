@@ -47,7 +47,7 @@ struct Case {
   GroupShape shape = GroupShape::kLocal;
   Check check = Check::kValues;
   Collective collective = Collective::kAllReduce;
-  ReduceOp op = ReduceOp::kSum;  // of collectives that reduce
+  ReduceOp op = ReduceOp::kSum;  // used by collectives that reduce
   DType dtype = DType::kFloat32;
   int world = 2;
   std::size_t count = 0;   // elements of the whole tensor: CollectiveHeader::count
@@ -119,7 +119,7 @@ struct Result {
 /// The results of a list of cases.
 struct Report {
   std::string name;
-  std::uint64_t seed = 0;  // of the first case
+  std::uint64_t seed = 0;  // seed of the first case
   double seconds = 0;
   std::vector<Result> results;
 
@@ -135,7 +135,7 @@ struct Report {
 struct RunOptions {
   /// No case begins after this time.
   Duration budget = Duration::max();
-  /// Number of failures after which no case begins, for operations that always fail.
+  /// No case begins after this number of failures, so that a broken operation ends the run early.
   std::size_t max_failures = 100;
   /// Called before each case by the thread that called run(), so that a program can record the case
   /// for its crash handler.

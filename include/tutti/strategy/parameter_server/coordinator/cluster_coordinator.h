@@ -112,9 +112,9 @@ class ClusterCoordinator {
   /// defined and before start(): `if (const auto code = coordinator.serve()) return *code;`.
   std::optional<int> serve();
   /// Waits until workers can run closures. With a checkpoint_folder, also restores the variables,
-  /// which must all exist, from its last version. Throws kDeadlineExceeded if no worker joined;
-  /// kFailedPrecondition on a task that must call serve(), for a checkpoint of another program,
-  /// and, naming the difference, if a worker defines other steps.
+  /// which must all exist, from its last version. Throws kDeadlineExceeded if no worker joined.
+  /// Throws kFailedPrecondition on a task that must call serve(), for a checkpoint of another
+  /// program, or if a worker defines other steps; then the error names the difference.
   void start();
 
   /// Queues one call of the step for the next free worker and returns at once, except that it waits
@@ -131,10 +131,10 @@ class ClusterCoordinator {
   /// Same as schedule(), but with the arguments as a list.
   RemoteValue schedule_nest(std::string_view step, Nest arguments);
 
-  /// Waits until every closure has ended. Throws ClosureError as schedule() does, and
-  /// kDeadlineExceeded, naming the running closures. If a server is lost later, closures since the
-  /// last checkpoint are repeated; with `join({.durable = true})` that checkpoint contains all
-  /// closures that have ended.
+  /// Waits until every closure has ended. Throws ClosureError as schedule() does, and, at the
+  /// deadline, kDeadlineExceeded, naming the running closures. If a server is lost later, closures
+  /// since the last checkpoint are repeated; with `join({.durable = true})` that checkpoint
+  /// contains all closures that have ended.
   void join(JoinClosures options);
   void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
   /// Returns true if every closure has ended. Throws as join() does.

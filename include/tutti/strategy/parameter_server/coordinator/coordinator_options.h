@@ -20,8 +20,8 @@ struct ClusterCoordinatorOptions {
   /// has arrived when one ends. Near the end of the queue a worker gets one closure at a time, so
   /// that no worker is idle. Workers in this process always get one.
   int window = 2;
-  /// Number of attempts, each ended by an infrastructure error, after which a closure fails,
-  /// because the closure may cause these errors.
+  /// Maximum number of attempts to run a closure. If an infrastructure error ends each of them, the
+  /// closure fails, because it may itself cause these errors.
   int most_attempts = 4;
   /// Delays of the first closures: worker i gets its first closure after min(i * start_delay,
   /// most_start_delay).

@@ -36,8 +36,8 @@ class WorkerResources {
 /// Throws kInvalidArgument "`who`: expected `expected`, got `got.structure()`".
 [[noreturn]] void fail_conversion(const std::string& who, std::string_view expected,
                                   const Nest& got);
-/// Return the number in a nest that is a tensor without dimensions. Call fail_conversion() for any
-/// other nest.
+/// Return the number in `nest`, which must be a tensor without dimensions. For any other nest, call
+/// fail_conversion().
 std::int64_t integer_of(const Nest& nest, const std::string& who, std::string_view expected,
                         std::int64_t low, std::int64_t high);
 double number_of(const Nest& nest, const std::string& who, std::string_view expected);

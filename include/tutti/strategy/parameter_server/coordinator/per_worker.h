@@ -14,8 +14,8 @@ namespace tutti {
 
 /// Argument of schedule() for a step whose parameter is T, T& or const T&. The step receives the T
 /// of the worker that runs it, which the worker makes at its first use and again after a restart.
-/// Copies share the values. Workers destroy them when the last copy, and the last closure that has
-/// one, is destroyed. tf.distribute.experimental.coordinator.PerWorkerValues.
+/// Copies share the values. Workers destroy the values when all copies, including those in
+/// closures, are destroyed. tf.distribute.experimental.coordinator.PerWorkerValues.
 template <class T>
 class PerWorkerValues {
  public:
@@ -37,7 +37,7 @@ class DatasetIterator {
   std::optional<Batch> try_next();
 
  private:
-  Dataset dataset_;  // must live as long as the iteration
+  Dataset dataset_;  // must outlive elements_
   std::shared_ptr<ElementIterator> elements_;
 };
 
@@ -52,7 +52,7 @@ class DistributedIterator {
   std::optional<PerReplica<Batch>> try_next();
 
  private:
-  DistributedDataset dataset_;                         // must live as long as the iteration
+  DistributedDataset dataset_;                         // must outlive place_
   std::optional<DistributedDataset::Iterator> place_;  // nullopt before the first batch
 };
 

@@ -49,8 +49,8 @@ class Server {
   std::string target() const;
   const ClusterSpec& cluster() const;
   const Task& task() const;
-  /// Serves until stop() is called, until the last session has ended, or, once all tasks of other
-  /// jobs except chief and evaluator have connected, until all clients have disconnected.
+  /// Returns when stop() is called, when the last session has ended, or when all clients have
+  /// disconnected after each task of other jobs (except chief and evaluator) had connected.
   void join();
   void stop();
 

@@ -25,8 +25,8 @@ struct SessionOptions {
   /// Timeout for connecting to the target, and again for connecting to all other tasks of its
   /// cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
-  /// Timeout for a step, and for fetching a value; transfers between tasks time out after 3/4 of
-  /// it.
+  /// Timeout for a step, and for fetching a value. Transfers between tasks time out after 3/4 of
+  /// this time.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// If unset, `job_id` and `secret` come from TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};
@@ -75,8 +75,8 @@ class [[nodiscard]] SessionScope {
 ///     const Tensor loss = session.run([&] { return step(batch); });
 ///
 /// run() records a function and runs it as one program, which is divided by tasks. Each task
-/// receives its part once, and tasks send values to each other directly. Later steps that differ
-/// only in numbers send only arguments, i.e. the tensors that the step did not make. Outside run(),
+/// receives its part once, and tasks send values to each other directly. A later step that differs
+/// only in numbers sends only arguments, i.e. tensors that the step did not make. Outside run(),
 /// each operation is a step of its own. Results of operations are fetched when the host first reads
 /// them; reading them within run() throws an error that names the operation. Sessions of one
 /// cluster share variables by name.
@@ -125,7 +125,7 @@ class Session {
 
 /// Returns each variable's gradient, summed over the replicas of a computation. All lists are in
 /// the order of `variables`. Each sum is computed on its variable's task, in the canonical order of
-/// replicas, and so is bit-identical to that of a MirroredStrategy with as many replicas.
+/// replicas, so it is bit-identical to MirroredStrategy's with the same number of replicas.
 std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
                                         std::span<const std::vector<Gradient>> per_replica);
 
