@@ -58,6 +58,15 @@ TEST(FullyShardedWorkers, TrainingMatchesMirroredBitForBit) {
   }
 }
 
+TEST(FullyShardedWorkers, ReplicasReadSlots) {
+  expect_no_error(run_sharded({1, 2}, 3, [](FullyShardedStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const Variable w(Tensor::full({12, 16}, 2.0), {.name = "w"});
+    const Variable slot = w.storage().create_slot("momentum", 3.0);
+    strategy.run([&] { EXPECT_EQ(numbers(slot.value()), copies_of(3.0, 192)); });
+  }));
+}
+
 /// Returns how many bytes worker 0 of two sends while its only replica runs `body`.
 std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
   const auto transports = in_process_transports(2, false);
