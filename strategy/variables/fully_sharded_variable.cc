@@ -373,8 +373,8 @@ Tensor FullyShardedStorage::read_together(LocalReplicaContext& context, DType dt
   header.values.push_back({dtype, shape(), false});
   context.meet<Tensor>(std::move(header), own, [&](const std::vector<Tensor*>& replicas) {
     // Slots are not read ahead.
-    const Tensor whole = use_.reads ? use_.reads->read(shards(), dtype)
-                                    : shards().gather(shards().device(), dtype);
+    const Tensor whole =
+        use_.reads ? use_.reads->read(shards(), dtype) : shards().gather(shards().device(), dtype);
     shards().keep(whole);
     for (std::size_t r = 0; r < replicas.size(); ++r) {
       *replicas[r] = whole.to(context.services().replica_devices[r]);
