@@ -169,7 +169,8 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
   LocalStrategyOptions local = options.local;
   const int positions = options.mesh.num_positions();
   internal::require(local.replicas == 0, kStrategy,
-                    ": replicas: the mesh has one replica; expected 0, got ", local.replicas);
+                    ": replicas: expected 0 (not set), because a mesh has one replica, got ",
+                    local.replicas);
   internal::require(local.replica_weights.empty(), kStrategy,
                     ": replica_weights: expected none, because a batch is divided equally");
   internal::require(positions % workers == 0, kStrategy, ": the ", positions, " positions of ",

@@ -316,7 +316,7 @@ TEST(GradientBlocksCost, UnstackGradientUsesOneConcatenation) {
   EXPECT_LE(counter.counts[OpId::kAdd], 1) << "sums of whole tensors";
 }
 
-TEST(GradientBlocksCost, SliceGradientsAddToFullTensorGradients) {
+TEST(GradientBlocksCost, SumOfSliceGradientsMatchesFullTensorGradient) {
   const Variable x(Tensor::from<double>({4}, {1, 2, 3, 4}));
   GradientTape tape;
   const Tensor whole = x.value() * 1.0;

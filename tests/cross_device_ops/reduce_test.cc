@@ -449,7 +449,7 @@ TEST(CrossDeviceOpsErrors, ShapeMismatchNamesReplica) {
                  "[2, 3]", "[3, 2]");
 }
 
-TEST(CrossDeviceOpsErrors, MismatchedTypesReplicaCountsAndKindsAreRefused) {
+TEST(CrossDeviceOpsErrors, RefusesMismatchedDTypesReplicaCountsAndGradientKinds) {
   const PerReplica<Tensor> value({Tensor::zeros({2}), Tensor::zeros({2}, DType::kInt32)});
   EXPECT_INVALID(make_op("canonical", 2)->all_reduce(ReduceOp::kSum, value), "replica 1",
                  "float32 [2]", "int32 [2]");

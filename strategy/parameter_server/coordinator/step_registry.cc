@@ -79,8 +79,8 @@ void StepRegistry::require_same(const std::string& own_text, const std::string& 
   const std::vector<std::string> own = lines_of(own_text), other = lines_of(other_text);
   const auto [first, second] = std::ranges::mismatch(own, other);
   fail(ErrorCode::kFailedPrecondition, "steps: ", own_name, " defines ",
-       first == own.end() ? "no more" : *first, ", but ", other_name, " defines ",
-       second == other.end() ? "no more" : *second, "; expected one program on all tasks");
+       first == own.end() ? "nothing more" : *first, ", but ", other_name, " defines ",
+       second == other.end() ? "nothing more" : *second, "; expected one program on all tasks");
 }
 
 }  // namespace tutti::internal

@@ -250,7 +250,8 @@ TEST(StepRegistry, ErrorNamesFirstDifferenceBetweenTasks) {
   StepRegistry::require_same(chief.text(), "a", again.text(), "b");
   again.define_resource("float", "made by a function", [](int, std::uint64_t) { return nullptr; });
   EXPECT_ERROR(StepRegistry::require_same(chief.text(), "a", again.text(), "b"),
-               kFailedPrecondition, "a defines no more, but b defines per-worker value 0: float");
+               kFailedPrecondition,
+               "a defines nothing more, but b defines per-worker value 0: float");
 }
 
 TEST(StepRegistry, InvalidNamesAreRejected) {
