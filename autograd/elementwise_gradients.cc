@@ -77,7 +77,7 @@ Gradients divide_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Treats floor_divide(a, b) in a - floor_divide(a, b) * b as piecewise constant.
+/// Differentiates a - floor_divide(a, b) * b, in which floor_divide() is piecewise constant.
 Gradients floor_mod_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = unbroadcast(c, 0, c.dy());

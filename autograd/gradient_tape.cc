@@ -259,7 +259,7 @@ class BackwardPass {
   void order_sources() {
     report_order_.resize(source_slots_.size());
     std::iota(report_order_.begin(), report_order_.end(), std::size_t{0});
-    // If one node makes several sources final, the last of them is reported first.
+    // Of several sources that become final at the same node, the last one is reported first.
     std::ranges::reverse(report_order_);
     std::ranges::stable_sort(report_order_, std::greater<>(), [&](std::size_t source) {
       const int slot = source_slots_[source];

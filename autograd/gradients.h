@@ -55,8 +55,9 @@ class GradientSum {
 
 // Gradients of operations, and the values that a tape keeps for them.
 
-/// Arguments of a gradient function: a recorded call. A tape keeps all shapes and types, but only
-/// the values in used_inputs() and used_outputs(); other tensors are undefined.
+/// Arguments of a gradient function: the recorded call and the gradients of its outputs. A tape
+/// keeps all shapes and types, but only the values in used_inputs() and used_outputs(); other
+/// tensors are undefined.
 struct GradientContext {
   const OpCall& call;
   std::span<const TensorSpec> input_specs;

@@ -17,8 +17,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Returns the tensors whose bit is set, and undefined tensors for the others; empty if no bit is
-/// set.
+/// Returns the tensors whose bit is set, with undefined tensors in place of the others, or an empty
+/// list if no bit is set.
 std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits) {
   if (bits == 0) return {};
   std::vector<Tensor> result(tensors.size());

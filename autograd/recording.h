@@ -41,7 +41,7 @@ struct Recomputation {
 struct Node {
   OpCall call;  // only the inputs that the gradient uses; others are undefined
   std::vector<std::pair<std::size_t, ReadAgain>>
-      read_again;  // by index of the input; only for inputs that are not kept
+      read_again;  // with the input's index; only for inputs that are not kept
   std::vector<TensorSpec> input_specs;
   std::vector<Tensor> outputs;   // only the outputs that the gradient uses
   std::vector<int> input_slots;  // kNoSlot for an input that is not tracked

@@ -30,7 +30,7 @@ struct Reduction {
   std::int64_t count = 1;
 };
 
-/// The side of an element on which exclusive_product() multiplies.
+/// Selects the elements that exclusive_product() multiplies: those before or after an element.
 enum class Side { kBefore, kAfter };
 
 /// Shifts x by `count` columns away from `side`, filling with ones.
@@ -42,8 +42,8 @@ Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
   return pad(slice(x, {0, count}, {rows, columns - count}), {0, 0}, {0, count}, 1.0);
 }
 
-/// Returns [rows, columns], each element the product of all elements before (after) it in its row.
-/// Doubles the distance in each step, so that few steps are needed.
+/// Returns a tensor of x's shape. Each element is the product of all elements of x before (or
+/// after) it in its row. Doubles the distance in each step, so that few steps are needed.
 Tensor exclusive_product(const Tensor& x, Side side) {
   Tensor product = shifted(x, 1, side);
   for (std::int64_t step = 1; step < x.shape().dim(1); step *= 2) {

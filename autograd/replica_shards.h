@@ -24,7 +24,8 @@ class ReplicaShards {
   /// Returns the shard of local replica `replica`. Shards are disjoint, cover the variable, and may
   /// be empty.
   Shard shard(int replica) const { return ranges_[static_cast<std::size_t>(replica)]; }
-  /// Number of elements owned by all replicas of each worker, by worker; empty for one process.
+  /// Returns, for each worker, the number of elements that its replicas own together; empty for one
+  /// process.
   std::span<const std::size_t> counts_of_workers() const { return counts_of_workers_; }
   /// Returns true if a replica needs only the sum of its shard's gradients.
   bool sums_shards() const { return sums_shards_; }
@@ -34,7 +35,7 @@ class ReplicaShards {
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  protected:
-  /// The derived storage owns the memory to which the spans and the reference refer.
+  /// The spans and the reference refer to memory that the derived storage owns.
   ReplicaShards(std::span<const Shard> ranges, std::span<const std::size_t> counts_of_workers,
                 const std::atomic<std::uint64_t>& version, bool sums_shards, bool is_read_again)
       : ranges_(ranges),

@@ -278,7 +278,7 @@ bool is_of_step(const Tensor& value) {
   return (tracer && tracer->holds(value)) || remote_device_of(value);
 }
 
-/// Copies a value that is part of a larger buffer, if it belongs to a traced step or another task.
+/// Copies `value` if it is part of a larger buffer and belongs to a traced step or another task.
 /// Uses an operation, because the host does not have the elements.
 Tensor with_own_buffer(const Tensor& value) {
   if (value.buffer()->size() == value.num_bytes() || !is_of_step(value)) return value;
@@ -466,7 +466,7 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
     return internal::accumulate_by_operation(*memory_, op, value.to(device()));
   }
   const MutableTensor& own =
-      memory_->writable();  // first: throws if a captured step uses the variable
+      memory_->writable();  // called first: throws if a captured step uses the variable
   const Tensor local = value.to(device());
   visit_dtype(own.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, bool>) {

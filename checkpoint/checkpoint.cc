@@ -53,7 +53,7 @@ TensorKinds kinds_in(const CheckpointFile& file) {
   return kinds;
 }
 
-/// Returns the names of each variable's tensors: its own and those of its components.
+/// Maps each variable to the names of its tensors: the variable's own tensor and its components'.
 std::map<std::string, std::vector<std::string>> tensors_by_variable(
     const std::vector<Variable>& variables, const TensorKinds& tensors) {
   std::map<std::string, std::vector<std::string>> found;
@@ -290,8 +290,8 @@ bool is_provided(const TensorProviders& providers, const std::string& name) {
                      [&](const auto& each) { return name.starts_with(each.first + "/"); });
 }
 
-/// Returns the contents of the file that belong to none of the arguments; nullptr if there are
-/// none.
+/// Returns the part of the file that belongs to none of the variables, states and providers;
+/// nullptr if there is none.
 std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
                                               const std::vector<Variable>& variables,
                                               const StateMap& states,

@@ -31,8 +31,9 @@ struct CheckpointFile {
 /// Returns the bytes of a file: tensors, and everything else in the metadata.
 std::string format_checkpoint_file(const CheckpointFile& file);
 
-/// Parses the bytes of a file. Throws as parse_safetensors(); kDataLoss for unreadable metadata and
-/// wrong checksums; kUnimplemented for a later format. Files of format 1 have no checksums.
+/// Parses the bytes of a file. Throws as parse_safetensors() does; kDataLoss for unreadable
+/// metadata and wrong checksums; kUnimplemented for a later format. Files of format 1 have no
+/// checksums.
 CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source);
 
 /// Reads a file, or a version (version.h) if `path` is a folder.
@@ -54,8 +55,9 @@ std::optional<CheckpointFile> read_by_writer(
 // Transfer of a snapshot in pieces from one process's memory to another's, without a copy of the
 // whole snapshot.
 
-/// Returns the pieces of Checkpoint::to_bytes(): the head of the file, and the tensors in the order
-/// of their elements, on the host. They share the snapshot's memory if it is on the host.
+/// Returns the pieces of Checkpoint::to_bytes(): the head of the file, and the tensors (on the
+/// host) in the order in which the file stores them. They share the snapshot's memory if it is on
+/// the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
 /// Receiver of a snapshot that arrives in pieces. Like the reader of files, it checks sizes before

@@ -106,7 +106,7 @@ FileWriter::~FileWriter() {
   ::unlinkat(folder_, name_.c_str(), 0);
 }
 
-// Fails before time is spent on writing if the disk is too full.
+// Reserves disk space, so that a save to a full disk fails before it spends time on writing.
 void FileWriter::reserve() {
   if (num_bytes_ == 0) return;
   const FileSizeLimitScope error_instead_of_signal;

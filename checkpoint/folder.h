@@ -1,4 +1,4 @@
-// A folder that is open by a descriptor, and the files in it. No file name can lead outside the
+// A folder that a descriptor keeps open, and the files in it. No file name can lead outside the
 // folder. Error texts contain advice.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

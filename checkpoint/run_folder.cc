@@ -290,9 +290,9 @@ void delete_versions(const std::string& directory) {
   std::filesystem::remove(directory, ignored);
 }
 
-// Several workers exchange small texts: the plan, indexes of files, errors. No order of crashes and
-// errors commits a version that lacks a file: worker 0 commits after every writer has reported its
-// file, and after it has seen the file itself.
+// Several workers exchange small texts: the plan, indexes of files, errors. A version that lacks a
+// file is never committed, whatever the order of crashes and errors: worker 0 commits after every
+// writer has reported its file, and after it has seen the file itself.
 
 namespace {
 
@@ -494,7 +494,7 @@ std::optional<CheckpointFile> read_sharded(
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {
-    bool reads_whole = false;  // true if a version is one file or some worker cannot see its folder
+    bool reads_whole = false;  // true if some version is one file or is not visible to all workers
     const ReadPath read = [&](const std::string& path) {
       const std::string identity =
           reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);
@@ -516,7 +516,7 @@ std::optional<CheckpointFile> read_sharded(
     const Json* const name = end.find("name");
     if (!name) break;
     own.reset();
-    (void)error_of([&] {  // worker 0 reports this error
+    (void)error_of([&] {  // worker 0 receives and reports the error
       own = read_own(reading.own_path(name->as_string()), end.at("identity").as_string(), reading,
                      self);
     });

@@ -65,8 +65,8 @@ struct ShardedRead {
   WantedParts wanted;
   /// Returns this worker's path to the version that is named `name` in worker 0's folder.
   std::function<std::string(const std::string& name)> own_path;
-  /// Effect if a worker sees another folder. True: throws kFailedPrecondition. False: logs a
-  /// warning, and all workers get the values that worker 0 reads.
+  /// Requires all workers to see the same folder; otherwise throws kFailedPrecondition. If false,
+  /// logs a warning instead, and all workers get the values that worker 0 reads.
   bool must_be_shared = false;
 };
 using ReadPath = std::function<CheckpointFile(const std::string& path)>;

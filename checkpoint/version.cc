@@ -216,8 +216,8 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
   VersionIndex index;
   std::vector<SafetensorsEntry> entries;
   for (const auto& [tensor, part] : parts) {
-    // A part with all elements of a sharded tensor is a range, too, so that workers that hold none
-    // of it know its shape without opening the file.
+    // A part that has all elements of a sharded tensor is also stored as a range: workers that own
+    // no elements then find the tensor's shape in the index.
     const bool is_cut = part.has_others || !part.is_whole();
     entries.push_back({tensor, part.dtype, is_cut ? Shape{part.count()} : part.shape});
     if (is_cut) {
@@ -314,7 +314,7 @@ class TensorFile {
     head_ = read_safetensors_head(reader_);
     try {
       entries_ = parse_safetensors_header(head_, reader_.size(), reader_.path()).entries;
-    } catch (const Error& error) {  // our own writer uses no such type
+    } catch (const Error& error) {  // damage: tutti writes no unsupported type
       throw Error(ErrorCode::kDataLoss, error.message());
     }
     require_agreement();

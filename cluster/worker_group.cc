@@ -155,7 +155,7 @@ class WorkerGroup::Alarm {
     });
   }
 
-  /// Waits until no thread aborts the transport that is about to be replaced.
+  /// Waits until no thread is aborting the transport, which is about to be replaced.
   void settle() {
     MutexLock lock(ending_mutex_);
     ending_.reset();
@@ -174,8 +174,8 @@ class WorkerGroup::Alarm {
     return last_number_;
   }
 
-  /// Watches `transport` of the generation after verdict `number`. Returns false if there is a
-  /// newer verdict.
+  /// Watches `transport`, which belongs to the generation after verdict `number`. Returns false if
+  /// there is a newer verdict.
   bool watch(const std::shared_ptr<Transport>& transport, std::uint64_t number) {
     MutexLock lock(mutex_);
     connecting_.reset();
@@ -308,8 +308,8 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
   }
 }
 
-/// Waits until all workers have joined. Errors of the job are final, because without its membership
-/// this process cannot rejoin.
+/// Waits until all workers have joined. Errors of the job are final: a process that is not a member
+/// of the job cannot rejoin.
 void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   try {
     if (goes_back) publish_state(kGoesBack);
@@ -410,7 +410,7 @@ bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
   if (!has_addresses()) return false;  // no process rejoins an MPI job: the error is final
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
   // A broken connection may be the first symptom of a death, which the job detects within 250 ms.
-  // Waiting twice that time keeps a busy machine from treating one failure as two.
+  // Waits twice that time, so that on a busy machine one failure does not count as two.
   std::optional<Verdict> verdict =
       alarm_->verdict(std::min(patience, 2 * durations::kHeartbeatEvery));
   if (!verdict) {

@@ -60,16 +60,16 @@ class WorkerGroup {
   /// processes must exit and restart() together: the job has given up this process, the control
   /// server has exited, or a restarted worker is in an earlier strategy of the program.
   virtual void reconnect(TimePoint deadline);
-  /// Connects a replacement in a program that never calls reconnect(), in which one loss ends all
-  /// processes. Waits until every previously connected worker has exited, then connects the
-  /// restarted workers. Returns false if the other workers call reconnect(). Throws
-  /// kDeadlineExceeded naming the workers that did not exit or join within the option
+  /// Connects a replacement in a program that never calls reconnect(): the loss of one worker ends
+  /// all processes of such a program. Waits until every previously connected worker has exited,
+  /// then connects the restarted workers. Returns false if the other workers call reconnect().
+  /// Throws kDeadlineExceeded naming the workers that did not exit or join within the option
   /// `join_timeout`.
   virtual bool restart();
 
   /// Reports the progress of the communicator's calls to the job while the returned object lives;
-  /// the communicator must outlive it. All workers then log a warning that names a worker for which
-  /// the others wait. `name` must be equal on all workers.
+  /// the communicator must outlive it. If the workers wait for one worker in such a call, all log a
+  /// warning that names it. `name` must be equal on all workers.
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
   /// Sets the action that a thread of the job calls when a worker or a connection between two

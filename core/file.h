@@ -64,7 +64,7 @@ class FileDescriptor {
   }
   int get() const { return number_; }
   bool is_open() const { return number_ >= 0; }
-  /// Returns the descriptor, which the caller closes.
+  /// Returns the descriptor, which the caller must close.
   int release() { return std::exchange(number_, -1); }
   /// Returns true if close() succeeded: some file systems report a full disk only here.
   bool close();

@@ -81,7 +81,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// Returns the duration in seconds with one decimal: "1.5".
 std::string seconds_text(Duration duration);
 
-/// Returns `text` as a number, or nullopt unless the whole text is one number.
+/// Returns the number that is written in `text`; nullopt if `text` is not exactly one number.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

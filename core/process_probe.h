@@ -10,8 +10,8 @@
 
 namespace tutti::internal {
 
-/// Identity of a process. Two PIDs are comparable if `machine` is equal. Cores and devices are the
-/// same if `boot_id` is equal and not empty (empty: the system reports none).
+/// Identity of a process. The PIDs of two processes are comparable if `machine` is equal. They
+/// share cores and devices if `boot_id` is equal and not empty (empty: the system reports none).
 struct ProcessIdentity {
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  // in clock ticks since the machine booted

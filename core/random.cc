@@ -171,7 +171,7 @@ thread_local std::uint64_t num_draws = 0;
 
 using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
-/// Returns the counters that this thread uses outside every scope; set_random_seed() resets them.
+/// Returns the counters that this thread uses outside all scopes; set_random_seed() resets them.
 Ordinals& outside_ordinals() {
   thread_local Ordinals ordinals;
   thread_local std::uint64_t seen_changes = 0;

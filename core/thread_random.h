@@ -9,8 +9,8 @@ namespace tutti::internal {
 /// Returns how many random draws this thread has made: calls of current_random_context() or
 /// next_call_ordinal(), which supply random keys, and of note_random_step().
 std::uint64_t num_random_draws();
-/// Counts as a draw. Called at the end of a training step, because the next step uses other random
-/// numbers.
+/// Increments num_random_draws(). Called at the end of a training step, because the next step uses
+/// other random numbers.
 void note_random_step();
 
 /// Scope in which this thread's next_layer_number() and next_variable_number() count from 0, so

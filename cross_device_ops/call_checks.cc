@@ -1,4 +1,5 @@
-// Checks of calls: one member's part alone, and all members' buffers together.
+// Checks of calls: those that one member can make alone, and those of all members' buffers
+// together.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/call_checks.h"
 

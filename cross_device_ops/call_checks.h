@@ -13,8 +13,8 @@ namespace tutti::internal {
 /// and type.
 void require_equal(std::string_view who, std::span<const Tensor> values);
 
-/// Makes all checks that one of the `size` members of a group can make on its own call, which may
-/// use MEAN: types, memory, root, reduction, counts, and that an output overlaps its input only if
+/// Makes all checks that member `member` of a group of `size` members can make alone: of types,
+/// memory, root, reduction (MEAN is permitted) and counts. An output may overlap its input only if
 /// both are the same memory. Throws kInvalidArgument.
 void check_call(const CollectiveCall& call, std::size_t member, std::size_t size);
 

@@ -131,7 +131,8 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
 // to all outputs.
 //
 // Vocabulary: a *block* is a run of elements that fits the cache; blocks do not affect the order of
-// additions. A few floating inputs are summed in registers and stored to all outputs.
+// additions. If there are few inputs and their type is floating, their sums stay in registers until
+// they are stored to all outputs.
 
 namespace tutti::internal {
 namespace {
@@ -274,8 +275,8 @@ std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahea
   return num_lines * kLine;
 }
 
-/// Sums up to kMostInRegisters inputs. Returns false and adds nothing if there are more inputs, or
-/// if their number, alignment or outputs are not supported.
+/// Sums 2 to kMostInRegisters inputs. Returns false and adds nothing if it does not support the
+/// number of inputs, the number of outputs or the alignment.
 template <class T>
 bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
@@ -417,8 +418,8 @@ void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> b
 
 }  // namespace tutti
 
-// Implements CrossDeviceOps::sum_segments(): the operation "canonical" reads the segments in place,
-// any other operation works on copies of them.
+// Implements CrossDeviceOps::sum_segments(): the operation "canonical" reads the segments in place;
+// every other operation works on copies.
 
 namespace tutti {
 namespace {

@@ -35,23 +35,23 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
-  /// Orders later work on every device after the work queued so far on all devices.
+  /// Makes later work on every device wait for the work queued so far on all devices.
   void barrier();
-  /// Orders later work of each compute stream after this work on its device. Only the first call
-  /// has an effect.
+  /// Makes later work of each compute stream wait for this object's work on the same device. Only
+  /// the first call has an effect.
   void join();
 
-  /// mark() returns an event for the end of the work queued so far on a device; wait() orders later
-  /// work after such an event.
+  /// mark() returns an event for the end of the work queued so far on a device; wait() makes later
+  /// work wait for such an event.
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 
-  /// Returns memory of `device` that is valid until join(). Later work here waits for earlier work
-  /// that used the same memory.
+  /// Returns memory of `device` that is valid until join(). Later work of this object waits for
+  /// earlier work that used the same memory.
   std::byte* scratch(Device device, std::size_t bytes);
   /// Copies from any device, in the stream of `to`'s device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
-  /// These copy from or to host memory. If it is pinned, it must stay valid until the copy is done.
+  /// These copy to or from host memory. Pinned memory must stay valid until the copy is done.
   void copy_to_host(const ReplicaBuffer& from, std::byte* to);
   void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
   /// Combines `inputs` along the canonical tree into `output`, on output's device. The inputs may

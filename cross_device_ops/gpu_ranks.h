@@ -71,8 +71,8 @@ GpusOfRank gpus_for_nccl(std::span<const Device> devices);
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
 /// Makes the operation "nccl" over `group`, which needs neither store nor transport: `gather`
-/// distributes NCCL's id as a text. Collective. An error of one rank is thrown by all ranks and
-/// names it: "rank 1: nccl: ...".
+/// distributes NCCL's id as a text. Collective. If one rank fails, all ranks throw its error, which
+/// names that rank: "rank 1: nccl: ...".
 std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
                                                 const GatherTexts& gather);
 

@@ -148,7 +148,8 @@ struct Box {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 };
 
-/// Returns a rectangle around a random pixel that covers about `share` of the image, clipped to it.
+/// Returns a rectangle with about `share` of the image's area. Its centre is a random pixel; it is
+/// clipped to the image.
 Box draw_box(std::int64_t height, std::int64_t width, double share, const RandomStream& random) {
   const double side = std::sqrt(share);
   const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height)) / 2;

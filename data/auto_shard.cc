@@ -78,7 +78,7 @@ namespace {
 /// Number of files of each source at the start of a pipeline; nullopt if unknown.
 using FileCounts = std::vector<std::optional<std::int64_t>>;
 
-// Returns true if all sources at the start of the pipeline read files; appends their numbers of
+// Returns true if all sources at the start of the pipeline read files; appends each one's number of
 // files.
 bool find_files(const DatasetSource& source, FileCounts& counts) {
   if (const auto files = source.files()) {
@@ -159,7 +159,7 @@ class DataShardIterator : public ShardIterator {
   }
 
   std::int64_t index_;
-  std::int64_t seen_ = 0;  // elements of the first round that were read
+  std::int64_t seen_ = 0;  // number of elements of the first round that were read
   bool ended_ = false;
   std::optional<Element> first_;
 };

@@ -299,8 +299,8 @@ class PackIterator : public ElementIterator {
 
   std::int64_t size() const { return static_cast<std::int64_t>(numbers_.size()); }
 
-  /// Drops numbers before the next row. If shift > length, this row may begin after all numbers
-  /// read so far.
+  /// Drops the numbers that precede the next row. If shift > length, the next row may begin beyond
+  /// all numbers that have been read.
   void drop_used() {
     const std::int64_t used = std::min(begin_, size());
     numbers_.erase(numbers_.begin(), numbers_.begin() + used);

@@ -68,8 +68,8 @@ class RowBuffer {
     }
   }
 
-  /// Returns an element with all `rows` added rows. If `rows` is nullopt, returns the only row,
-  /// without a first axis.
+  /// Returns an element of all added rows, of which there are `rows`. If `rows` is nullopt, returns
+  /// the only row, without a first axis.
   Element element(std::optional<std::int64_t> rows) const {
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
@@ -90,7 +90,7 @@ class RowBuffer {
   const CsvSchema& schema_;
   Components components_;
   std::vector<std::string> bytes_;  // bytes of each component
-  Element names_;                   // contains the names, which all elements share
+  Element names_;                   // names that all elements share
 };
 
 class CsvElements : public internal::FileElements {
@@ -205,7 +205,8 @@ void CsvReader::refuse(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, source(), ":", line, ": ", parts...);
 }
 
-// Throws for a record that is too long. Does not search for its end, because it may never end.
+// Throws for a record that is too long. Does not search for the record's end, because there may be
+// none.
 void CsvReader::require_short(const CsvRecord& record) {
   if (too_long_ == 0) {
     if (record.text_.size() + record.ends_.size() < dialect_.max_line_bytes) return;

@@ -207,7 +207,7 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
 
 namespace {
 
-// Returns a remedy for a text in a column of numbers.
+// Returns advice for the error about a text in a column of numbers.
 std::string remark_on_numbers(const CsvField& field) {
   if (!field.text_form.empty()) {
     return concat(" (a number with ", field.text_form,
@@ -280,7 +280,7 @@ struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
-  std::int64_t num_numbers = 0;  // numbers, including those in foreign formats
+  std::int64_t num_numbers = 0;  // number of fields that are numbers, also in foreign formats
   std::int64_t num_texts = 0;
   std::string first_text = {};  // first field that is not a number, with its line
   std::string text_form = {};   // format of the first text that looks like a number

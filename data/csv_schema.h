@@ -29,7 +29,7 @@ class CsvRecord {
  private:
   friend class CsvReader;
   std::string text_;               // all fields
-  std::vector<std::size_t> ends_;  // end of each field in text_
+  std::vector<std::size_t> ends_;  // end offset of each field in text_
   std::int64_t line_ = 0;
 };
 

@@ -12,8 +12,8 @@
 
 namespace tutti::internal {
 
-/// Function of an element and of its number. The number counts the elements, yielded or skipped,
-/// that precede it in the whole pass, over all shards.
+/// Function of an element and of its number: the number of elements, yielded or skipped, that
+/// precede it in the whole pass over all shards.
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;
@@ -24,7 +24,7 @@ enum class Rows { kKept, kUnknown };
 
 /// Returns `dataset` mapped by the function that `make` returns for the epoch. If
 /// num_parallel_calls is 1, the function runs on the thread that calls next(). Throws
-/// kInvalidArgument naming `who` if it is below 1.
+/// kInvalidArgument naming `who` if num_parallel_calls < 1.
 Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                      const char* who, Rows rows = Rows::kUnknown);
 

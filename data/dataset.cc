@@ -398,7 +398,7 @@ class RepeatIterator : public ElementIterator {
   std::int64_t count_;
   std::uint64_t first_epoch_;
   std::int64_t pass_number_ = 0;
-  std::int64_t taken_ = 0;  // elements yielded or skipped in this pass
+  std::int64_t taken_ = 0;  // number of elements yielded or skipped in this pass
   std::unique_ptr<ElementIterator> pass_;
 };
 
@@ -542,7 +542,8 @@ class FillingIterator : public ElementIterator {
   }
 
  private:
-  // Returns the next element of below_. An exception loses an element: the pass is incomplete.
+  // Returns the next element of below_. After an exception, an element is missing, so the pass is
+  // incomplete.
   std::optional<Element> next_below() {
     try {
       return below_->next();

@@ -57,7 +57,7 @@ class SourceWith : public ForwardingSource {
   const Argument argument_;
 };
 
-/// Decorator that constructs an Iterator from an iterator over its input and from argument().
+/// Decorator whose iterate() constructs an Iterator from an iterator over the input and argument().
 /// Optional further parameters are the epoch, or the epoch and the input's pass_shard().
 template <class Self, class Iterator, class Argument>
 class Decorator : public SourceWith<Self, Argument> {

@@ -298,7 +298,7 @@ class FilesIterator : public ElementIterator {
   std::unique_ptr<FileElements> open_;  // null between files
 };
 
-/// Returns paths index, index + count, ...
+/// Returns the paths with the indices `index`, `index` + `count`, ...
 std::vector<std::string> every_nth(const std::vector<std::string>& paths, std::int64_t count,
                                    std::int64_t index) {
   std::vector<std::string> chosen;

@@ -141,7 +141,8 @@ void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
 // TFRecord files. A record is its length (8 bytes), the masked checksum of these bytes, the data
 // and the masked checksum of the data.
 
-/// Returns TFRecord's masked CRC-32C (core/hash.h), for data that contains checksums itself.
+/// Returns TFRecord's masked CRC-32C (core/hash.h). The mask makes it suitable for data that
+/// contains CRCs.
 std::uint32_t masked_crc32c(std::string_view bytes);
 /// Appends a record of a TFRecord file.
 void put_record(std::string& bytes, std::string_view record);

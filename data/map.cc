@@ -144,8 +144,8 @@ class ParallelMapIterator : public ElementIterator {
     return work;
   }
 
-  // Returns true if the window has an unclaimed element. Takes a maximum because elements that
-  // could not be read are handed out without having been claimed.
+  // Returns true if the window has an unclaimed element. `handed_out_` can exceed `claimed_`,
+  // because elements that could not be read leave the window unclaimed.
   bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
     claimed_ = std::max(claimed_, handed_out_);
     return claimed_ < handed_out_ + window_.size();
@@ -474,10 +474,10 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  std::unique_ptr<ElementIterator> below_;  // while thread_ runs, only it uses this
+  std::unique_ptr<ElementIterator> below_;  // used only by thread_ while it runs
   const std::size_t depth_;
   const internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // while thread_ runs, only it uses this
+  std::uint64_t next_number_ = 0;  // used only by thread_ while it runs
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;

@@ -22,9 +22,9 @@ struct TarEntry {
   std::uint64_t size = 0;
 };
 
-/// Reader of the regular files of tar files in POSIX's formats (ustar, pax), GNU's (long names) and
-/// older ones, also concatenated. Not thread-safe. Throws the errors of tar_dataset(); after an
-/// error nothing more can be read.
+/// Reader of the regular files in tar files. Formats: POSIX (ustar, pax), GNU (long names) and
+/// older ones. Tar files may be concatenated. Not thread-safe. Throws the errors of tar_dataset();
+/// after an error nothing more can be read.
 class TarReader {
  public:
   explicit TarReader(InputFile file, InputLimits limits = {})

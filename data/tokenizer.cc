@@ -95,7 +95,7 @@ struct BytePairRules {
   std::array<std::int64_t, 256> of_bytes = {};
   /// Merges by merge_key().
   std::unordered_map<std::uint64_t, Merge> merges;
-  std::vector<AddedToken> added;         // the longest first
+  std::vector<AddedToken> added;         // longest token first
   std::string first_of_added;            // distinct first bytes of added tokens
   std::vector<NormalForm> normal_forms;  // applied in this order
   std::vector<Cut> cuts;                 // applied in this order
@@ -134,7 +134,7 @@ class MergingPiece {
  private:
   struct Part {
     std::int64_t token = 0;
-    std::size_t previous = 0;  // index; SIZE_MAX in the first part
+    std::size_t previous = 0;  // index of the previous part; SIZE_MAX in the first part
     std::size_t next = 0;      // index; parts_.size() in the last part
     bool is_gone = false;
   };
@@ -215,8 +215,8 @@ class TextEncoder {
            (end < text.size() && is_word(character_at(text, end)));
   }
 
-  /// Appends a text and the added tokens in it. Added tokens in the original text take precedence;
-  /// the text between them is then searched for those of the normalized text.
+  /// Appends the tokens of a text. Added tokens that match the original text take precedence. The
+  /// text between them is then searched for added tokens that match normalized text.
   void append_around_added(std::string_view text, bool normalized) {
     std::size_t begin = 0;
     const auto append_before = [&](std::size_t end) {
@@ -680,8 +680,8 @@ void read_normalizer(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Returns the Cut of a pre-tokenizer. Throws kUnimplemented naming a pre-tokenizer that tutti does
-/// not support.
+/// Returns the Cut of a pre-tokenizer. Throws kUnimplemented with the pre-tokenizer's name if tutti
+/// does not support it.
 BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
   const std::string& type = step.at("type").as_string();
   if (type == "ByteLevel") {

@@ -292,7 +292,7 @@ class InterleaveIterator : public ElementIterator {
   std::uint64_t epoch_;
   std::vector<std::optional<Slot>> slots_;
   std::size_t slot_ = 0;
-  std::int64_t taken_ = 0;  // elements taken since slot_ last changed
+  std::int64_t taken_ = 0;  // number of elements taken since slot_ last changed
   std::size_t num_open_ = 0;
 };
 
@@ -305,8 +305,8 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// Returns the input's elements as if they were files, because each one stands for the files of
-  /// the dataset made from it; nullopt if these datasets do not read files.
+  /// Returns the input's elements in place of files, because the dataset made from each element
+  /// reads files; nullopt if these datasets do not read files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

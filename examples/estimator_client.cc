@@ -1,7 +1,8 @@
 // Client of an Estimator that is trained by workers and parameter servers in other processes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti run --chief --workers 2 --ps 1 -- estimator_client; without arguments, in one process.
+// On a cluster: tutti run --chief --workers 2 --ps 1 -- estimator_client. Without a cluster, this
+// process trains alone.
 #include <cstdio>
 #include <filesystem>
 
@@ -39,7 +40,7 @@ int train(const std::string& model_dir, std::int64_t steps) {
   if (const auto code = estimator.serve(repeated)) return *code;
 
   estimator.train_on_workers({.max_steps = steps});
-  const Logs logs = estimator.evaluate(input_fn);  // runs on the client, with the checkpoint
+  const Logs logs = estimator.evaluate(input_fn);  // evaluates the checkpoint on the client
   std::printf("loss %g after %g steps\n", logs["loss"], logs["global_step"]);
   return logs["loss"] < 1e-3 ? 0 : 1;
 }

@@ -106,7 +106,7 @@ void TerminateOnNaN::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   if (!logs.has("loss") || std::isfinite(logs.at("loss"))) return;
   const std::int64_t step = model().optimizer().iterations().value().item_int() - 1;
   const std::vector<int> replicas = model().replicas_without_finite_loss();
-  // If the losses of all replicas are finite, only their sum is infinite.
+  // If the losses of all replicas are finite, their sum overflowed.
   const std::string whose = replicas.empty()
                                 ? "the sum over replicas overflowed"
                                 : concat("the loss of replica ", join(replicas), " is not finite");

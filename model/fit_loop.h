@@ -168,8 +168,8 @@ struct FeedSteps {
 /// Yields global batches, epoch by epoch.
 class BatchFeed {
  public:
-  /// Throws kInvalidArgument for a number of steps that is not positive, and for infinite data
-  /// without a number of steps.
+  /// Throws kInvalidArgument unless the number of steps is positive, and if data are infinite but
+  /// no number of steps is given.
   BatchFeed(DistributedDataset data, FeedSteps steps);
   /// Must be called before the first batch of each epoch.
   void begin_epoch();
@@ -261,7 +261,7 @@ struct Model::State {
   struct Call {
     const char* method = nullptr;      // "Model::fit" or "Model::evaluate"; null if neither runs
     internal::FitLoop* fit = nullptr;  // null if evaluate() was called outside fit()
-    bool stop_requested = false;       // ends fit after the current step and its epoch
+    bool stop_requested = false;       // ends the epoch and fit after the current step
     bool is_interrupted = false;       // ends fit immediately
   };
 

@@ -28,7 +28,7 @@ void check_sampling(const SamplingOptions& options) {
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse("top_p in (0, 1]", options.top_p);
 }
 
-/// Returns the classes that may be drawn, the likeliest first.
+/// Returns the classes that may be drawn, in order of decreasing probability.
 std::vector<std::size_t> candidates(std::span<const double> logits,
                                     const SamplingOptions& options) {
   std::vector<std::size_t> classes(logits.size());

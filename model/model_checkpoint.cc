@@ -31,7 +31,8 @@ std::vector<std::string> names_in(const std::string& path) {
   return names;
 }
 
-/// Returns `path` with names in braces replaced. Throws kNotFound for a name missing in the logs.
+/// Returns `path` with names in braces replaced. Throws kNotFound for a name that is missing from
+/// the logs.
 std::string filled_in(const std::string& path, std::int64_t epoch, std::int64_t batch,
                       const Logs& logs) {
   std::string filled;

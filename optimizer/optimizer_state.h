@@ -56,7 +56,7 @@ inline Variable state_variable(const Tensor& value, std::string name) {
 }
 
 /// Sums of the gradients that each replica has held back, and the number of held steps. The sums
-/// are ON_READ variables, so a checkpoint contains those of each replica.
+/// are ON_READ variables, so a checkpoint contains each replica's sums.
 class GradientAccumulator {
  public:
   /// Throws kInvalidArgument if `steps` is below 1.
@@ -70,7 +70,8 @@ class GradientAccumulator {
   /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;
   /// no replica may read num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
-  /// Returns the sum of `gradient` and the held sum of variable `index`; none if both are missing.
+  /// Returns the sum of `gradient` and the held sum of variable `index`; missing if both are
+  /// missing.
   Gradient total(std::size_t index, const Gradient& gradient) const;
   /// Drops all held gradients. Collective; no replica may read num_held() concurrently.
   void clear();

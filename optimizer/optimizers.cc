@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-/// An optimizer by name: its default options, and their registration.
+/// Name of an optimizer, and functions that make its default options and register their type.
 struct NamedSpec {
   const char* name;
   OptimizerSpec (*make)();

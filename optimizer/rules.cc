@@ -35,7 +35,7 @@ namespace {
 struct Formula {
   std::string_view name;
   DeviceRuleId id;
-  bool uses_norms = false;  // if true, the rule decays weights itself
+  bool uses_norms = false;  // true for LAMB and LARS, which also decay weights themselves
 };
 
 /// Constants of a DeviceRule after the rate, the gradient scale and the weight decay.
@@ -277,7 +277,7 @@ std::optional<DeviceRule> RuleWith<Hyper>::device_rule(const UpdateScalars& scal
 template <class Hyper>
 bool RuleWith<Hyper>::skips_zero_gradient() const {
   if constexpr (std::is_same_v<Hyper, AdagradHyperparameters>) {
-    // If both are 0, a zero gradient computes 0 / 0.
+    // If both are 0, the step for a zero gradient is 0 / 0.
     return hyper_.epsilon > 0.0 || hyper_.initial_accumulator_value > 0.0;
   }
   return false;

@@ -58,7 +58,7 @@ class DefaultStrategy final : public Strategy {
   }
   void restore_state(const Json& state) override {
     step_ = static_cast<std::uint64_t>(state.at("step").as_int());
-    const Json* const random_step = state.find("random_step");  // not in older checkpoints
+    const Json* const random_step = state.find("random_step");  // missing in older checkpoints
     random_step_ = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : step_.load();
   }
   const Failure& last_failure() const override { return no_failure_; }

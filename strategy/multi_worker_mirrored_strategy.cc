@@ -34,7 +34,7 @@ std::string digest_of(const DistributedStorage& variable) {
 
 }  // namespace
 
-/// Comparison of the values of mirrored variables at intervals of steps. These values are never
+/// Periodic comparison of the values of mirrored variables between workers. The values are never
 /// exchanged after their creation, so a bit flip in one worker's memory would persist and spread
 /// through the gradients. Adds a note about each variable to the workers' ConsistencyCheck. Not
 /// thread-safe.
@@ -129,7 +129,7 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
 
 void MultiWorkerMirroredStrategy::run_on_replicas(
     const std::function<void(ReplicaContext&)>& body) {
-  extended().team()->require_connection();  // before replica threads call it concurrently
+  extended().team()->require_connection();  // here, before concurrent calls of replicas
   extended().run(body);
   const internal::StrategyMode* const mode = internal::current_mode();
   const bool is_nested = mode && mode->merging;

@@ -27,7 +27,7 @@ namespace {
 constexpr std::size_t kCommitsKept = 2;
 /// Longer than it takes to detect a stopped worker.
 constexpr Duration kPatience = std::chrono::seconds(4);
-/// Limits the repeats of a step in which a connection breaks each time.
+/// Maximum number of repeats of a step if a connection breaks in each of them.
 constexpr int kMostRepeats = 20;
 
 /// Returns the strategy's team; nullptr if there is no other worker.
@@ -158,7 +158,7 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
   const auto taken =
       internal::transfer_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
   state_.restore(taken ? *taken : own->state);
-  kept_ = {{step, state_.snapshot(step)}};  // on all workers, because it may be collective
+  kept_ = {{step, state_.snapshot(step)}};  // on all workers, because snapshot() may be collective
 }
 
 CheckpointOptions checkpoint_options(Strategy& strategy) {

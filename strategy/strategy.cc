@@ -91,8 +91,8 @@ struct StrategyExtended::Impl {
     internal::check_weights(name, options, services.num_replicas());
   }
 
-  /// Claim of a strategy for one run. The constructor waits until no other user thread runs; nested
-  /// runs do not wait.
+  /// Claim of a strategy for one run. The constructor waits until no other user thread runs the
+  /// strategy; nested runs do not wait.
   class RunClaim {
    public:
     RunClaim(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
@@ -152,7 +152,7 @@ struct StrategyExtended::Impl {
     internal::LocalReplicaContext context(services, rendezvous, nested, replica);
     internal::ReplicaReducer reducer(context, exchange);
     const internal::StrategyModeScope mode({&services.strategy, &context, false});
-    const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
+    const NoDeviceScope same_for_all_replicas;  // hides the caller's scopes from replica 0
     const DeviceScope own_device(context.device());
     const VariableCreatorScope creator(forbidden);
     const ReplicaGroupScope group(&context.group());
@@ -217,7 +217,8 @@ struct StrategyExtended::Impl {
   double run_seconds = 0.0;
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
-  /// Part of the random keys. Only runs that train or draw count, so evaluation does not change it.
+  /// Part of the random keys. Counts only runs that train or draw random numbers, so evaluation
+  /// does not change it.
   std::uint64_t random_step = 0;
   Strategy::Failure failure;
   bool half_updated = false;  // a run failed while variables were being updated
@@ -586,7 +587,8 @@ void Strategy::update(const Variable& variable,
     return;
   }
   for (int c = 0; c < count; ++c) {
-    // If there is one element per replica, the first replica that reads the component decides.
+    // If there is one element per replica, selects that of the first replica that has the
+    // component.
     int element = c;
     for (int r = num_replicas - 1; size != count && r >= 0; --r) {
       if (storage->component_of_replica(r) == c) element = r;

@@ -48,7 +48,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   ~BufferAllocator();
   BufferAllocator& operator=(BufferAllocator&&) = delete;
 
-  /// Throws kResourceExhausted naming the bytes in use, in the cache, and allowed.
+  /// Throws kResourceExhausted naming the limit, and the numbers of bytes in use and in the cache.
   BufferRef allocate(std::size_t size);
   AllocatorStatistics statistics() const;
   /// Resets the peak to the current use.

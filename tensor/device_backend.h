@@ -142,7 +142,7 @@ class DeviceContext {
   // Kernels.
 
   virtual bool supports(OpId op, DType dtype) const = 0;
-  /// Throws kUnimplemented naming operation and dtype.
+  /// Runs the kernel of `call`. Throws kUnimplemented naming operation and dtype if there is none.
   virtual void run(const DeviceCall& call, Workspace& workspace) = 0;
   virtual void fill(const DeviceTensor& tensor, double value) = 0;
   virtual void update(const DeviceUpdate& update) = 0;

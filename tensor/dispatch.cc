@@ -173,9 +173,9 @@ void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const Source
 namespace tutti {
 namespace {
 
-/// Returns true if a call on 16-bit numbers has no kernel for them. A first input that is not
-/// floating is either the condition of where(), which only moves elements, or the labels of a loss,
-/// which precede its logits.
+/// Returns true if the call has 16-bit inputs, but no kernel for them. If the first input is not
+/// floating, the call is where(), which only moves elements, or a loss, whose labels precede the
+/// 16-bit logits.
 bool needs_float32(const OpCall& call, Kernel kernel) {
   const DType first = call.inputs[0].dtype();
   if (is_half(first)) return !kernel;
@@ -216,7 +216,7 @@ void run(const KernelTable& table, const OpCall& call, std::span<const MutableTe
     } else {
       kernel({call.inputs, outputs, call.attributes});
     }
-  } catch (const Error& error) {  // kernels do not know the caller
+  } catch (const Error& error) {  // kernels' errors do not name the caller
     throw error.with_context(internal::who(call.op, call.where));
   }
 }

@@ -32,8 +32,8 @@ class PeerWork {
   virtual ~PeerWork() = default;
   /// Returns true if some of the work may not be done yet, or was abandoned.
   virtual bool is_pending() = 0;
-  /// Throws the reason if some of the work was abandoned. Abandons work that has failed or takes
-  /// too long.
+  /// Abandons work that has failed or takes too long. If some of the work was abandoned, now or
+  /// earlier, throws the error that caused this.
   virtual void check() = 0;
   /// Called before the launch of a graph that may contain peer work. Throws if the work cannot run.
   virtual void check_graph() = 0;
@@ -47,7 +47,7 @@ class PeerWatch {
  public:
   using List = std::vector<std::shared_ptr<PeerWork>>;
 
-  /// Adds `work`: every later wait checks it, for as long as it lives.
+  /// Makes every later wait check `work`, until `work` is destroyed.
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the added work whose objects still exist.
   List list() const;
@@ -124,7 +124,7 @@ class GpuDevice {
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
   /// Waits for all work in its streams. Throws the error of that work.
   void synchronize();
-  /// Adds `work`: every later wait for this device checks it, for as long as it lives.
+  /// Makes every later wait for this device check `work`, until `work` is destroyed.
   void watch(const std::shared_ptr<PeerWork>& work);
   const PeerWatch& peers() const { return peers_; }
 

@@ -69,7 +69,8 @@ class CallCheck {
       refuse("expected other attributes than those of kind ", call_.attributes.index());
     return *own;
   }
-  /// Expects sizes whose sums and products with a dimension fit into 64 bits.
+  /// Throws unless all numbers are >= `least` and fit into 32 bits, so that 64 bits hold their sums
+  /// and their products with a dimension.
   template <class... Numbers>
   void sizes(std::int64_t least, Numbers... numbers) const {
     const auto fits = [&](std::int64_t number) {
@@ -247,8 +248,8 @@ Specs transposed(const CallCheck& c) {
   return {{shape_of(dims), c.dtype(0)}};
 }
 
-/// Expects `part` to begin at `begin` in `whole`. For padding, `whole` is the output and `part` the
-/// input.
+/// Throws unless `part` fits into `whole` at offset `begin`. For padding, `whole` is the output and
+/// `part` the input.
 void check_part(const CallCheck& c, const Shape& whole, const Shape& part,
                 std::span<const std::int64_t> begin) {
   c.expect(whole.rank() == part.rank(), "a result of the input's rank");

@@ -78,11 +78,11 @@ class StepTracer {
 
   /// Returns the outputs of an operation.
   virtual std::vector<Tensor> run(const OpCall& call) = 0;
-  /// Returns `values` (the weights, then the rule's slots) after the update. The gradient is dense;
-  /// `gradient_scale` and the like are among the rule's constants.
+  /// Returns `values` (the weights, then the rule's slots) after the update. The gradient is dense
+  /// and not yet scaled: its scale is one of the rule's constants.
   virtual std::vector<Tensor> update(const DeviceRule& rule, std::span<const Tensor> values,
                                      const Tensor& gradient) = 0;
-  /// Combines values over all replicas of the step, in replica order. SUM, MEAN, MIN, MAX or
+  /// Combines values over all replicas of the step, in replica order, by SUM, MEAN, MIN, MAX or
   /// PRODUCT.
   virtual std::vector<Tensor> all_reduce(ReduceOp op, std::span<const Tensor> values,
                                          const SourceLocation& where) = 0;

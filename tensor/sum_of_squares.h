@@ -20,7 +20,8 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count);
 /// that also depends only on the size. Does not wait for GPUs.
 Tensor sums_of_squares(std::span<const Tensor> tensors);
 
-/// Adds neighbours, then neighbours of the sums, until one is left. Returns 0 if there are none.
+/// Adds pairs of adjacent numbers, then pairs of adjacent sums, until one sum is left. Returns 0 if
+/// `sums` is empty.
 double tree_sum(std::vector<double> sums);
 
 }  // namespace tutti

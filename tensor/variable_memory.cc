@@ -7,8 +7,8 @@
 namespace tutti {
 
 VariableMemory::VariableMemory(const Tensor& initial_value, Device device) {
-  // On CPUs and in a trace the variable takes over the initial value's elements, and needs no
-  // memory before that.
+  // On CPUs and in a trace, the variable shares the elements of the initial value, so memory is
+  // allocated only in the other cases.
   if (device.type != DeviceType::kCpu && !StepTracer::current()) {
     value_ = MutableTensor(initial_value.shape(), initial_value.dtype(), device);
   }
@@ -33,7 +33,7 @@ Tensor VariableMemory::read() const {
   note_use();
   const Tensor shared = value_.freeze();
   if (StepTracer* const tracer = StepTracer::current()) tracer->note_variable(shared);
-  // A replay writes to the fixed address even if other tensors share it.
+  // A replay writes to the fixed address even if other tensors share it, so those need a copy.
   const bool may_change = num_pins_ > 0 && !is_moved() && !StepRecorder::current();
   return may_change ? shared.copy() : shared;
 }

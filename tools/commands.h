@@ -66,7 +66,7 @@ struct RunFlags {
   bool verbose = false;
   std::string hosts = "";
   std::int64_t port = 20'000;
-  std::vector<std::string> program;  // followed by its arguments
+  std::vector<std::string> program;  // the program, followed by its arguments
 
   void declare(Flags& flags);
   /// If the command is `tutti run`, removes the program and its flags from the command line. The

@@ -56,7 +56,7 @@ Json peers_to_json(const DeviceBackend& backend) {
   return rows;
 }
 
-/// Returns "xla:0-7"; "" if there are none.
+/// Returns the XLA devices' names, such as "xla:0-7", or "" if there are none.
 std::string xla_device_names(const XlaDevices& devices) {
   return devices.count == 0 ? "" : concat("xla:0-", devices.count - 1);
 }

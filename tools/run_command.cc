@@ -54,8 +54,8 @@ void check_range(const char* flag, Number value, Number min, Number max) {
        value);
 }
 
-/// Returns the numbers of tasks. Either -n determines the number of workers, or --workers
-/// determines -n; if both are given, they must agree.
+/// Returns the number of tasks of each type. -n is the total, --workers the number of workers; one
+/// determines the other, and if both are given, they must agree.
 launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t chiefs = flags.chief ? 1 : 0;
   if (flags.processes < 0 && flags.workers < 0) {
@@ -111,8 +111,8 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
   return hosts;
 }
 
-/// Returns the checked flags. Throws kInvalidArgument naming the flag, or kNotFound naming the
-/// program.
+/// Returns the checked flags. Throws kInvalidArgument with the flag's name, or kNotFound with the
+/// program's name.
 RunOptions parse_run_options(const RunFlags& flags) {
   check_range<std::int64_t>("--max-restarts", flags.max_restarts, 0, 1'000'000);
   check_range("--grace", flags.grace, 0.0, 1e6);
@@ -199,9 +199,9 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// Returns the tasks that a restarted chief needs. A chief that leaves the job before all other
-/// tasks is their coordinator. If its program then dies and is restarted, it needs these tasks
-/// again, to continue from its checkpoint.
+/// Returns the tasks that a restarted chief needs again. Only a coordinating chief leaves the job
+/// before all other tasks. If it then dies and is restarted, it needs the tasks that left after it,
+/// to continue from its checkpoint.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};

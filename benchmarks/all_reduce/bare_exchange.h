@@ -56,7 +56,7 @@ class BareExchange {
     std::size_t summed = 0;
     exchange(rank, reinterpret_cast<char*>(values), reinterpret_cast<char*>(received_.data()),
              bytes, piece_of(bytes), [&](std::size_t got) {
-               // Values that have already been sent may change.
+               // These values were sent before, so they may change now.
                const std::size_t end = got / sizeof(float);
                for (std::size_t i = summed; i < end; ++i) values[i] += received_[i];
                summed = std::max(summed, end);
@@ -81,7 +81,7 @@ class BareExchange {
                                                  MSG_DONTWAIT | MSG_NOSIGNAL);
       check(out);
       sent += static_cast<std::size_t>(std::max<ssize_t>(out, 0));
-      // sends more before it receives, because the peer's bytes arrive meanwhile
+      // sends as much as possible before it receives: the peer's bytes arrive meanwhile
       if (sent < bytes && out > 0) continue;
       const ssize_t in = got == bytes ? -1 : ::recv(end, other + got, bytes - got, MSG_DONTWAIT);
       if (got < bytes) check(in == 0 ? -2 : in);

@@ -21,8 +21,8 @@ namespace {
 using namespace tutti;
 
 constexpr int kNumVariables = 20;
-/// CheckFreq accepts an overhead of 3.5 %. With a pause of 40 ms per 100 MB, this is a save every
-/// 1.14 s of training.
+/// CheckFreq accepts an overhead of 3.5 %. If a save of 100 MB pauses training for 40 ms, this
+/// permits a save every 1.14 s.
 constexpr double kSecondsBetweenSaves = 0.040 / 0.035;
 
 double seconds_of(const std::function<void()>& body) {

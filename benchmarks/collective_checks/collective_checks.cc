@@ -1,12 +1,13 @@
 // Cost of comparing and recording each call: compares all_reduce through a Communicator with direct
-// calls of an engine, which all pass the same header.
+// calls of an engine, all with one header.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: collective_checks [GROUPS]. The two ranks are threads of one process, because such calls
-// are shortest. A group's addresses in memory change a call's time by more than the checks do. So
-// the program makes 25 new groups of each kind, alternates the calls of each pair, and prints the
-// median over all pairs with quartiles. Before that, it measures one thread with an engine that
-// does nothing; that time varies by only about a nanosecond.
+// Usage: collective_checks [GROUPS]. The two ranks are threads of one process, because calls
+// between threads are the fastest. A group's addresses in memory change a call's time by more than
+// the checks do. So the program makes 25 new groups for each buffer size, alternates both kinds of
+// calls in each group, and prints the median over the groups with quartiles. Before that, it
+// measures one thread with an engine that does nothing; that time varies by only about a
+// nanosecond.
 #include <algorithm>
 #include <cstdio>
 #include <vector>

@@ -50,7 +50,7 @@ bool may_cancel(OpId op) {
   return std::ranges::find(ops, op) != std::end(ops);
 }
 
-/// Returns true for sums of many products, which libraries add in any order.
+/// Returns true for matrix products and convolutions, whose terms libraries may add in any order.
 bool is_product(OpId op) {
   return op == OpId::kMatMul || op == OpId::kConv2d || op == OpId::kConv2dBackwardInput ||
          op == OpId::kConv2dBackwardFilter;

@@ -25,7 +25,7 @@ enum class CallSize { kSmall, kWide, kAll };
 /// types. `only` lists operations ("matmul,add"); empty means all.
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only);
 
-/// Function of tensors that creates no constants except numbers.
+/// Function of tensors. The only constants that it creates are numbers.
 struct Program {
   std::string name;
   std::vector<Tensor> inputs = {};   // on cpu:0

@@ -23,7 +23,7 @@ struct ResnetOptions {
   std::int64_t replicas = 0;  // 0: one per device
   std::string cross_device_ops = "";
   std::string policy = "float32";
-  std::string execution = "eager";  // or captured: GPUs replay a graph for each step
+  std::string execution = "eager";  // eager, or captured: GPUs replay a graph for each step
   std::int64_t batch_size = 64;     // global batch size
   std::int64_t image_size = 0;      // 0: the default of the network
   std::int64_t batches = 1;         // number of different batches, used in turn
@@ -31,7 +31,7 @@ struct ResnetOptions {
   std::string data_dir = "";  // folder of CIFAR-10; empty: synthetic images
 
   void declare(Flags& flags);
-  /// Sets the default image size. Throws kInvalidArgument that names an invalid flag.
+  /// Sets the default image size. Throws kInvalidArgument, naming the flag, if a flag is invalid.
   void check();
 };
 

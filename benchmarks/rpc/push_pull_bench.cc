@@ -143,7 +143,7 @@ class Servant {
 struct Turn {
   std::string name;
   std::function<void()> once;
-  int times_bytes = 1;  // its time is compared with this multiple of the bare stream's time
+  int times_bytes = 1;  // number of bytes, as a multiple of the bare stream's
   std::vector<double> seconds = {}, ratios = {};
 };
 
@@ -162,7 +162,7 @@ void print(const Job& job, const Turn& turn) {
 
 /// Measures all turns. The first turn is that of the bare stream, if it exists.
 void measure(const Job& job, std::vector<Turn> turns, int rounds) {
-  for (int round = -1; round < rounds; ++round) {  // the first round warms up
+  for (int round = -1; round < rounds; ++round) {  // round -1 is a warm-up
     std::vector<double> taken;
     for (const Turn& turn : turns) {
       const TimePoint begin = now();

@@ -97,7 +97,7 @@ void run(int rounds) {
   contenders.push_back(std::make_unique<Calls>());
   for (const Load& load : kLoads) {
     std::vector<std::vector<double>> seconds(contenders.size()), ratios(contenders.size());
-    for (int round = -1; round < rounds; ++round) {  // the first round warms up
+    for (int round = -1; round < rounds; ++round) {  // round -1 is a warm-up
       std::vector<double> now;
       for (const auto& contender : contenders) now.push_back(seconds_of(*contender, load));
       for (std::size_t i = 0; i < now.size() && round >= 0; ++i) {

@@ -26,7 +26,7 @@ struct Contender {
 };
 
 void run_round(Contender& contender, int steps) {
-  contender.step();  // warms up
+  contender.step();  // a warm-up step
   const TimePoint begin = Clock::system().now();
   for (int i = 0; i < steps; ++i) contender.step();
   contender.microseconds.push_back(1e6 * seconds_between(begin, Clock::system().now()) / steps);

@@ -72,7 +72,7 @@ int run(Options options) {
     GradientTape tape;
     const Tensor logits = model(part.features(), {.training = true});
     Tensor losses = losses::sparse_categorical_crossentropy(part.labels(), logits);
-    if (losses.rank() > 1) losses = reduce_mean(losses, -1);  // mean over the steps of a row
+    if (losses.rank() > 1) losses = reduce_mean(losses, -1);  // mean over each row's time steps
     const Tensor loss = compute_average_loss(losses, part.global_rows());
     optimizer.minimize(tape, loss);
     return loss;

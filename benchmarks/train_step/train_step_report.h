@@ -23,7 +23,8 @@ struct RunOptions {
   bool json = false;
 
   void add_to(Flags& flags);
-  /// Sets the default batch size. Throws kInvalidArgument that names a flag which is out of range.
+  /// Sets the default batch size. Throws kInvalidArgument, naming the flag, if a value is out of
+  /// range.
   void check();
 };
 

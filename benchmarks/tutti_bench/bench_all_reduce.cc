@@ -57,7 +57,7 @@ class Ranks {
   std::size_t count_ = 0;
 };
 
-/// Operation and the times of its rounds.
+/// Operation that is measured, with the times of its rounds.
 struct Contender {
   std::string name;
   std::unique_ptr<BenchSubject> subject;
@@ -146,7 +146,8 @@ class Measurement {
   }
 
   double floor_round(const CallPlan& plan) {
-    // Zeros have finite sums as float32, whichever element type the memory had before.
+    // Fill with zeros: if the memory had another element type, its bytes might be infinite as
+    // float32.
     rank_team_.run([&](int rank) {
       const Elements& flat = ranks_.rank(rank).flat_input;
       std::fill_n(flat.data, flat.num_bytes(), std::byte{0});

@@ -39,8 +39,8 @@ struct BenchRow {
 /// Returns median, minimum and maximum of the rounds' seconds.
 BenchTime summary_of(const std::vector<double>& rounds);
 
-/// Returns GB/s of one rank's bytes. busbw is this times 2 (n - 1) / n, the load of a link in a
-/// ring.
+/// These return rates in GB/s. The algorithm bandwidth is one rank's bytes per second. The bus
+/// bandwidth is 2 (n - 1) / n times as high: the load of each link in a ring.
 double algorithm_bandwidth(std::size_t num_bytes, double seconds);
 double bus_bandwidth(std::size_t num_bytes, double seconds, int num_ranks);
 

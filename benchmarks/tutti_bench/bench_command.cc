@@ -186,8 +186,8 @@ void print_end(const BenchOptions& options, const BenchResults& results) {
               results.ping_pong_after);
 }
 
-/// Measures. `job` is the job whose processes are the ranks, or null if ranks are threads of this
-/// process.
+/// Runs the measurement. `job` is the job whose processes are the ranks, or null if ranks are
+/// threads of this process.
 BenchResults measured(const BenchOptions& options, const ClusterResolver* job) {
   const auto row = [&](const BenchRow& each) { print_row(options, each); };
   if (job != nullptr) {

@@ -12,8 +12,8 @@
 
 namespace tutti::bench {
 
-/// Memory pages of its own, huge pages if the system has them. Each page is allocated near the core
-/// that writes it first.
+/// Memory in separate pages, which are huge pages if the system has them. Each page is allocated
+/// near the core that writes it first.
 class BenchMemory {
  public:
   /// Throws kResourceExhausted.

@@ -52,7 +52,7 @@ struct BenchOptions {
   int rounds = 5;
   std::vector<std::string> op_names;
   std::string plugin_name;     // name of the operation that --plugin loads
-  std::string plugin_options;  // options of that operation, or of all operations without --plugin
+  std::string plugin_options;  // options of plugin_name, or without --plugin of all operations
   const std::string& plugin_options_of(const std::string& name) const {
     static const std::string none;
     return plugin_name.empty() || plugin_name == name ? plugin_options : none;
@@ -62,11 +62,12 @@ struct BenchOptions {
   std::string gradients;
 };
 
-/// Checks the flags and loads the plugin. Throws kInvalidArgument that names an invalid flag.
+/// Checks the flags and loads the plugin. Throws kInvalidArgument, naming the flag, if a flag is
+/// invalid.
 BenchOptions parse_bench_options(const BenchFlags& flags);
 
-/// Parses a size such as "1K", "4M", "1G" or "512", in powers of 1024. Throws kInvalidArgument that
-/// names the flag.
+/// Parses a size such as "1K", "4M", "1G" or "512", in powers of 1024. For other texts, throws
+/// kInvalidArgument with the flag's name.
 std::size_t parse_size(const std::string& flag, const std::string& text);
 
 }  // namespace tutti::bench

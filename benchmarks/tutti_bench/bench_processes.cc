@@ -184,7 +184,7 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns the seconds per call of the slowest process in each batch: the median over batches.
+  /// Returns the median over batches of the slowest process's seconds per call.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;

@@ -27,7 +27,7 @@ class BenchSubject {
   virtual int num_threads() const = 0;
   virtual double max_relative_error() const = 0;
   virtual bool has_out_of_place() const = 0;
-  /// Each runs one all_reduce on thread `thread`: in_place() on the lists, out_of_place() from
+  /// These run one all_reduce on thread `thread`: in_place() on the lists, out_of_place() from
   /// flat_input to flat_output.
   virtual void in_place(std::span<const BenchRank> ranks, int thread) = 0;
   virtual void out_of_place(std::span<const BenchRank> ranks, int thread) = 0;

@@ -79,13 +79,13 @@ struct CallPlan {
   int batches = 1;
   int calls = 1;
 };
-/// Plans `iterations` calls; if it is 0, calls for about 20 ms, assuming that each takes 1 us plus
-/// the time of its bytes at 8 GB/s. Batches take at least 0.1 ms, so that reading the clock costs
-/// little.
+/// Plans `iterations` calls. If that is 0, plans as many calls as take about 20 ms, assuming that
+/// each takes 1 us plus the time of its bytes at 8 GB/s. Batches take at least 0.1 ms, so that
+/// reading the clock costs little.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
-/// Returns the seconds per call of the slowest thread in each batch, because every thread needs the
-/// result.
+/// Returns the seconds per call in each batch. The slowest thread counts, because every thread
+/// needs the result.
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);
 

@@ -57,8 +57,8 @@ class ControlSession final : public ControlClient {
   using Method = void (v1::Job::Stub::async::*)(grpc::ClientContext*, const Request*, Reply*,
                                                 std::function<void(grpc::Status)>);
   /// Calls the server and waits for its answer. If the connection breaks, repeats the call on the
-  /// next connection. Throws the server's error, kDeadlineExceeded with `what`, and kUnavailable if
-  /// the server is lost.
+  /// next connection. Throws the server's error; kDeadlineExceeded, which names the call as `what`;
+  /// or kUnavailable if the server is lost.
   template <class Request, class Reply>
   Reply call(Method<Request, Reply> method, Request request, TimePoint deadline,
              const std::string& what) {
@@ -105,13 +105,13 @@ class ControlSession final : public ControlClient {
   const ControlOptions options_;
   Member self_;
   v1::JoinRequest request_;
-  // Reply to the last join; written first by the constructor, then by the thread.
+  // Reply to the last join; written first by the constructor, then by thread_.
   v1::JoinReply welcome_;
   Member host_;
   std::atomic<std::uint64_t> member_{0};  // number that the server gave to this process
   StopGate gate_;
   Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
-  TimePoint last_heard_;        // time of the server's last message; used by the thread
+  TimePoint last_heard_;        // time of the server's last message; used by thread_
   bool knows_history_ = false;  // true once the verdict about this process's joining arrived
 
   mutable Mutex mutex_;
@@ -157,7 +157,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     unsent_.push_back(std::move(report));
     write_next();
   }
-  /// Waits for an event, for wake(), the end of the stream or the deadline. Returns the received
+  /// Waits for an event, a wake(), the end of the stream or the deadline. Returns the received
   /// events.
   std::vector<v1::JobEvent> receive(TimePoint deadline) {
     MutexLock lock(mutex_);

@@ -543,8 +543,8 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
       fail(ErrorCode::kInvalidArgument, "control: ", who, " reports that its last verdict was ",
            "number ", request->last_verdict(), "; expected at most ", verdicts_.size());
     }
-    // The peer has reported it first, or a verdict with a more precise reason has ended the same
-    // collectives.
+    // True if the peer has reported this disconnection first, or if a verdict with a more precise
+    // reason has ended the same collectives.
     const auto came_since = [&](const Verdict& verdict) {
       return verdict.is_fatal && verdict.number > request->last_verdict();
     };
@@ -564,8 +564,9 @@ JobService::Reactor* JobService::RequestStop(Context* context,
   return answer(context, request->member(), [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;
     for (const auto& [number, record] : records_) {
-      // Starts at step 1, because the progress also counts evaluation steps, which stops_after()
-      // does not. Members at a later step answer with their own step.
+      // The agreement starts at step 1 and not at the members' progress, which also counts
+      // evaluation steps; stops_after() does not. Members at a later step answer with their own
+      // step.
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request->reason());

@@ -121,7 +121,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
 struct Position {
   MemberRecord* record = nullptr;
   const GroupProgress* group = nullptr;
-  Duration since{};  // time since it entered or finished its last collective
+  Duration since{};  // time since the member entered or finished its last collective
   bool is_inside() const { return group->entered > group->finished; }
   std::string name() const { return record->joined.who.task.to_string(); }
 };
@@ -306,8 +306,8 @@ std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>
   return last;
 }
 
-/// Returns those members that wait for another of these members, with the calls in which they do
-/// so.
+/// Returns the members of `waiters` that wait for other members of `waiters`, with the calls in
+/// which they do so.
 std::vector<Waiter> find_mutual_waiters(std::vector<Waiter> waiters) {
   for (std::size_t before = 0; before != waiters.size();) {
     before = waiters.size();

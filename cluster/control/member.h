@@ -136,12 +136,12 @@ struct MemberRecord {
   std::string numerics;
   Status status = Status::kHere;
   bool is_connected = true;
-  bool has_failed = false;  // reported an error, so its exit is not reported
+  bool has_failed = false;  // the member reported an error, so its exit is not reported
   TimePoint last_heard;     // time of the last message, plus pauses of the server itself
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;
-  bool has_stood_still = false;  // last two reports have the same calls
+  bool has_stood_still = false;  // true if the last two reports have the same calls
   std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
 };
 

@@ -30,7 +30,7 @@ class StopAgreement {
                                           TimePoint now);
   std::optional<v1::StopProposal> answer(std::uint64_t member, const v1::StopAnswer& answer,
                                          TimePoint now);
-  /// Removes a lost member, whose answer is then no longer awaited.
+  /// Removes a lost member. Returns the final proposal if only this member's answer was missing.
   std::optional<v1::StopProposal> forget(std::uint64_t member);
   std::optional<v1::StopProposal> tick(TimePoint now);
   /// Returns the proposal for a member that joins now; nullopt if there is none.

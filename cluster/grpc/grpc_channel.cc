@@ -36,7 +36,7 @@ void initialize_grpc() {
   // gRPC stays initialized until the process ends. A shutdown with the last server or channel would
   // wait up to 10 s for one of gRPC's pollers if a write was blocked shortly before.
   [[maybe_unused]] static const bool is_initialized = (grpc_init(), true);
-  constexpr int kThreads = 12;  // threads of a server and a channel on two cores
+  constexpr int kThreads = 12;  // number of threads of a server and a channel on two cores
   [[maybe_unused]] static const bool is_checked = [] {
     Event all_here;
     std::vector<std::unique_ptr<Thread>> threads;
@@ -93,7 +93,7 @@ std::string connect_reason(const grpc::Status& status) {
     const std::size_t place = text.find(begin);
     if (place != text.npos) text = text.substr(place + begin.size());
   }
-  // "unix:/tmp/tutti-0/4026531840/127.0.0.1_4711: No such file or directory"
+  // Example of `text`: "unix:/tmp/tutti-0/4026531840/127.0.0.1_4711: No such file or directory".
   const bool is_absent =
       text.starts_with("unix:") &&
       (text.ends_with("No such file or directory") || text.ends_with("Connection refused"));

@@ -153,9 +153,9 @@ struct ServerTarget {
   Duration say_every;
 };
 
-/// Repeats `attempt`, which receives the deadline, until it succeeds. Logs every `say_every` that
-/// it waits for the server. Throws kFailedPrecondition if the server refuses or belongs to another
-/// job, kUnavailable within seconds if this machine can never reach the address, and
+/// Repeats `attempt`, which receives the deadline, until it succeeds. Logs a line every `say_every`
+/// while it waits for the server. Throws kFailedPrecondition if the server refuses or belongs to
+/// another job, kUnavailable within seconds if this machine can never reach the address, and
 /// kDeadlineExceeded at the deadline.
 void reach_server(const ServerTarget& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt);

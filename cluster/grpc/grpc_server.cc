@@ -251,8 +251,8 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
        "; end that process or try another port (0 takes a free one)");
 }
 
-/// Waits, because remove_orphans() of a server that starts at the same time briefly locks each
-/// file, even a file that was just created here.
+/// Waits for the lock, because another server that starts at the same time calls remove_orphans(),
+/// which briefly locks each file, even one that was just created here.
 std::string LocalSocketClaim::try_to_lock(Duration patience) {
   const std::string path = concat(path_, ".lock");
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);

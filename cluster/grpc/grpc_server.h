@@ -88,8 +88,8 @@ class GrpcServer {
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Event stop_;
-  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // used by the thread
-  RefusalLog refusals_{"grpc"};                                  // used by the thread
+  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // used by thread_
+  RefusalLog refusals_{"grpc"};                                  // used by thread_
   std::unique_ptr<Thread> thread_;
 };
 

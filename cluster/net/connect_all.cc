@@ -185,7 +185,7 @@ class GroupConnector {
 
   /// Connects to the next lower rank, or continues an attempt. Called repeatedly, because this rank
   /// also accepts connections meanwhile and an earlier run's announcement may be replaced. The
-  /// pause grows with the number of ranks that poll the store, and is long if an answer is likely.
+  /// pause between calls is longer if many ranks poll the store or an answer is likely.
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNoRank) return;
@@ -536,7 +536,7 @@ class GroupConnector {
   Announcement own_;
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<PendingPeer> call_;         // call to the highest lower rank not yet connected
+  std::optional<PendingPeer> call_;         // call to the highest lower rank that is not connected
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
   std::optional<std::string> called_text_;  // that rank's value in the store

@@ -73,8 +73,8 @@ pollfd Connection::watched() const {
   return {socket_.get(), static_cast<short>(has_bytes() ? POLLIN | POLLOUT : POLLIN), 0};
 }
 
-/// TCP_USER_TIMEOUT is unsuitable: it also ends a connection to a peer that does not read for that
-/// time.
+/// TCP_USER_TIMEOUT is unsuitable: it also ends a connection to a live peer that reads nothing
+/// during the timeout.
 void Connection::check_silence(TimePoint now) {
   if (is_local_) {
     pollfd end{process_.get(), POLLIN, 0};
@@ -107,7 +107,7 @@ void Connection::fail_locked(const Error& reason) {
   is_open_ = false;
   const bool is_abort = reason.code() == ErrorCode::kAborted;
   if (!failure_ || (is_abort && failure_->code() != ErrorCode::kAborted)) failure_ = reason;
-  if (reading_) {  // its message will never be complete
+  if (reading_) {  // the message being read will never be complete
     std::erase(messages_kept_, reading_);
     if (reading_->receiver) reading_->receiver->end(failure_);
     release_body(*reading_);

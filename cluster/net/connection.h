@@ -103,7 +103,7 @@ struct ConnectedPeer {
   FileDescriptor socket = {};
   std::string address = {};         // for messages; "pid 4711" of a local peer
   bool is_local = false;            // see Connection
-  bool is_on_this_machine = false;  // shares this machine's cores
+  bool is_on_this_machine = false;  // the peer shares this machine's cores
   FileDescriptor memory = {};       // segment of a local peer
 };
 

@@ -47,7 +47,7 @@ class Handshake {
     kRunning,
     kDone,      // both sides are authenticated
     kRefused,   // by either side; see reason()
-    kStranger,  // not a rank of this version: the caller closes silently
+    kStranger,  // not a rank of this version; the caller closes the connection silently
   };
 
   Handshake(Side side, RankHello own, JobSecret secret);

@@ -225,13 +225,14 @@ bool Mesh::read_from_peer(int rank) {
     int no_rank = kNone;
     if (!is_aborted_) lost_peer_.compare_exchange_strong(no_rank, rank);
     peer.fail(*result.failure);
-    // Reset, because the peer may not have noticed: only this side can detect a damaged message.
+    // Reset the connection: the peer may not know of the failure, as only this side finds a damaged
+    // message.
     peer.reset();
   }
   return result.moved || result.failure;
 }
 
-/// Polls all peers; waits until one is ready, until the deadline, but for at most a second.
+/// Polls all peers. Waits until a peer is ready or the deadline passes, but for at most a second.
 bool Mesh::poll_peers(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   for (const auto& peer : peers_) {
@@ -281,7 +282,7 @@ void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
-    if (peer) peer->abort(aborted);  // flush_aborts() writes more later
+    if (peer) peer->abort(aborted);  // flush_aborts() writes what remains
   }
   wake_waiters();
   flush_aborts();

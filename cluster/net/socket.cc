@@ -150,7 +150,7 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
   const bool is_port =
       error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
   const bool is_host = !endpoint.host.empty() && !is_no_host(endpoint.host) &&
-                       !endpoint.is_local() &&  // not a malformed local name
+                       !endpoint.is_local() &&  // rejects malformed local names
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;

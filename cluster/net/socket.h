@@ -80,7 +80,7 @@ struct OpenedConnection {
   FileDescriptor socket = {};          // not open if the attempt failed
   std::string reason = {};             // reason of the failure
   bool is_connection_refused = false;  // connection refused
-  bool is_hopeless = false;            // no such host, or caused by this machine
+  bool is_hopeless = false;            // unknown host, or a fault of this machine
 };
 /// Same as start_connecting(), but without exceptions. The caller polls for POLLOUT, then calls
 /// finish_opening().

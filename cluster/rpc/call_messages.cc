@@ -158,7 +158,7 @@ grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
     }
   }
   std::vector<grpc::Slice> slices(1);
-  std::size_t room = kPieceBytes;  // bytes left in this message, which stays in the L2 cache
+  std::size_t room = kPieceBytes;  // bytes left in this message; all of it fits into the L2 cache
   while (out.piece < pieces.size() && room > 0) {
     const std::size_t small = small_run(out, room);
     const SharedBytes bytes = small > 0 ? gathered(out, small) : next_piece(out, room);

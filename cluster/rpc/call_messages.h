@@ -82,9 +82,9 @@ class CallWriter {
   std::optional<grpc::ByteBuffer> prepared_;
 };
 
-/// Reads messages. Copies payloads from gRPC's memory to one buffer, chunk by chunk while each is
-/// in the caches. Otherwise the payload's user would copy it later, because gRPC's memory is
-/// scattered and newly allocated per message. An answer that arrives in one message is not copied.
+/// Reads messages. Copies payloads from gRPC's memory to one buffer, each chunk while it is in the
+/// caches. Without this, the payload's user would copy it later, because gRPC's memory is scattered
+/// and newly allocated per message. An answer that arrives in one message is not copied.
 class CallReader {
  public:
   enum class Side { kServer, kClient };

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// Deleter that keeps a buffer alive. buffer_of() recognizes the buffer's bytes by it.
+/// Deleter that keeps a buffer alive. buffer_of() recognizes the buffer's bytes by this deleter.
 struct BufferKeeper {
   BufferRef buffer;
   void operator()(const void*) const {}

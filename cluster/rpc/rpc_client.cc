@@ -267,7 +267,7 @@ void ClientStream::take_over(ClientStream& broken) {
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
 
-/// Accepts no answer after it has returned.
+/// After the destructor has returned, no answer is accepted.
 ClientStream::~ClientStream() {
   const Error cancelled(ErrorCode::kCancelled,
                         concat("rpc: ", *what_, ": the client ended before the answer arrived"));

@@ -29,8 +29,9 @@ struct RpcPeer {
   }
 };
 
-/// A request, which must be answered once, from any thread and at any time. Dropping it without an
-/// answer answers it with kInternal. Answers to disconnected callers are dropped.
+/// A request, which must be answered once, from any thread and at any time. A request that is
+/// dropped without an answer is answered with kInternal. Answers to disconnected callers are
+/// dropped.
 class RpcCall {
  public:
   virtual ~RpcCall() = default;

@@ -70,9 +70,9 @@ Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
 
 // Broadcast down a binomial tree.
 //
-// Vocabulary: ranks are counted from the root. Rank r has the *children* r + 1, r + 2, r + 4, ...
-// as long as these powers of two are below the lowest set bit of r (for the root: without limit)
-// and the child is a rank; r is their *parent*. A *segment* is sent down as soon as it is received.
+// Vocabulary: ranks are counted from the root, which is rank 0. The *children* of rank r are the
+// ranks r + 1, r + 2, r + 4, ..., where the power of two is less than the lowest set bit of r (the
+// root has no such limit); r is their *parent*. A *segment* is sent down as soon as it is received.
 // Each rank sends its bytes to each child; closing rounds follow.
 Schedule binomial_broadcast(const CallShape& shape) {
   Schedule schedule;

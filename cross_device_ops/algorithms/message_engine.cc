@@ -43,8 +43,8 @@ constexpr std::size_t kSendsToForget = 16;  // number of sends above which finis
 
 }  // namespace
 
-/// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
-/// first message if that message has the same receiver, else in a separate, earlier message. The
+/// One call of one rank. Every rank sends its header to its right neighbour: as the head of its
+/// first message if the right neighbour receives that, else in a separate, earlier message. The
 /// left neighbour's header is compared in the first kVerify step or the first wait for another
 /// message.
 class MessageRun {
@@ -177,7 +177,7 @@ class MessageRun {
   }
   // Returns true if posting a receive now would overwrite data that is still needed.
   bool is_in_the_way(std::size_t step) const {
-    if (steps_[step].kind != StepKind::kReceive) return false;  // goes to staging memory
+    if (steps_[step].kind != StepKind::kReceive) return false;  // other receives use staging memory
     const ByteRange into = memory_.bytes_of(steps_[step].range);
     const auto touches = [&](const Range& range) { return memory_.bytes_of(range).overlaps(into); };
     for (std::size_t i = current_; i < step; ++i) {
@@ -249,8 +249,8 @@ class MessageRun {
       fail(ErrorCode::kInvalidArgument, mismatch_message(left, header_));
     verified_ = true;
   }
-  // Throws the cause of a message of unexpected length. Either this rank finds it by comparing
-  // headers, or another rank does and then aborts.
+  // Throws the error that explains a message of unexpected length. Either this rank finds that
+  // error by comparing headers, or another rank finds it and aborts.
   [[noreturn]] void fail_length(const Error& error) {
     if (!verified_) {
       if (Work* const work = header_work(); work != nullptr) {
@@ -284,13 +284,13 @@ class MessageRun {
   const TimePoint deadline_;
   const EncodedHeader own_header_;
   EncodedHeader left_header_{};
-  bool header_is_due_;  // this rank's header has not been sent
-  bool left_is_due_;    // the receive of the left neighbour's first message has not been posted
+  bool header_is_due_;  // this rank's header is not sent yet
+  bool left_is_due_;    // the receive for the left neighbour's first message is not posted yet
   bool verified_ = false;
   std::unique_ptr<Work> header_work_;  // sends a header without data
   std::size_t current_ = 0;            // index of the current step
   std::size_t next_to_post_ = 0;
-  std::deque<Received> received_;  // posted, in order
+  std::deque<Received> received_;  // posted receives, in order
   std::vector<Sent> sent_;
 };
 
@@ -413,7 +413,7 @@ class RankStates {
     std::unique_ptr<Work> work;
   };
   struct Answer {
-    std::array<std::uint64_t, 2> head{};  // number of the query, calls begun
+    std::array<std::uint64_t, 2> head{};  // number of the query, number of calls begun
     std::array<std::byte, kTextBytes> text{};
     std::unique_ptr<Work> work;
   };

@@ -16,9 +16,9 @@
 
 namespace tutti::internal {
 
-/// Compares the ranks' headers with messages (the canonical algorithm's barrier) before each native
-/// call, so that a native call never has different arguments on two ranks. Other calls use messages
-/// for the data, too.
+/// Before each native call, exchanges messages (the canonical algorithm's barrier) to compare the
+/// ranks' headers, so that a native call never has different arguments on two ranks. Other calls
+/// use messages for the data, too.
 class NativeCallEngine : public CollectiveEngine {
  public:
   int rank() const final { return link_.rank; }
@@ -42,8 +42,8 @@ class NativeCallEngine : public CollectiveEngine {
   /// Carries out a native call that all ranks have joined.
   virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) = 0;
-  /// Called if the barrier failed on this rank; other ranks may have passed it and wait in the
-  /// call.
+  /// Called if the barrier failed on this rank. Other ranks may have passed it and wait in the
+  /// native call.
   virtual void missed(const CollectiveCall&) {}
   /// Ends a running native call. Thread-safe, may be called repeatedly.
   virtual void stop(const Error&) noexcept {}

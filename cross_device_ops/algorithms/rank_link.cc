@@ -61,7 +61,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   std::vector<std::string> late;
   const TimePoint end = deadline_after(deadline, durations::kLinger);
   if (rank == 0) {
-    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // one for each rank from 1
+    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // one per rank except 0
     for (int r = 1; r < size(); ++r) {
       greetings.push_back(send(r, purpose, {}, {}));
       given.push_back(recv(r, purpose, {}, value_of(r)));

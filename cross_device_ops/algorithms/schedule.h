@@ -91,7 +91,8 @@ struct CallShape {
   std::size_t line() const { return element_bytes < 64 ? 64 / element_bytes : 1; }
 };
 
-/// Returns segment `k` of a range: `segment` elements, fewer in the last one; later ones are empty.
+/// Returns segment `k` of a range. Each has `segment` elements, the last one may have fewer; empty
+/// if `k` is larger.
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);

@@ -57,7 +57,7 @@ class Lockstep {
  private:
   struct Message {
     Range range;              // in the sender's memory
-    DeviceWork::Event event;  // on GPUs: once it has occurred, the range has its values
+    DeviceWork::Event event;  // on GPUs: occurs when the range has its values
   };
   struct Reader {
     ByteRange range;
@@ -121,7 +121,8 @@ class Lockstep {
     return buffer;
   }
 
-  /// Returns `range` of a rank as an output. Its device writes to it only after all reads of it.
+  /// Returns the buffer of a rank's `range`, for writing. The rank's device waits for all earlier
+  /// reads of this range.
   ReplicaBuffer writable(std::size_t rank, const Range& range) {
     const ByteRange bytes = memory_[rank].bytes_of(range);
     std::erase_if(readers_[rank], [&](const Reader& reader) {

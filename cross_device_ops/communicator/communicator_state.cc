@@ -353,7 +353,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
     // A short timeout suffices: a rank that calls later finds that the group has ended.
     recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
-  } catch (const Error&) {  // the other ranks' own calls report it
+  } catch (const Error&) {  // `reason` is thrown below instead
   }
   name_size_ = 0;  // refuse() stored the reason in the name
   header_.name.fill('\0');

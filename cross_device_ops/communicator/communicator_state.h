@@ -60,8 +60,8 @@ class CallRecorder {
   std::optional<RecordedCall> last() const;
 
  private:
-  // Number of header words before the texts `file` and `shape`. Instead of the former, an entry
-  // stores a pointer to the file's name.
+  // Number of header words before the texts `file` and `shape`. Instead of `file`, an entry stores
+  // a pointer to the file's name.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
   // Entry that consists of atomic words. Its version changes before and after each write, so that a
   // reader sees a whole entry or none.
@@ -74,7 +74,8 @@ class CallRecorder {
   };
   std::optional<RecordedCall> read(std::uint64_t number) const;
 
-  // Consecutive calls use different entries, so that a call can be read while the next one begins.
+  // Consecutive calls use different entries, so that a call's entry can be read while the next call
+  // begins.
   std::array<Entry, 4> entries_;
   std::atomic<std::uint64_t> num_calls_{0};
 };

@@ -144,7 +144,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
 }
 
 bool GpuCalls::uses_nccl(const CallRequest& request) const {
-  // In an all_to_all a rank knows only its own counts, so the hosts compare them.
+  // all_to_all does not use NCCL: a rank knows only its own counts, which NCCL does not compare.
   const std::shared_ptr<CrossDeviceOps> ops = nccl();
   if (!ops || request.collective == Collective::kBarrier ||
       request.collective == Collective::kAllToAll) {
@@ -196,7 +196,7 @@ void begin_after(GpuDevice& gpu, const DeviceEvent& event) {
   gpu.with_context([&](DeviceContext& context) { context.wait(kCalls, event); });
 }
 
-/// Orders later work of the caller's stream after the call.
+/// Makes later work of the caller's stream wait for the call.
 std::shared_ptr<DeviceEvent> end(GpuDevice& gpu, const CallRequest& request) {
   return gpu.with_context([&](DeviceContext& context) {
     std::shared_ptr<DeviceEvent> done = context.record(kCalls);

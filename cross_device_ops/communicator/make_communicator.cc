@@ -15,7 +15,8 @@ namespace {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-// The construction of a plugin's rank waits for the other ranks, so each rank needs a thread.
+// Constructs each rank's communicator on its own thread, because a plugin's constructor waits for
+// the other ranks.
 Communicators each_by_a_thread(const std::vector<Group>& groups,
                                const CommunicatorOptions& options) {
   Communicators communicators(groups.size());

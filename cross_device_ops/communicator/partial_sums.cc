@@ -1,4 +1,4 @@
-// Sums over all replicas of several ranks: in one collective, or node by node of the canonical
+// Sums over all replicas of several ranks, in one collective or node by node along the canonical
 // tree.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/partial_sums.h"

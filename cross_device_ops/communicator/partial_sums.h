@@ -30,8 +30,8 @@ class PartialSums {
   /// Returns the type of partial sums of `dtype`: float32 for 16-bit numbers, so that they are
   /// rounded once.
   static DType sum_dtype(DType dtype);
-  /// Returns a buffer for a partial sum. It is in memory that calls access without a copy, if
-  /// possible.
+  /// Returns a buffer for a partial sum. If possible, allocates it in memory that calls access
+  /// without a copy.
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
   /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the
@@ -43,7 +43,7 @@ class PartialSums {
                                     std::optional<DType> wire = std::nullopt);
   /// Same as start_all_reduce(), but rank r receives only counts[r] elements, in `own`, of
   /// sum_dtype(). Each of `partials` holds the elements of rank 0, then those of rank 1, and so on.
-  /// Needs half of the bytes of start_all_reduce().
+  /// Transfers half as many bytes as start_all_reduce().
   CollectiveHandle start_reduce_scatter(std::span<const Elements> partials, const Elements& own,
                                         std::span<const std::size_t> counts,
                                         const CallOptions& options,
@@ -67,7 +67,7 @@ class PartialSums {
   const std::shared_ptr<BufferAllocator> allocator_;  // nullptr: any memory is equally fast
   std::vector<int> first_of_;                         // first replica of each rank; then the total
   std::vector<CanonicalNode> nodes_;
-  bool by_nodes_ = false;    // counts differ or are not a power of two
+  bool by_nodes_ = false;    // replicas per rank differ or are not a power of two
   bool any_single_ = false;  // some rank has a partial sum of one replica
 };
 

@@ -287,8 +287,8 @@ void require_own_processes(const std::vector<Introduction>& all) {
   }
 }
 
-/// Makes an MPI communicator in which these ranks have the same numbers as here. Collective: blocks
-/// until all ranks have called it.
+/// Makes an MPI communicator of these ranks, numbered as in `ranks`. Collective: blocks until all
+/// ranks have called it.
 MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) {
   std::vector<int> processes;
   for (const Introduction& rank : ranks) processes.push_back(rank.process);
@@ -328,8 +328,8 @@ class MpiEngine final : public NativeCallEngine {
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
-  /// MPI only recommends this grade, but Open MPI and MPICH repeat the same steps for the same
-  /// call.
+  /// The MPI standard only recommends run-to-run determinism. Open MPI and MPICH have it: they
+  /// repeat the same steps for the same call.
   Determinism determinism() const override { return Determinism::kRunToRun; }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {

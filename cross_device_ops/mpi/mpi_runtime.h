@@ -32,10 +32,10 @@ class MpiRuntime {
   /// Returns this process's number among all processes of the job.
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns a communicator of MPI_COMM_WORLD's processes, for tutti only, that returns errors.
+  /// Returns tutti's duplicate of MPI_COMM_WORLD, on which MPI functions return error codes.
   MPI_Comm comm() const { return comm_; }
 
-  /// Throws if MPI was finalised, or if retire() was called (its reason).
+  /// Throws if MPI was finalised, or, with the reason given to retire(), if that was called.
   void require_usable();
   bool is_usable() noexcept;
   /// Forbids further MPI calls of this process, including MPI_Finalize. Only the first reason is

@@ -206,8 +206,8 @@ class MpiDispatcher {
       if (!find_frames() && !any_ended) break;
     }
   }
-  /// Removes the transfers that have ended; returns true if there were any. Makes one MPI call for
-  /// all of them, because each such call checks all.
+  /// Removes the transfers that have ended; returns true if there were any. Tests all of them in
+  /// one MPI call, because each such call makes MPI check all its requests.
   bool end_transfers() {
     std::vector<MPI_Request> requests;
     for (const Transfer& transfer : transfers_) requests.push_back(transfer.request);
@@ -274,7 +274,7 @@ class MpiDispatcher {
 
   MpiRuntime& runtime_;
   Mutex mutex_;
-  std::list<Transfer> transfers_;  // frames of one sender are in order of arrival
+  std::list<Transfer> transfers_;  // in arrival order for each sender
   std::map<Address, Channel> channels_;
   std::map<Address, std::uint64_t> numbers_;
   std::atomic<bool> is_driven_{false};
@@ -555,7 +555,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     found->second->end();
     sends_.erase(found);
   }
-  /// Requeues the receive that had been matched with the message, before later receives.
+  /// Puts the receive that was matched with the message back into the queue, ahead of later
+  /// receives.
   void accept_cancel(Peer& from, const MpiFrame::Header& header) {
     const auto found = from.receiving.find(header.id);
     if (found == from.receiving.end()) {

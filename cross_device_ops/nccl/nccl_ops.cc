@@ -71,11 +71,11 @@ Mutex& launch_mutex() {
 
 /// Group of non-blocking NCCL communicators, one per local GPU. No call waits for a GPU. A call
 /// that waits for NCCL's work on the host (connecting, launching) has a deadline and polls NCCL's
-/// asynchronous errors. As the PeerWork of its devices, the group also polls them while a thread
-/// waits for a GPU, and abandons work that exceeds the timeout. After any failure all communicators
-/// are aborted, and later launches throw the same reason. If work was abandoned, every wait for one
-/// of the GPUs throws this reason, too, until the group is destroyed. Thread-safe, except that only
-/// one thread at a time may call launch().
+/// asynchronous errors. As the PeerWork of its devices, the group also polls these errors while a
+/// thread waits for a GPU, and abandons work that exceeds the timeout. After any failure all
+/// communicators are aborted, and later launches throw the same reason. If work was abandoned,
+/// every wait for one of the GPUs throws this reason, too, until the group is destroyed.
+/// Thread-safe, except that only one thread at a time may call launch().
 class NcclGroup final : public PeerWork {
  public:
   /// Issues one rank's part of a collective, with this communicator and stream.
@@ -180,7 +180,7 @@ class NcclGroup final : public PeerWork {
   struct Launched {
     std::string what;
     Events began, ended;
-    std::optional<TimePoint> running_since = std::nullopt;  // start as seen by check()
+    std::optional<TimePoint> running_since = std::nullopt;  // when check() first saw it run
   };
 
   bool spans_processes() const {
@@ -356,8 +356,8 @@ class NcclGroup final : public PeerWork {
   const Duration timeout_;
   Mutex mutex_;
   std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // indexed by local rank
-  std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it was closed
-  std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
+  std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // reason for closing
+  std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // launched work, oldest first
   std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective captured in a graph
   bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // close() discarded unfinished work
 };

@@ -76,7 +76,7 @@ class OpsEngine final : public NativeCallEngine {
   double max_relative_error() const override { return ops_->max_relative_error(); }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    // Groups without a common member may have the same number.
+    // Two groups without a common member may have the same group number.
     return std::make_unique<OpsEngine>(spec_, link_.subgroup(ranks, number),
                                        store_.part(concat("g", number, ".", ranks[0], "/")),
                                        device_, messages_->subgroup(ranks, number));

@@ -35,8 +35,8 @@ inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
 /// killed process leaves nothing behind.
 class Segment {
  public:
-  /// Makes a segment none of whose pages is present yet. Throws kResourceExhausted with the
-  /// system's reason.
+  /// Makes a segment. None of its pages is present in memory yet; see populate(). Throws
+  /// kResourceExhausted with the system's reason.
   explicit Segment(std::size_t num_bytes);
   /// Maps a segment of `peer`. Throws kDataLoss naming it if the file is not a segment.
   Segment(FileDescriptor file, const std::string& peer);
@@ -49,7 +49,7 @@ class Segment {
   std::byte* data() const { return data_; }
 
   /// Makes a range of the file present in memory, so that accesses cannot fail. Uses large pages if
-  /// the system supports them; all processes that map the file share them. Throws
+  /// the system supports them; all processes that map the file share these pages. Throws
   /// kResourceExhausted.
   void populate(std::size_t offset, std::size_t bytes);
   /// Returns a range to the system; it reads as zeros afterwards.
@@ -92,12 +92,14 @@ class HostMemory {
     kBuffers,  // buffers of the program
     kWindow,   // window of a group
   };
-  /// Allocates `bytes` zero bytes in the first free range of this rank's place that fits. Returns
-  /// the offset, a multiple of the page size, and of the large page size if `bytes` is at least
-  /// that. All pages are present, so that accesses cannot fail. Throws kResourceExhausted.
+  /// Allocates `bytes` bytes, filled with zeros, in the first free range of this rank's place that
+  /// is large enough. Returns the offset, a multiple of the page size, and of the large page size
+  /// if `bytes` is at least that. All pages are present, so that accesses cannot fail. Throws
+  /// kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges once `may_go()` returns true, which later calls check; never blocks.
+  /// Releases the ranges as soon as `may_go()` returns true. allocate() checks this, too. Never
+  /// blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
   /// Replaces the buffers in this rank's place with private memory of the same content and

@@ -239,8 +239,8 @@ class SharedEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Computes this rank's result from all inline data. That data is a copy, so no other rank waits
-  /// for this rank.
+  /// Computes this rank's result from all ranks' inline data. That data is a copy, so no other rank
+  /// has to wait until this rank has read it.
   void finish_inline(const CollectiveCall& call) {
     if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
       return calls_.combine_inline(call);

@@ -192,7 +192,7 @@ void WindowCalls::combine_part(const CollectiveCall& call, int part) {
   std::size_t first = 0;  // index of the buffer's first element in the call
   for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
     const std::size_t count = call.inputs[b].count;
-    // Rounds down, so that parts of most buffers end at cache lines.
+    // Rounds down, so that in most buffers each part ends at a cache-line boundary.
     const auto cut = [&](std::size_t place) {
       return place >= first + count ? count
              : place <= first       ? 0

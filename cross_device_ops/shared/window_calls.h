@@ -12,8 +12,8 @@ namespace tutti::internal {
 /// The calls of all ranks in the current round. Their headers are equal, so the calls differ only
 /// in addresses and in the counts of an all_to_all. The concatenated buffers of a call are its
 /// *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size), cut at
-/// multiples of 64 elements; of a copy it is rank r's result. Reductions follow the canonical tree.
-/// Not thread-safe.
+/// multiples of 64 elements. Part r of a copy is rank r's result. Reductions follow the canonical
+/// tree. Not thread-safe.
 class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);

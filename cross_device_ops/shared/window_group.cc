@@ -73,8 +73,8 @@ void WindowGroup::need_slots() {
   slots.store(memory_->allocate(layout_.bytes_of_slots(), HostMemory::Use::kWindow));
 }
 
-/// Returns this rank's reason for leaving: the abort of its transport, if any. Peers may notice
-/// that this rank left before their own transport is aborted, and then report this reason.
+/// Returns this rank's reason for leaving: the abort of its transport, if any. Peers that notice
+/// this before their own transports are aborted report the same reason.
 Error WindowGroup::reason_to_leave() const {
   try {
     probe();
@@ -133,7 +133,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
   }
-  // Number of cores of all members together, because each may be bound to one core; equal on all
+  // Number of cores that the members may use together: each may be bound to one core. Equal on all
   // members.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);

@@ -46,7 +46,7 @@ class PartLanes {
 
  private:
   struct alignas(64) Lane {
-    std::atomic<std::uint64_t> taken{0};  // total of all rounds
+    std::atomic<std::uint64_t> taken{0};  // number of parts taken in all rounds
   };
 
   static int first_part(int lane, int parts, int lanes) { return lane * parts / lanes; }
@@ -112,8 +112,8 @@ struct WindowHeader {
 struct WindowLayout {
   explicit WindowLayout(int num_members);
 
-  /// Limit of inputs, and of outputs, whose offsets are published; calls with longer lists are
-  /// staged.
+  /// Largest number of inputs, and of outputs, whose offsets can be published. Calls with longer
+  /// lists are staged.
   static constexpr std::size_t kMostBuffers = 512;
   static constexpr std::size_t kInlineBytes = std::size_t{64} << 10;
   /// Slots per slice of a staged reduction.
@@ -245,7 +245,7 @@ class WindowGroup {
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);
   struct Introduction {
-    std::uint64_t offset = 0;               // offset of the window in the place
+    std::uint64_t offset = 0;               // offset of the window in this rank's place
     std::array<std::uint64_t, 16> cores{};  // bit mask of the process's allowed cores
   };
   bool all_arrived(std::uint64_t round) const;
@@ -285,10 +285,10 @@ class WindowGroup {
   std::vector<Window> windows_;
   WindowHeader* shared_header_ = nullptr;
   std::optional<ProcessWait> wait_;
-  std::vector<std::unique_ptr<Work>> probes_;  // each ends when its member exits
+  std::vector<std::unique_ptr<Work>> probes_;  // receives from peers; each ends at its peer's exit
 
   Mutex mutex_;
-  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has no reason
+  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // reason if the header has none
 };
 
 }  // namespace tutti::internal

@@ -16,7 +16,7 @@ using namespace tutti::examples::cifar10;
 
 namespace {
 
-// number of first steps that are not measured, because they also initialize
+// number of initial steps that are not measured, because they include set-up
 constexpr std::int64_t kWarmUp = 2;
 
 int check(TrainFlags flags, std::int64_t steps) {

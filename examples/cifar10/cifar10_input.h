@@ -29,7 +29,7 @@ struct DistortedInputOptions {
 /// changed by a factor in [0.2, 1.8), standardization. The result depends only on data and options.
 Dataset distorted_inputs(const ImageData& data, const DistortedInputOptions& options);
 
-/// Returns evaluation batches. They contain the standardized centre of each image once.
+/// Returns evaluation batches. Each image occurs once, as its standardized centre.
 Dataset evaluation_inputs(const ImageData& data, std::int64_t batch_size);
 
 /// Returns the size of the shuffle buffer: 0.4 of an epoch plus three batches.

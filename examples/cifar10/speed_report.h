@@ -17,7 +17,7 @@ inline constexpr double kPublishedHighestSpeed = 155.7;
 struct SpeedReport {
   StepSpeed speed;             // mean over the measured steps
   std::int64_t num_steps = 0;  // number of measured steps
-  /// Returns the speed divided by that of the fastest published line.
+  /// Returns the speed divided by the highest published speed.
   double times_published() const { return speed.examples_per_second / kPublishedHighestSpeed; }
 };
 

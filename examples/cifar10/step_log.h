@@ -11,7 +11,7 @@ namespace tutti::examples::cifar10 {
 std::string local_time(double seconds);
 
 struct StepSpeed {
-  double examples_per_second = 0.0;  // over all towers
+  double examples_per_second = 0.0;  // of all towers together
   // duration of a step divided by the number of towers, as in the tutorial
   double seconds_per_batch = 0.0;
 };

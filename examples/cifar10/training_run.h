@@ -31,7 +31,7 @@ class TrainingRun {
   /// Trains until max_steps or a signal. Returns the exit code. Throws kFailedPrecondition ("Model
   /// diverged with loss = NaN") naming the step if the loss is not finite.
   int train();
-  /// Returns the losses of the steps of this process.
+  /// Returns the loss of each step that this process ran.
   const std::vector<float>& losses() const { return losses_; }
   /// Returns the seconds of these steps. Each includes the wait for the batch.
   const std::vector<double>& step_seconds() const { return step_seconds_; }

@@ -35,8 +35,8 @@ FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
 /// it.
 class CheckpointedFit {
  public:
-  /// With --resume, restores the weights of the last run. A run that was killed continues within
-  /// its epoch.
+  /// With --resume, restores the weights of the last run. If that run was killed, training
+  /// continues in the middle of its epoch.
   CheckpointedFit(const ExampleOptions& options, Model& model, FitOptions& fit);
   /// Saves the state that --resume restores.
   void save(std::int64_t steps) const;

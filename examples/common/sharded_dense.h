@@ -7,11 +7,11 @@
 
 namespace tutti::examples {
 
-/// Choice of the examples that the dense layers process in one round, where each of K workers has
-/// the features of its rows. The letters are those of Krizhevsky (arXiv 1404.5997, section 4).
+/// Choice of the examples that the dense layers process in one round. Each of the K workers has the
+/// features of its own rows. The letters are those of Krizhevsky (arXiv 1404.5997, section 4).
 enum class DenseScheme {
-  /// (a): one round with the examples of all workers. Matrix products are largest, but each worker
-  /// stores the features of the full batch.
+  /// (a): one round with the examples of all workers. It has the largest matrix products, but each
+  /// worker stores the features of the full batch.
   kAllAtOnce,
   /// (b): K rounds, each with the examples of one worker, which sends its features to all others.
   kOneByOne,

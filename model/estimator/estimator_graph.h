@@ -40,7 +40,7 @@ struct Estimator::Graph {
 
 /// State of one call of train(): restored checkpoint, steps, hooks.
 struct Estimator::Run {
-  /// Throws kInvalidArgument for a number of steps that is not positive.
+  /// Throws kInvalidArgument unless the given numbers of steps are positive.
   static void check(const EstimatorTrainOptions& options);
   /// Throws kInvalidArgument for infinite data if nothing else ends training.
   static void require_end(const EstimatorTrainOptions& options,

@@ -11,8 +11,8 @@ namespace tutti::internal {
 
 // Adapting labels to the shape and type of predictions.
 
-/// Returns labels [batch, ...] with the rank of the predictions if only a last axis of length 1
-/// differs; otherwise returns them unchanged. Keras's squeeze_or_expand_to_same_rank().
+/// Adds or removes a last axis of length 1, so that labels [batch, ...] have the rank of the
+/// predictions. Returns other labels unchanged. Keras's squeeze_or_expand_to_same_rank().
 Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
 /// Returns labels in the type and shape of the predictions; converts between [batch] and [batch,
 /// 1]. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
@@ -50,8 +50,8 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
 /// also have one weight per example ([], [batch], [batch, 1]) or be undefined.
 class StepWeights {
  public:
-  /// Throws kInvalidArgument naming `who` and the shapes unless predictions have an axis after
-  /// those of the weights. `who` must outlive this object.
+  /// Throws kInvalidArgument naming `who` and the shapes unless predictions have a further axis
+  /// after the axes of the weights. `who` must outlive this object.
   StepWeights(const Tensor& predictions, const Tensor& sample_weight, std::string_view who);
 
   /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one

@@ -75,8 +75,8 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
          ": label_smoothing needs distributions; use categorical_crossentropy of one_hot labels");
   }
-  // As in Keras, probabilities are scaled to a sum of 1, which the gradient takes into account: the
-  // softmax of their logarithms does this.
+  // As in Keras, probabilities are scaled to a sum of 1, by the softmax of their logarithms. The
+  // gradient includes this scaling.
   const Tensor logits = options.from_logits ? predictions.tensor : log(clipped(predictions));
   return mean_per_example(
       sparse_softmax_cross_entropy(Operand(classes, labels.where), Operand(logits, labels.where)));

@@ -46,8 +46,8 @@ void require_inputs(std::span<const Shape> inputs, std::size_t least, std::strin
        inputs.size(), "; call layer({a, b})");
 }
 
-/// Returns the mask of the concatenated inputs. Along axis 1 (the steps) masks are joined; along a
-/// later axis, a step is unmasked if it is unmasked in any input. Inputs without a mask are
+/// Returns the mask of the concatenated inputs. Along axis 1 (the steps), masks are concatenated;
+/// along a later axis, a step is unmasked if it is unmasked in any input. Inputs without a mask are
 /// unmasked. Returns an undefined tensor if no input has a mask.
 Tensor joined_masks(std::span<const Tensor> inputs, int axis) {
   if (!MaskScope::has_masks() || inputs[0].rank() < 3) return Tensor();

@@ -140,8 +140,8 @@ void MeanPredictionMetric::update(const Tensor& labels, const Tensor& prediction
   const internal::StepWeights steps(predictions, sample_weight, name());
   if (!steps.any()) return mean_.update_state(per_example_(labels, predictions), sample_weight);
   const Tensor values = steps.values(per_example_, labels, predictions);
-  // As in Keras, averages over the steps of each example first. If batches have sequences of
-  // different length, a step of a longer one therefore has less weight.
+  // As in Keras, averages over the steps of each example first. Therefore, if sequence lengths
+  // differ between batches, a step of a longer sequence has less weight.
   const double length = static_cast<double>(steps.per_example());
   mean_.update_state(values, steps.weights() / length);
 }

@@ -116,7 +116,7 @@ void RootMeanSquaredError::update(const Tensor& labels, const Tensor& prediction
                                   const Tensor& sample_weight) {
   const Tensor target = internal::same_shape_labels(labels, predictions, name());
   const Tensor squares = square(cast(predictions - target, DType::kFloat64));
-  // As in Keras, each example has the same weight, whatever its number of elements is.
+  // As in Keras, each example has the same weight, regardless of its number of elements.
   const double elements =
       std::max(1.0, static_cast<double>(squares.shape().without_axis(0).num_elements()));
   const Tensor one = Tensor::scalar(1.0, DType::kFloat64, squares.device());

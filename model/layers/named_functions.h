@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-/// Entry of a table of functions that make a `Made`.
+/// Table entry: the name of a function, and the function, whose result has type `Made`.
 template <class Made>
 struct NamedFunction {
   const char* name;

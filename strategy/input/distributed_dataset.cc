@@ -191,8 +191,8 @@ void require_equal_workers(const InputPlan& plan) {
 InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   require_equal_workers(plan);
   AutoShardPolicy policy = plan.options.auto_shard_policy.value_or(AutoShardPolicy::kAuto);
-  // A single worker reads all files. Policy FILE therefore does not require files; it only selects
-  // how batches are split.
+  // A single worker reads the whole dataset. Policy FILE therefore accepts datasets without files,
+  // and only selects how batches are split.
   if (plan.num_workers > 1 || policy == AutoShardPolicy::kAuto) {
     policy = choose_auto_shard(dataset, plan.num_workers, policy).policy;
   }
@@ -200,7 +200,8 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // Rotated sizes would lose and repeat rows here: they assume that workers read different rows.
+    // Batch sizes that rotate over workers would lose and repeat rows here, because all workers cut
+    // the same rows into batches.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
@@ -400,8 +401,8 @@ class RebatchIterator final : public ElementIterator {
     return true;
   }
 
-  // Returns a piece without rows, for a size of 0. After the last row of the data, returns at most
-  // one, which completes the round of sizes.
+  // Returns a piece without rows, for a size of 0. After the last row of the data, returns only one
+  // such piece, which completes the round of sizes, and then nullopt.
   std::optional<Element> empty_piece() {
     if (!fill()) {
       if (!batch_ || trailing_empties_ > 0 || options_.drop_remainder) return std::nullopt;
@@ -501,8 +502,8 @@ std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) 
     auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
     if (!pieces) return std::nullopt;
     ++steps_;
-    // Rotated sizes may leave a step without rows. Training on such a step would still change
-    // momenta.
+    // A step may have no rows, because batch sizes rotate over the replicas. Training on it would
+    // still change momenta.
     const bool is_empty = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
     if (plan_.num_workers == 1 || !is_empty) return pieces;
   }

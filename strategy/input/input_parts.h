@@ -25,7 +25,7 @@ struct InputPart {
 
 /// Checks and completes `plan`, and applies its sharding rule to `dataset`. Throws kInvalidArgument
 /// for contradictory numbers, kFailedPrecondition if rows_of_workers is missing, kUnimplemented for
-/// place_dataset_on_device, and as auto_shard().
+/// place_dataset_on_device, and as auto_shard() does.
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan);
 
 /// Throws kInvalidArgument naming `who` if `cardinality` is infinite, for calls that read to the

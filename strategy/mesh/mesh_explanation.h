@@ -21,7 +21,7 @@
 namespace tutti::internal {
 
 /// Tracer that runs a step of the first local position of a mesh on shapes alone: the results of
-/// local operations are placeholders, whose lifetimes give the peak of memory. Used by one thread.
+/// local operations are placeholders, whose lifetimes give the peak memory use. Used by one thread.
 class MeshExplanation final : public StepTracer {
  public:
   /// `grid` is the grid of blocks. The references must outlive the object.

@@ -247,7 +247,7 @@ struct MeshSums::OverWorkers {
   std::vector<std::size_t> sums = {};          // indices into the sums of start_sums()
   std::unique_ptr<PartialSums> partials = {};  // destroyed after the buffers that it may own
   std::vector<MutableTensor> buffers = {};     // buffers of partial sums
-  MutableTensor own = {};                      // parts of the scattered sum
+  MutableTensor own = {};                      // this worker's parts of a scattered sum
   std::vector<std::size_t> counts = {};        // number of elements by worker
   /// Stores the results. Called after the sum is complete.
   std::function<void(const Tensor& sum, std::vector<std::vector<Tensor>>& results)> keep = {};
@@ -349,7 +349,7 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
       }
     }
     std::byte* to = buffer.data();
-    const int count = num_local * static_cast<int>(num_workers);  // members of a group
+    const int count = num_local * static_cast<int>(num_workers);  // number of members of a group
     for (int first = 0; first < count; first += together.is_scattered ? num_local : count) {
       for (std::size_t i = 0; i < of_node.size(); ++i) {
         const MeshSum& sum = sums[together.sums[i / groups.size()]];
@@ -372,7 +372,7 @@ void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
   } else {
     together.handle = together.partials->start_all_reduce(elements, {.name = name});
   }
-  std::vector<MeshSum> shapes;  // copies of the sums with only their first value, for its shape
+  std::vector<MeshSum> shapes;  // copies of the sums; each keeps only its first value
   for (const std::size_t s : together.sums) {
     shapes.push_back({sums[s].axes, sums[s].parts, sums[s].dim, {sums[s].own.front()}});
   }

@@ -34,7 +34,7 @@ Tensor part_along(const Tensor& value, int dim, int count, int index);
 /// Values to be added over the positions that differ in `axes`.
 struct MeshSum {
   AxisSet axes = 0;
-  AxisSet parts = 0;  // axes of `axes` by which results are cut along dimension `dim`; 0: not cut
+  AxisSet parts = 0;  // subset of `axes` over which dimension `dim` of results is cut; 0: not cut
   int dim = 0;
   std::vector<Tensor> own = {};  // indexed by local position; all of one shape and dtype
 };
@@ -68,8 +68,8 @@ class MeshGroups {
       : grid_(grid), services_(services) {}
   virtual ~MeshGroups() = default;
 
-  /// Returns true if any `count` consecutive devices, starting at a multiple of `count`, form a box
-  /// of the mesh.
+  /// Returns true if every block of `count` consecutive devices, starting at a multiple of `count`,
+  /// forms a box of the mesh.
   static bool fits(const DeviceMesh& devices, int count);
 
   /// Returns, for each position of this process, the values of its group by index.

@@ -119,9 +119,9 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
     case Linearity::kNone:
       break;
     case Linearity::kTogether: {
-      // An input that is not partial is added by one position only. So the gradients of several
-      // uses of a value are added first, and then exchanged once. Inputs that are broadcast are
-      // small, so these are summed before they become large.
+      // Only one position adds an input that is not partial; the others add 0. So the gradients of
+      // several uses of a value are added first and exchanged once. Inputs that will be broadcast
+      // are still small, so their partial sums are exchanged first.
       for (std::size_t i = 0; i < inputs.size(); ++i) kept |= of(i);
       const bool are_equal = std::ranges::all_of(
           inputs, [&](const ShardedTensor& each) { return each.sharding.partial == kept; });
@@ -324,8 +324,8 @@ Tensor activated(const Tensor& x, FusedActivation activation) {
 }  // namespace
 
 Tensor MeshPosition::dropped_out(const OpCall& call, const ShardedTensor& x) {
-  // Every position computes the full mask, in which element i has random number i, so that the bits
-  // equal those of one device.
+  // Every position computes the full mask, whose element i uses random number i, so that the result
+  // is bit-identical to that of one device.
   const Tensor ones = Tensor::ones(x.spec.shape, x.spec.dtype, device());
   const Tensor mask =
       run_on_parts({OpId::kDropout, {ones}, call.outputs, call.attributes, call.where}).front();
@@ -456,7 +456,8 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       return attended(call, inputs);
     case OpId::kMatMul:
     case OpId::kConv2d: {
-      // If the contraction is cut, the bias and the activation apply to the sum over its parts.
+      // If the contracted dimension is cut, the bias and the activation apply to the sum of the
+      // partial products.
       const bool is_product = call.op == OpId::kMatMul;
       const FusedActivation activation = is_product
                                              ? call.attributes_as<MatMulAttributes>().activation

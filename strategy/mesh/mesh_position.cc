@@ -67,7 +67,8 @@ ShardedTensor MeshPosition::part_of(const Tensor& value) const {
   if (const auto found = batch_.find(value.id()); found != batch_.end()) return found->second;
   const std::shared_ptr<LazyValue> lazy = lazy_value(value);
   const auto* const sharded = dynamic_cast<const ShardedValue*>(lazy.get());
-  // A tensor of another shape is a view that no operation made; it reads the global value.
+  // A tensor of another shape is a view that was made without an operation; it reads the global
+  // value.
   const bool is_view = sharded && (value.shape() != sharded->spec().shape);
   if (!sharded || is_view || sharded->position_ != this) return {{}, value, spec};
   return {sharded->sharding(), sharded->local(), spec,
@@ -80,8 +81,8 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
   auto lazy =
       std::make_shared<ShardedValue>(*this, number, value.sharding, value.local, value.spec);
   values_.emplace(number, lazy.get());
-  // The tensor is on the host: the global value may be too large for the position's device. Its
-  // memory is not touched before the host reads it.
+  // The tensor is on the host: the global value may be too large for the position's device. The
+  // tensor's memory is not touched before the host reads it.
   if (StepTracer::current()) return placeholder(value.spec, Device{}, std::move(lazy));
   return lazy_tensor(value.spec, Device{}, std::move(lazy));
 }

@@ -43,7 +43,7 @@ class ShardedValue final : public LazyValue {
 
  private:
   friend class MeshPosition;
-  Sharding sharding_;  // a partial one becomes complete when an operation needs the sum
+  Sharding sharding_;  // partial axes are removed when an operation needs the sum
   Tensor local_;       // undefined after the step
   const TensorSpec spec_;
   Tensor whole_;            // defined after the step
@@ -194,8 +194,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
                          std::int64_t count, AxisSet axes);
   /// Computes gather() from sharded rows: each position contributes its own rows to a sum.
   Tensor looked_up(const OpCall& call, std::span<const ShardedTensor> inputs);
-  /// Computes attention over sharded sequences; nullopt if they are not sharded or the heads cannot
-  /// be.
+  /// Computes attention over sharded sequences. Returns nullopt if no sequence is sharded, or if
+  /// the heads cannot be sharded instead.
   std::optional<std::vector<Tensor>> attended(const OpCall& call,
                                               std::span<const ShardedTensor> inputs);
   /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.

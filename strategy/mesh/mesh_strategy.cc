@@ -45,8 +45,8 @@ class MeshReducer final : public GradientReducer {
     ShardedTensor value;  // without its local part while it is summed
     bool is_summed = false;
   };
-  /// For a variable that is not sharded, returns the sum of the positions' slices. They are added
-  /// in the same order as by a data-parallel strategy whose replicas have these rows.
+  /// For a variable that is not sharded, returns the sum of the positions' slices. The order of the
+  /// additions is that of a data-parallel strategy whose replicas have the positions' rows.
   IndexedSlices summed(const IndexedSlices& slices) const;
 
   MeshPosition& position_;
@@ -213,7 +213,7 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
 
 namespace {
 
-/// Returns the axes of these names that have several positions.
+/// Returns those of the named axes that have more than one position.
 internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::string> names) {
   internal::AxisSet axes = 0;
   for (const std::string& name : names) axes |= grid.axis(name);
@@ -307,7 +307,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
 }
 
 void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  if (team_) team_->require_connection();  // before threads of positions call it concurrently
+  if (team_) team_->require_connection();  // here, before concurrent calls of positions
   extended().run([&](ReplicaContext& context) {
     run_position(dynamic_cast<internal::LocalReplicaContext&>(context), *groups_, body);
   });

@@ -286,7 +286,7 @@ void MeshStorage::update_with_norms(std::span<MeshStorage* const> slots, const U
     }
     return;
   }
-  // The norms are those of the full variable, added in the order of one device.
+  // The norms are those of the full variable, summed in the same order as on one device.
   MeshStorage directions(shape(), dtype(), 0.0, {.name = name() + "/direction"}, owner(),
                          placement_);
   for (std::size_t p = 0; p < parts_.size(); ++p) {

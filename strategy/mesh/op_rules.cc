@@ -38,8 +38,9 @@ OpRule elementwise(const OpCall& call, Linearity linearity = Linearity::kNone) {
   return rule;
 }
 
-/// Returns a rule with a factor for each dimension except the last `num_last` ones and those with a
-/// bit in `whole`. All tensors begin with these dimensions; some may lack the last `num_last`.
+/// Returns a rule with one factor per dimension, except for the last `num_last` dimensions and
+/// those whose bit is set in `whole`. All tensors share the leading dimensions; some may lack the
+/// last `num_last`.
 OpRule by_dimension(const OpCall& call, int num_last, std::uint32_t whole = 0,
                     Linearity linearity = Linearity::kNone) {
   const int rank = input(call, 0).rank();

@@ -22,11 +22,11 @@ struct FactorsOfTensor {
 };
 
 /// Inputs that may stay partial, because the operation is linear in them. The output is then
-/// partial, too.
+/// partial, too. kTogether: all inputs must be partial over the same axes. A whole input counts as
+/// partial: its first term is the input, the other terms are 0.
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
-  kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes; a
-              // whole input counts as partial: its first term is the input, the others are 0
+  kTogether,  // linear in all inputs together: f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2)
   kEach,      // linear in any one input, if the others are not partial
   kFirst,     // linear in the first input, if the others are not partial
 };

@@ -56,8 +56,8 @@ class MeshGrid {
   std::vector<int> group(int position, AxisSet axes) const;
 
   /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
-  /// Throws kInvalidArgument, beginning with `who`, for another number of dimensions, an axis that
-  /// the mesh lacks or that occurs twice, and dimensions that cannot be divided.
+  /// Throws kInvalidArgument, beginning with `who`, if the layout does not have one entry per
+  /// dimension, if it names an unknown axis or one axis twice, or if a dimension cannot be divided.
   Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
   /// Returns the shape of a position's part.
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;

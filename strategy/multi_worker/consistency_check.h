@@ -33,8 +33,8 @@ class ConsistencyCheck {
   /// Separates the digests of a worker's own copies of a value if these differ.
   static constexpr const char* kBetweenComponents = "/";
 
-  /// Adds a note about `subject`. `bytes` are compared, and `shown` represents them in messages
-  /// ("": their digest does). Several notes about one subject are compared in their order.
+  /// Adds a note about `subject`. Comparisons use `bytes`; messages show `shown` or, if it is
+  /// empty, the digest of `bytes`. Several notes about one subject are compared in their order.
   void note(Kind kind, std::string_view subject, std::span<const std::byte> bytes,
             std::string_view shown = {});
   /// Same as note(), but for a number, which messages show before `unit`.
@@ -46,9 +46,9 @@ class ConsistencyCheck {
 
   /// Returns the notes in the form in which they are sent to other workers.
   Json notes() const;
-  /// Throws an error that names differences and their workers. `notes` holds those of each worker.
-  /// Throws kInvalidArgument for input and settings, kFailedPrecondition for writes, kDataLoss for
-  /// values. Settings and values that only some workers have are not compared.
+  /// Throws an error that names differences and their workers. `notes`: by worker, the result of
+  /// notes(). Throws kInvalidArgument for input and settings, kFailedPrecondition for writes,
+  /// kDataLoss for values. Settings and values that only some workers have are not compared.
   static void require_alike(std::span<const std::string> notes);
 
  private:

@@ -56,7 +56,7 @@ class StragglerWatch {
   struct Streak {
     int worker = 0;
     std::int64_t windows = 0;
-    double waited = 0.0;  // seconds that the others waited, on average
+    double waited = 0.0;  // seconds that the other workers waited, on average
     double seconds = 0.0;
   };
   std::optional<Straggler> find_straggler(double seconds) TUTTI_REQUIRES(mutex_);

@@ -85,7 +85,8 @@ class Reader {
       fail_with(concat("the number ", value, " is not in 0 .. ", limit));
     return value;
   }
-  /// Reads a number of items. Rejects it if the items, at `bytes_each` bytes, exceed the rest.
+  /// Reads an item count. Rejects it if items of `bytes_each` bytes would exceed the remaining
+  /// bytes.
   std::size_t count(std::size_t bytes_each) {
     return static_cast<std::size_t>(number(static_cast<std::int64_t>(rest_.size() / bytes_each)));
   }
@@ -217,7 +218,7 @@ WorkerTeam::~WorkerTeam() {
   group_->when_lost({});
   if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
   ControlClient* const job = control();
-  const bool is_cause = !job || !job->fatal_verdict();  // else the verdict is the cause
+  const bool is_cause = !job || !job->fatal_verdict();  // a fatal verdict is the cause otherwise
   if (job) job->report_unwinding();
   if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,

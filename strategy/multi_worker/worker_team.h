@@ -26,7 +26,7 @@ namespace tutti::internal {
 class WorkerTeam;
 
 /// Use of NCCL for sums of gradients. kNever: hosts sum them, as for CPUs. kIfAllCan: NCCL if every
-/// worker supports it. kAlways: it is an error if a worker does not.
+/// worker supports it. kAlways: NCCL; an error if a worker does not support it.
 enum class NcclUse { kNever, kIfAllCan, kAlways };
 
 /// Devices of one worker, and its options for NCCL.
@@ -39,8 +39,8 @@ struct WorkerGpus {
 /// Returns the operation "nccl" over the replicas of all workers, or nullptr if NCCL is not used.
 /// Collective; all workers must know the numbers of replicas. If NCCL was optional, worker 0 logs
 /// the reason for the choice. Throws on all workers alike, naming those without support:
-/// kInvalidArgument for replicas on CPUs or that share a GPU, and for different `own.use` on
-/// different workers; kUnavailable for a missing library.
+/// kInvalidArgument if a replica is on a CPU, if replicas share a GPU, or if `own.use` differs
+/// between workers; kUnavailable if the library is missing.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
 /// Values of each replica of a worker: the same number per replica, each dense, slices, or none.
@@ -95,7 +95,7 @@ class WorkerTeam {
   /// workers was lost (not because a worker failed by itself), so that reconnect() helps. Waits up
   /// to `patience` for the job to detect the loss.
   bool may_reconnect(const Error& error, Duration patience) const;
-  /// Reconnects all workers, including restarted ones. Collective; call it outside all other calls.
+  /// Reconnects all workers, including restarted ones. Collective; must not overlap other calls.
   /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost meanwhile,
   /// may_reconnect() returns true for the error.
   void reconnect(TimePoint deadline);
@@ -109,7 +109,7 @@ class WorkerTeam {
 
   /// Returns the text of each worker, by worker.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
-  /// Returns the text of worker `giver`; `own` of the others is ignored.
+  /// Returns the text of worker `giver`; the other workers' `own` is ignored.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
   /// Calls Communicator::group() on the communicator for values. Returns nullptr if `members` is
   /// empty.
@@ -129,14 +129,14 @@ class WorkerTeam {
 
   /// Returns the notes since the last connection, about values that must be equal on all workers.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
-  /// Collective: exchanges and removes the notes of check(). Throws as require_alike().
+  /// Collective: exchanges and removes the notes of check(). Throws as require_alike() does.
   void compare_notes();
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
   void compare_digests();
 
   /// Returns the detector of slow workers; code outside this class also reports its waits to it.
   StragglerWatch& stragglers() { return stragglers_; }
-  /// Passes the result of StragglerWatch::take_wait() on each worker in one step.
+  /// Reports one step to the detector: the result of StragglerWatch::take_wait() on each worker.
   void note_waits(std::span<const double> waits);
 
   /// Sets the current step of the replicas, for messages about workers that are late.
@@ -175,7 +175,7 @@ class WorkerTeam {
 /// Sends the state `own` of `giver` to the `takers` (in increasing order, without the giver), from
 /// memory to memory: small tensors in one message, larger ones one by one. Collective, but workers
 /// that neither send nor receive return at once. Returns the received state on takers, nullopt on
-/// other workers. Throws kDataLoss if the state is damaged, and as collectives.
+/// other workers. Throws kDataLoss if the state is damaged, and as collectives do.
 std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
                                                  const std::vector<int>& takers,
                                                  const CheckpointSnapshot* own);
@@ -183,8 +183,9 @@ std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
 /// Returns e.g. "'w' float32 [3, 4], values <hash>".
 std::string describe_variable(const std::string& name, const Tensor& initial_value);
 
-/// Collective: compares the variables that workers create. Throws kInvalidArgument on all of them
-/// naming the first worker whose description differs from worker 0's, and both descriptions.
+/// Collective: compares the variables that workers create. If a description differs from worker
+/// 0's, throws kInvalidArgument on all workers. The error names the first such worker and contains
+/// both descriptions.
 void require_same_variable(std::string_view who, WorkerTeam& team, const std::string& description);
 
 }  // namespace tutti::internal

@@ -45,7 +45,7 @@ class ServerConnections {
   /// changes. Throws the error of fail_all().
   void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
                const ServerOptions& options, bool outlives_servers = false);
-  /// Ends connecting, and pending and later calls, with this error.
+  /// Makes connect() and all pending and later calls fail with this error.
   void fail_all(const Error& error);
   /// Requires: connect() has returned.
   std::vector<std::shared_ptr<VariableService>> services() const;
@@ -95,8 +95,8 @@ class ParameterServerJob {
   /// Overload for workers and servers of a coordinator. On a worker, also waits until the current
   /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Throws kFailedPrecondition, with `what`, on a coordinator's worker or server before serve()
-  /// and outside closures: every such task, also after a restart, would repeat the change.
+  /// Throws kFailedPrecondition, with `what`, outside closures on workers and servers of a
+  /// coordinator: each of these tasks would repeat the change, also after a restart.
   void require_closure_or_chief(const std::string& what) const;
 
  private:
@@ -115,7 +115,7 @@ class ParameterServerJob {
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // to watch_; callbacks use members above
+  std::vector<std::shared_ptr<void>> subscriptions_;  // watch_ calls them; they use members above
   std::shared_ptr<WorkerGroup> workers_;              // calls watch_
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<RpcServer> rpc_;  // only on a worker; calls service_

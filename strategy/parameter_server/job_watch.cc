@@ -1,4 +1,4 @@
-// Effect of each verdict on a task; waits for the end of the run; subscriptions to lost tasks.
+// Effect of each verdict on a task, waiting for the end of the run, and callbacks for lost tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 
@@ -201,7 +201,7 @@ void JobWatch::wait_for_servers(Duration patience) {
   const TimePoint begin = Clock::system().now(), deadline = deadline_after(begin, patience);
   TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
-  // Verdicts that arrive before this task has joined are old.
+  // Verdicts that arrive before this task has joined are outdated.
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
     return verdicts_.end().has_value() ||
            (verdicts_.is_present() && verdicts_.awaited_servers().empty());

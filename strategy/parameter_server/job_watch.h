@@ -25,7 +25,8 @@ struct RunEnd {
   bool operator==(const RunEnd&) const = default;
 };
 
-/// Losses that end a run. The defaults are for a job with a coordinator: the loss of the chief.
+/// Rules that decide which lost tasks end a run. Defaults, for a job with a coordinator: only a
+/// lost chief ends it.
 struct RunRules {
   bool has_coordinator = true;
   /// A job without a coordinator is lost if any server (with its variables) is lost, or if fewer
@@ -48,9 +49,9 @@ class RunVerdicts {
 
   void take(const Verdict& verdict);
   const std::optional<RunEnd>& end() const { return end_; }
-  /// Returns true while the coordinator's chief, or, without a coordinator, any worker is present.
+  /// Returns true while the chief is present; in a job without a coordinator, while any worker is.
   bool has_work() const;
-  /// Returns true once this process has joined. Verdicts that arrive earlier are old ones.
+  /// Returns true once this process has joined. Verdicts that arrive earlier are outdated.
   bool is_present() const { return is_present_; }
   /// Returns the servers, "ps 1", that are expected to be restarted, because they were lost or
   /// belong to a lost run.

@@ -100,7 +100,7 @@ std::string describe(const internal::WorkerPace& pace) {
                 ")");
 }
 
-/// Returns the number of workers below which no step can be made.
+/// Returns the minimum number of workers with which a step can be made.
 int workers_needed(const ParameterServerOptions& options, int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return num_workers;
   if (options.update_mode != UpdateMode::kSyncReplicas || num_workers == 0) return 0;
@@ -234,7 +234,8 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   std::string worker_name(int worker) const override {
     return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
   }
-  /// Reads variables once, makes changes in the closure's name, and waits for their confirmation.
+  /// Reads each variable once, makes changes on behalf of the closure, and waits for their
+  /// confirmation.
   void run_closure(const std::function<void()>& body) override {
     const ServerStepScope step(*servers, true);
     internal::ForbiddenVariableCreator forbidden;
@@ -445,7 +446,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");
   impl_->warn_of_work_on_chief("run");
   const ServerStepScope step(*impl_->servers);
-  // Replicas change variables in the name of the closure that runs them.
+  // Replicas change variables on behalf of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
   extended().run([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;

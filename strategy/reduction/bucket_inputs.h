@@ -33,8 +33,8 @@ struct Piece {
 
 /// Gradients by local replica and variable, and the decisions for all of them: kinds, sums of
 /// slices, non-finite values. In each bucket, a replica's thread accesses only its own gradients
-/// until it has filled the bucket. Then the last thread accesses all gradients. Afterwards all
-/// threads may read. note() is thread-safe.
+/// until it has filled the bucket. The last thread to fill it then accesses all gradients.
+/// Afterwards all threads may read them. note() is thread-safe.
 struct BucketInputs {
   BucketInputs(ReplicaServices& all_services, const PlanInUse& in_use,
                std::span<const Variable> of_variables);
@@ -46,7 +46,7 @@ struct BucketInputs {
     return gradients[replica * variables.size() + variable];
   }
   void put(std::size_t replica, std::size_t variable, const Gradient& gradient);
-  /// Returns the kind as given by the replica.
+  /// Returns the kind of the gradient that the replica provided.
   GradientKind given_kind(std::size_t replica, std::size_t variable) const {
     return given_kinds[replica * variables.size() + variable];
   }
@@ -54,9 +54,9 @@ struct BucketInputs {
   const BucketPlan::Item& item_of(std::size_t variable) const;
   bool has_dense(std::size_t bucket) const;
 
-  /// Sets and returns the kind of the variable's gradient on all replicas of this process, after
-  /// all have given it: a missing gradient counts as zeros, and slices become dense if another
-  /// replica's gradient is dense.
+  /// Chooses one kind for the gradients that all replicas of this process have provided for the
+  /// variable, sets it, and returns it. A missing gradient counts as zeros; slices become dense if
+  /// another replica's gradient is dense.
   GradientKind unify(std::size_t variable);
   void make_dense(std::size_t variable);
   /// Returns slices on the host, one per replica, with no rows for a replica without a gradient.
@@ -75,12 +75,12 @@ struct BucketInputs {
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
   void note(const BucketPlan::Item& item, std::size_t index, int replica);
-  /// Notes the first non-finite element of each replica's piece. If all of these are finite, notes
-  /// the first one of `sum`, the sum of the pieces.
+  /// Notes the first non-finite element of each replica's piece. If all elements of the pieces are
+  /// finite, notes the first non-finite element of their sum `sum`.
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);
-  /// Notes non-finite values in a bucket's sum over all workers, which has the gradients' type.
+  /// Notes non-finite values in a bucket's sum over all workers. The sum has the gradients' type.
   void search_sum(std::size_t bucket, const std::byte* sum);
   /// Same as search_sum(), but for the gradient of the only replica.
   void search_gradient(std::size_t variable);

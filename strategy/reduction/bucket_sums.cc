@@ -4,11 +4,11 @@
 // A bucket's *partial sums* are this worker's contribution to the team (PartialSums), in buffers of
 // PartialSums::sum_dtype(). The bucket's elements are followed by two *counters* per variable: the
 // numbers of replicas with a dense gradient and with slices. They are summed like the elements, so
-// that every worker gets the kinds of all workers without another message. In one bucket, further
-// numbers follow the counters: the bytes of the worker's digest (consistency_check.h), which are
-// equal on all workers if each sum is the number of workers times the worker's own byte, and the
-// waiting time of each worker (straggler_watch.h), to which the other workers add 0. Decisions
-// depend only on sums, which are equal on all workers.
+// that every worker gets the kinds of all workers without another message. In one bucket, two
+// groups of numbers follow the counters. The first is the bytes of the worker's digest
+// (consistency_check.h): if digests are equal on all workers, each sum is the number of workers
+// times a worker's own byte. The second is the waiting time of each worker (straggler_watch.h), to
+// which the other workers add 0. Decisions depend only on sums, which are equal on all workers.
 #include "strategy/reduction/bucket_sums.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ BucketSums::BucketSums(BucketInputs& given, PlanInUse& plan)
 
 void BucketSums::given(std::size_t replica, std::size_t variable) {
   if (cpus_ || gpus_ || !given_.checks()) return;
-  // Gradients on GPUs are searched together later.
+  // Gradients on GPUs are searched for non-finite values later, all together.
   if (!is_dense_on_gpu(given_.of(replica, variable))) given_.search_gradient(variable);
 }
 
@@ -76,7 +76,7 @@ std::vector<SliceRange> BucketSums::begin(std::size_t bucket) {
   if (cpus_) slices = cpus_->begin(bucket);
   if (team_) count_kinds(bucket);
   if (gpus_) gpus_->begin(bucket);
-  if (team_) return slices;  // sums of slices follow when the other workers' kinds are known
+  if (team_) return slices;  // sparse sums need the kinds of all workers
   for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
     if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
     given_.sum_slices(item.variable, given_.slices_of(item.variable));
@@ -311,8 +311,8 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
   return all;
 }
 
-/// Agrees with all workers on the lowest position of a non-finite value. Every worker found the
-/// same sums, but may know different replicas that caused them.
+/// Agrees with all workers on the lowest position of a non-finite value. All workers have the same
+/// sums, but only some may know which replica caused the value.
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
@@ -353,7 +353,7 @@ Elements elements_of(MutableTensor& flat) {
   return {flat.data(), static_cast<std::size_t>(flat.num_elements()), flat.dtype()};
 }
 
-/// Zeroes the elements that are reduced without any dense gradient.
+/// Zeroes the padding, and the elements of items without a dense gradient: both are reduced, too.
 void zero_unused(const BucketInputs& given, std::size_t bucket, const Elements& buffer) {
   const std::vector<BucketPlan::Item>& items = given.bucket(bucket).items;
   const std::size_t size = size_of(buffer.dtype);
@@ -532,7 +532,7 @@ void CpuSums::end(std::size_t bucket) {
       given_.kept_sums[piece.item.variable].push_back(sum.freeze());
     }
   });
-  // The gradients identify the replica that caused a non-finite value in the sum over all workers.
+  // Keeps gradients that may identify the replica that caused a non-finite sum over all workers.
   if (!given_.team || !given_.checks()) given_.release_gradients(bucket);
 }
 

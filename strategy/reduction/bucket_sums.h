@@ -52,16 +52,16 @@ class CpuSums {
  private:
   /// State of a bucket whose variables are sharded over the replicas of several workers.
   struct Scattered {
-    std::vector<std::size_t> counts;               // elements by worker; empty: not scattered
-    std::vector<std::vector<std::size_t>> places;  // offsets by worker and item
+    std::vector<std::size_t> counts;               // elements per worker; empty: not scattered
+    std::vector<std::vector<std::size_t>> places;  // offsets per worker and item
     std::vector<MutableTensor> partials;           // partial sums without counters
     MutableTensor own;                             // the sum, counts[worker] elements
     std::string name;
-    CollectiveHandle sum;  // destroyed first: it waits
+    CollectiveHandle sum;  // destroyed first: its destructor waits
   };
   struct Bucket {
     std::vector<SumPlace> places;  // where sums of elements are stored
-    /// Per node: the sum (with a team, also counters); only counters if the bucket is scattered.
+    /// One per node: sum, and counters with a team; only counters if the bucket is scattered.
     std::vector<MutableTensor> flat;
     HostPartials partials;
     Scattered scattered;
@@ -76,8 +76,8 @@ class CpuSums {
   void begin_scattered(std::size_t bucket);
   void take_whole(std::size_t bucket);
   void collect_scattered(std::size_t bucket);
-  /// Copies the replicas' results of the bucket from `sums`. begin_of(piece) is the (possibly
-  /// virtual) position of the variable's first element.
+  /// Copies the replicas' results of the bucket from `sums`. begin_of(piece) is the offset of the
+  /// variable's element 0 in `sums`, even if it is not stored there.
   template <class BeginOf>
   void keep(std::size_t bucket, const Tensor& sums, const BeginOf& begin_of);
   /// Calls visitor(worker, place, first, count): the worker owns `count` elements of the item from
@@ -109,9 +109,9 @@ class BucketSums {
   void given(std::size_t replica, std::size_t variable);
   /// Called by the replica when all its gradients of the bucket are in BucketInputs.
   void filled(std::size_t replica, std::size_t bucket);
-  /// Called by one thread when all replicas have filled the bucket, and kinds are unified. Returns
-  /// the slices that replicas have to reduce(); empty if GPUs reduce the bucket, or if there is
-  /// nothing to add.
+  /// Called by one thread when all replicas have filled the bucket, with gradients of one kind per
+  /// variable. Returns the slices that replicas have to reduce(); empty if GPUs reduce the bucket,
+  /// or if there is nothing to add.
   std::vector<SliceRange> begin(std::size_t bucket);
   /// Thread-safe; slices of one bucket are disjoint.
   void reduce(std::size_t bucket, SliceRange slice);
@@ -123,11 +123,11 @@ class BucketSums {
   /// Called by one thread when all buckets have ended. Waits for other workers, but not for GPUs:
   /// later work of their compute streams sees the sums.
   void join();
-  /// Returns the bucket's sums on the replica's device, after join(). nullopt: each replica's
-  /// gradients are the sums, except where sum_of() has a value. Thread-safe.
+  /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if each
+  /// replica's gradients are the sums, except where sum_of() has a value. Thread-safe.
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const;
-  /// Same as sum(), but for one variable whose sum is not kept by bucket; if shards_of() is set,
-  /// the sum of the replica's shard, [count].
+  /// Same as sum(), but for one variable whose sum is stored separately from its bucket. If
+  /// shards_of() is set, returns only the sum of the replica's shard, [count].
   std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const;
 
  private:
@@ -168,7 +168,7 @@ class BucketSums {
   WorkerTeam* const team_;  // null: this process has all replicas
   std::vector<Bucket> buckets_;
   Mutex mutex_;
-  std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // index of a bucket
+  std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // next bucket for the team
   std::uint64_t digest_ = 0;                               // digest of this worker, as sent
   std::vector<double> numbers_;                            // sent after the counters of one bucket
   bool digests_differ_ = false;

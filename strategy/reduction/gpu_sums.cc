@@ -214,7 +214,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   const std::vector<Device>& devices = given_.services.replica_devices;
   state.pending.join();
   begin_work(bucket, std::make_unique<DeviceWork>(devices));
-  // The previous step may still copy its result from the same host memory.
+  // Waits for the copies of the previous step, which may still read the same host memory.
   for (const Device& device : devices) {
     for (const auto& copy : host.copies) state.work->wait(device, *copy);
   }

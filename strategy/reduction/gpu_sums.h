@@ -28,7 +28,7 @@ namespace tutti::internal {
 /// If variables are sharded over the replicas of one process, each replica keeps its shards, and
 /// the rest of a bucket is released after its sum. If non-finite values are searched for, sums stay
 /// whole: the search begins when all are complete. Threads, per bucket: each replica accesses its
-/// own buffers until all are packed; then as BucketSums.
+/// own buffers until all are packed; then the rules of BucketSums apply.
 class GpuSums {
  public:
   GpuSums(BucketInputs& given, PlanInUse& plan);
@@ -71,7 +71,7 @@ class GpuSums {
     std::vector<float> counters;  // storage of `partials` with NCCL
     Events events;                // ends of copies to the host; with NCCL, ends of packing
     DeviceWork* work = nullptr;   // set only with several workers; owned by `pending`
-    PendingReduction pending;     // destroyed first, which waits for the reduction
+    PendingReduction pending;     // destroyed first: its destructor waits
   };
 
   bool is_widened(DType dtype) const;
@@ -93,7 +93,7 @@ class GpuSums {
   BucketInputs& given_;
   const SummedBy by_;
   const bool gives_shards_;
-  std::shared_ptr<HostSums> hosts_;  // set if summed by the hosts
+  std::shared_ptr<HostSums> hosts_;  // set if the hosts compute the sums
   std::vector<Bucket> buckets_;
   Mutex mutex_;
   std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);  // running buckets

@@ -43,8 +43,8 @@ Result visit_elements(DType dtype, Byte* values, std::size_t count, Result other
 
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count) {
   return visit_elements(dtype, values, count, std::size_t{0}, [](auto elements) {
-    // Counts all elements instead of leaving early, in an integer of an element's width, so that
-    // the loop is vectorised.
+    // Counts without an early exit, in an integer of an element's width, so that the loop is
+    // vectorised.
     using Element = typename decltype(elements)::value_type;
     using Count = std::conditional_t<sizeof(Element) == 8, std::uint64_t, std::uint32_t>;
     Count num_bad = 0;

@@ -15,8 +15,8 @@
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
-/// Shared reduction into which replicas put their gradients. A bucket that all have filled is
-/// published: as slices, which waiting replicas reduce, or as work for GPUs (bucket_sums.h).
+/// Shared reduction into which replicas put their gradients. A bucket that all replicas have filled
+/// is published: as slices, which waiting replicas reduce, or as work for GPUs (bucket_sums.h).
 class BucketReducer {
  public:
   BucketReducer(ReplicaServices& services, ReplicaMonitor& monitor, PlanInUse& plan,
@@ -48,7 +48,7 @@ class BucketReducer {
     sums_.filled(r, bucket);
     if (last_to_fill(r, bucket)) publish(bucket);
   }
-  /// Reduces slices until there is none. Keeps a failure, which the leader rethrows.
+  /// Reduces slices until none is left. Stores an exception, which the leader rethrows.
   void work() {
     for (;;) {
       Task task;
@@ -76,7 +76,7 @@ class BucketReducer {
   }
   /// Calls BucketSums::join(). Called by one replica after all buckets are done.
   void join() { sums_.join(); }
-  /// Returns the first non-finite value, if values are searched. Requires: after join().
+  /// Returns the first non-finite value, if there is a search for them. Requires: after join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
   /// Returns the sums on the device of `replica`. Requires: after join().
   std::vector<Gradient> results(int replica) const {
@@ -137,7 +137,7 @@ class BucketReducer {
     return failure_ || buckets_done_ == progress_.size();
   }
   std::exception_ptr failure() const TUTTI_REQUIRES(monitor_.mutex()) { return failure_; }
-  /// For conditions, which run with the monitor's mutex held.
+  /// Declares to the thread-safety analysis that conditions run with the monitor's mutex held.
   void assert_held() const TUTTI_THREAD_ANNOTATION(assert_capability(monitor_.mutex())) {}
 
  private:
@@ -304,7 +304,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
         if (!are_copies && components[a] != components[b]) continue;
-        if (digest(a) == digest(b)) break;  // thus equal to the earlier ones, too
+        if (digest(a) == digest(b)) break;  // the replicas before b equal a
         const bool is_shared =
             placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);

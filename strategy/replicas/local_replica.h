@@ -32,8 +32,8 @@ struct ReplicaServices {
   Mutex& ops_mutex;  // held during calls of `ops`; a sliceable operation sums slices without it
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
-  /// The leader calls it once, after all replicas have applied their updates and before any of them
-  /// reads.
+  /// Called once, by the leader, after all replicas have applied their updates and before any of
+  /// them reads.
   std::function<void()> after_updates = {};
   /// For workers that train independently: the index of this worker's first replica among the
   /// replicas of all workers, and the number of all these replicas. Not used if `num_apart` is 0.
@@ -121,7 +121,7 @@ class LocalReplicaContext final : public ReplicaContext {
   /// Returns the result of the step if it is not finite.
   std::optional<double> non_finite_result() const { return non_finite_result_; }
   /// Records that gradients are summed over replicas. If the last call of note_target() declared a
-  /// mean over this replica's rows, they are gradients of that mean.
+  /// mean over this replica's rows, the gradients are those of that mean.
   void note_sum() { summed_mean_ = target_; }
   /// Returns the declared mean (note_target()) whose gradients were summed, if there was one.
   const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }

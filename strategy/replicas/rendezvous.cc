@@ -138,7 +138,8 @@ void Rendezvous::meet(int replica, RendezvousHeader header, void* argument, cons
   Woken woken = Woken::kCompleted;
   std::vector<void*> arguments;
   {
-    // One critical section: in sequential mode no replica may reply before the turn is passed on.
+    // One critical section: in sequential mode, no other replica may act before this one passes the
+    // turn.
     MutexLock lock(monitor_.mutex());
     arrive(replica, std::move(header), argument);
     woken = wait_for_others(replica, idle, arguments);

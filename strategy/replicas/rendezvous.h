@@ -57,7 +57,7 @@ class ReplicaMonitor {
  private:
   struct Slot {
     bool active = false;
-    const std::function<bool()>* ready = nullptr;  // nullptr: can run
+    const std::function<bool()>* ready = nullptr;  // awaited condition; nullptr: none
   };
   void pass_turn() TUTTI_REQUIRES(mutex_);
   bool wait_for_turn(int replica, TimePoint deadline) TUTTI_REQUIRES(mutex_);

@@ -56,7 +56,7 @@ class ReplicaThreads {
   std::vector<std::unique_ptr<RunToken>> tokens_;
   std::vector<RunToken*> token_of_replica_;  // nullptr: no other replica uses the device
   std::vector<Frame*> frames_ TUTTI_GUARDED_BY(monitor_.mutex());  // innermost last
-  // Number of the last frame that each replica started.
+  // Sequence number of the last frame that each replica started.
   std::vector<std::uint64_t> last_taken_ TUTTI_GUARDED_BY(monitor_.mutex());
   std::uint64_t next_number_ TUTTI_GUARDED_BY(monitor_.mutex()) = 1;
   bool stopping_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;

@@ -114,7 +114,7 @@ class OpenScope {
     mode_scope_.emplace(mode_.mode);
   }
 
-  /// Returns true if no scope opened later restores this scope's mode or variable creator.
+  /// Returns true if this scope's mode and variable creator are the innermost of their thread.
   bool is_current() const {
     return mode_scope_->is_current() &&
            (!creator_scope_ || &VariableCreator::current() == &creator_);
@@ -240,7 +240,7 @@ struct PersistentScope {
 };
 
 std::optional<PersistentScope>& staying_scope() {
-  (void)internal::orphans();  // created first, so destroyed after the scope at thread exit
+  (void)internal::orphans();  // created before the scope, so destroyed after it
   thread_local std::optional<PersistentScope> scope;
   return scope;
 }

@@ -71,7 +71,7 @@ class ForbiddenVariableCreator final : public VariableCreator {
                                           const RandomKey& key, VariableOptions options) override;
 };
 
-/// Cross-replica context of a merge function: mode, variable creator; no replica, reducer or tape.
+/// Scope of a merge function: sets mode and variable creator; hides replica, reducer and tapes.
 class MergeScope {
  public:
   explicit MergeScope(Strategy& strategy);

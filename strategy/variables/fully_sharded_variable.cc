@@ -18,7 +18,7 @@ namespace {
 
 // Updates of a shard: its part of a gradient, and rules that require norms of the whole variable.
 
-/// Returns a dense gradient of the shard. Adds rows that occur several times, in their order.
+/// Returns the shard's gradient in dense form. Adds up the values of repeated rows, in order.
 Tensor dense_of_shard(const IndexedSlices& slices, const Shard& shard) {
   const Tensor values = slices.values.to(Device{});
   const auto rows = checked_rows(slices.indices.to(Device{}), slices.dense_shape.dim(0),
@@ -358,8 +358,8 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
   if (!context) {
     const Tensor whole = shards().gather(shards().device(), dtype);
-    // Keeps the value on all devices: if one lacked it, its replicas would wait for replicas that
-    // need no rendezvous because their devices have it.
+    // Keeps the value on all devices. If one device lacked it, its replicas would wait in a
+    // rendezvous that the other replicas skip.
     if (use_.team) shards().keep(whole);
     return whole;
   }

@@ -41,7 +41,7 @@ class DirectionRule final : public UpdateRule {
   void* const direction_;
 };
 
-/// Second pass: its gradients are directions, and its scalars contain the norms.
+/// Second pass of a rule with norms: the gradients are directions, the scalars contain the norms.
 class ApplyRule final : public UpdateRule {
  public:
   explicit ApplyRule(const UpdateRule& rule) : rule_(rule) {}
@@ -126,7 +126,7 @@ class Shards final : public Component {
   /// gradient of the full variable or of this shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
                     const Gradient& gradient, const UpdateScalars& scalars);
-  /// Sets the shard to its elements of `whole`, which is on its device.
+  /// Sets shard `index` to its part of `whole`, which must be on the shard's device.
   void assign_shard(int index, const Tensor& whole);
   const std::atomic<std::uint64_t>& version() const { return version_; }
 
@@ -206,13 +206,13 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
 /// their order. While the next run repeats them, each read starts the gather of the following one.
 /// The started gathers depend only on this order, which is equal on all workers, so all of them
 /// start the same ones. After a deviation from the previous run, the remaining reads start no
-/// gather. Holds one value more than is read. Threads: read() one at a time; forget() is
-/// thread-safe.
+/// gather. Keeps at most one value that has not been read yet. Threads: read() one at a time;
+/// forget() is thread-safe.
 class ReadAhead {
  public:
   explicit ReadAhead(std::shared_ptr<WorkerTeam> team) : team_(std::move(team)) {}
 
-  /// Must be called before a run, when the workers are connected.
+  /// Must be called before each run, after the workers are connected.
   void begin_run();
   /// Returns the full value of `shards` as `dtype`, on the host. Collective.
   Tensor read(const Shards& shards, DType dtype);

@@ -105,7 +105,7 @@ Tensor combined_value(const VariableStorage& variable, const ReplicaServices& se
     values.push_back(replica.at(0).dense());
     all_plain = all_plain && replica.at(1).dense().item_int() == 1;
   }
-  // The mean of V copies of a number is that number, exactly.
+  // The mean of copies of one number is exactly that number.
   return all_plain ? values.front() : aggregate(variable, &services, values, destination);
 }
 

@@ -48,9 +48,9 @@ class MirroredStorage : public DistributedStorage {
 
  protected:
   int work_number() const { return work_number_; }
-  /// Calls write(component index) for each component that the caller must write. Outside run these
-  /// are all components. In a replica it is the component of its device, if this replica does this
-  /// variable's work.
+  /// Calls write(component index) for each component that the caller must write. Outside run, these
+  /// are all components. In a replica, it is the component of its device, or none if another
+  /// replica updates this variable.
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
 
  private:

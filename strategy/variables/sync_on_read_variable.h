@@ -17,15 +17,15 @@ namespace tutti::internal {
 /// run, saves and AggregateOnReadScope are therefore collective.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
-  /// `team` holds the workers; nullptr: this process alone. `services` are the strategy's, which
-  /// the variable may outlive.
+  /// `team`: all workers; nullptr if there is only this process. `services` belong to the strategy,
+  /// which the variable may outlive.
   SyncOnReadStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                     const std::vector<Device>& replica_devices, std::shared_ptr<WorkerTeam> team,
                     std::weak_ptr<const ReplicaServices> services);
 
-  /// In a replica, returns its component, but in an AggregateOnReadScope the aggregate (this is a
-  /// rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument for NONE and
-  /// several replicas.
+  /// In a replica, returns its component or, within an AggregateOnReadScope, the aggregate (by a
+  /// rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument if several
+  /// replicas have aggregation NONE.
   Tensor read() const override;
   /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
   /// divides by the number of replicas (for integers the first components get the remainder, so the
@@ -50,8 +50,8 @@ class SyncOnReadStorage final : public DistributedStorage {
   void set_components(std::span<const Tensor> values);
 
  private:
-  /// Components of all replicas, in replica order, and the number of updates that each received
-  /// from its replica since all were set to one value.
+  /// Components of all replicas, in replica order, and the number of updates that each has received
+  /// from its replica since all were last set to the same value.
   struct AllComponents {
     std::vector<Tensor> values;
     std::vector<std::int64_t> updates;

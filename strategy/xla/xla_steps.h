@@ -11,12 +11,12 @@
 
 namespace tutti::internal {
 
-/// Shared part of strategies on XLA devices. Used by one thread at a time, besides the replicas'
-/// threads.
+/// Shared part of strategies on XLA devices. Used by one thread at a time, and by the replicas'
+/// threads during a run.
 class XlaSteps {
  public:
   /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with reason and
-  /// remedy, if the plugin or a device is missing, kUnimplemented in builds without XLA.
+  /// remedy, if the plugin or a device is missing, and kUnimplemented in builds without XLA.
   explicit XlaSteps(const std::vector<Device>& devices);
   ~XlaSteps();
   XlaSteps(const XlaSteps&) = delete;
@@ -25,7 +25,7 @@ class XlaSteps {
   /// Calls `fn` for replica `replica` on this thread; operations are traced instead of computed.
   using NoteReplica = std::function<void(int replica, const std::function<void()>& fn)>;
   /// Calls `run_replicas`, which must call its argument once per replica, and runs their program.
-  /// Throws as StepPrograms::run(), and kUnimplemented within another step.
+  /// Throws as StepPrograms::run() does, and kUnimplemented within another step.
   void run(const std::function<void(const NoteReplica&)>& run_replicas);
 
   int num_compiled() const;

@@ -18,7 +18,7 @@
 
 namespace tutti::internal {
 
-// Hlo has functions of the same names.
+// Formulas call these functions unqualified, because Hlo has its own functions of the same names.
 using std::abs, std::ceil, std::cos, std::erf, std::exp, std::expm1, std::floor, std::fmod,
     std::log, std::log1p, std::nearbyint, std::pow, std::sin, std::sqrt;
 
@@ -257,7 +257,7 @@ struct Relu {
     return choose(x <= T{0}, T{0}, x);
   }  // NaN stays NaN
 };
-/// Has two inputs. Sums of 16-bit numbers need not be rounded first, because rounding keeps signs.
+/// Takes two inputs. A 16-bit sum need not be rounded before the ReLU: rounding keeps its sign.
 struct AddRelu {
   constexpr auto operator()(auto a, auto b) const { return Relu{}(Add{}(a, b)); }
 };

@@ -14,9 +14,9 @@ namespace tutti::internal {
 
 // Elementwise operations on floats, in long runs that the compiler turns into vector instructions.
 //
-// Broadcasting is reduced to runs in which each input either advances by one element or repeats one
-// element; each of the three combinations has a loop. Formulas are those of the reference kernels;
-// results are bit-identical.
+// Broadcasting is reduced to runs in which each input advances by one element or repeats one
+// element. Two inputs have three such combinations, each with its own loop. Formulas are those of
+// the reference kernels; results are bit-identical.
 
 namespace {
 
@@ -104,7 +104,7 @@ void where_typed(const KernelArgs& args) {
                             const T* first = a + offsets[1];
                             const T* second = b + offsets[2];
                             T* out = y + offsets[3];
-                            if (c_stride == 0) {  // the whole run has one condition
+                            if (c_stride == 0) {  // one condition for the whole run
                               const T* from = *c ? first : second;
                               const std::int64_t stride = *c ? a_stride : b_stride;
                               for (std::int64_t i = 0; i < count; ++i) out[i] = from[i * stride];

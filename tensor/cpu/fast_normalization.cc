@@ -1,4 +1,4 @@
-// Normalisation of floats: of batches, of local responses, of layers and groups.
+// Batch, local response, layer and group normalisation of floats.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -385,7 +385,7 @@ void forward(const KernelArgs& args) {
   });
 }
 
-/// Adds one run to the sums over rows, per channel.
+/// Adds dy to `sums` and dy * z to `moments`, per channel, with z = (x - mean) * inverse.
 [[gnu::always_inline]] inline void add_run(double* __restrict sums, double* __restrict moments,
                                            const float* __restrict dy, const float* __restrict x,
                                            float mean, float inverse, std::size_t count) {

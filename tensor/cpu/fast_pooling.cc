@@ -13,7 +13,7 @@ namespace tutti::internal {
 // Pooling. oneDNN's maximum pooling processes only about 1.5 GB/s.
 //
 // A *row* is the channels of one pixel. A vector register keeps the running maximum over the rows
-// of a window, for 8 channels at a time. The gradient finds the number of the row that contains the
+// of a window, for 8 channels at a time. The gradient first finds the row that contains the
 // maximum: a later row wins only if it is larger, so the first largest element gets the gradient.
 
 namespace {
@@ -82,7 +82,7 @@ template <class Body>
   return !(candidate <= best) & (best == best);
 }
 
-/// Offsets in the image of the rows of a window, in order.
+/// Offsets of a window's rows from the start of the image, in order.
 struct Rows {
   explicit Rows(const Geometry& g)
       : offsets(static_cast<std::size_t>(g.a.window_h * g.a.window_w)) {}
@@ -100,7 +100,8 @@ constexpr std::int64_t kWidth = 8;
 using Floats [[gnu::vector_size(4 * kWidth)]] = float;
 using Integers [[gnu::vector_size(4 * kWidth)]] = std::int32_t;
 
-/// Loads the vector at `from`. Passing vectors by value would require their instruction set.
+/// Loads the vector at `from`. Uses references, because passing vectors by value requires their
+/// instruction set.
 [[gnu::always_inline]] inline void load(Floats& to, const float* from) {
   std::memcpy(&to, from, sizeof to);
 }
@@ -147,7 +148,7 @@ void max_pool(const KernelArgs& args) {
 }
 
 /// Gives each channel's dy to the row that holds its largest element. With kAdds, adds dy to the
-/// gradients of other windows; without, windows do not overlap, and the other rows become 0.
+/// gradients of other windows. Without kAdds, windows do not overlap, and the other rows become 0.
 template <bool kAdds>
 [[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
                                         std::int64_t channels, const float* __restrict dy,

@@ -185,8 +185,8 @@ void set_reductions(KernelTable& table) {
 
 // Gradient of a bias on floats: the sum of rows, vectorised over channels.
 //
-// Blocks of 64 rows are added in float, and blocks in double: fast, accurate, and in an order that
-// depends only on the shape.
+// The 64 rows of a block are added in float, the sums of blocks in double. This is fast and
+// accurate, and the order depends only on the shape.
 
 constexpr std::size_t kRowsPerBlock = 64;
 

@@ -22,7 +22,7 @@ struct HostConstants {
   T values[DeviceRule::kNumConstants];
 };
 
-/// Functions that a loop calls, by enumerator: decay_weight(); apply(); prepare() and direction();
+/// Kinds of loops. In this order, they call decay_weight(); apply(); prepare() and direction();
 /// step().
 enum class Pass { kDecay, kApply, kPrepare, kStep };
 

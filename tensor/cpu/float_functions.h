@@ -17,7 +17,7 @@ namespace tutti::internal {
 /// minimax polynomial of Cephes (Moshier, expf).
 [[gnu::always_inline]] constexpr float vector_exp(float x) {
   constexpr float kLog2E = 1.44269504088896341f;
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * high is exact
+  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * kLn2High is exact
   constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   // NaN becomes -104 here, because its conversion to an integer would be undefined.
   const float bounded = x > -104.0f ? (x < 89.0f ? x : 89.0f) : -104.0f;

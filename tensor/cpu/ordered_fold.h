@@ -4,7 +4,7 @@
 // A sequence is divided into blocks of kFoldBlock elements. Within a block, element i belongs to
 // lane i % kFoldLanes. Each lane starts with the identity and takes its elements in order; then the
 // upper half of the lanes is combined into the lower half until one is left. The results of the
-// blocks are combined like the digits of a binary counter: neighbours first, then neighbours of
+// blocks are combined like the digits of a binary counter: pairs of adjacent results, then pairs of
 // those, and finally the remaining ones from the last to the first. The rounding error of a sum
 // grows with kFoldBlock / kFoldLanes and the logarithm of the number of blocks.
 #pragma once
@@ -76,7 +76,7 @@ template <class Function, class T>
   return lanes[0];
 }
 
-/// Combines the results of blocks, given in order.
+/// Combines the results of blocks. add() must be called for the blocks in order.
 template <class Function, class T>
 class BlockCounter {
  public:

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A block processes a tile of 64 queries (or keys) of one head. It iterates over the tiles of keys
-// (or queries) that belong to them, and sums 128 columns of their results in registers; wider heads
-// take more blocks, which compute the same scores. A thread has 4 x 4 scores, so that two reads of
-// 16 bytes serve 16 products: counted this way, arithmetic is the bottleneck. Arithmetic is in
-// float32 (float64) for every type, as on the CPU; tensor cores would round the weights of 16-bit
-// numbers before using them. One query takes the time of 64, because a single block processes all
-// keys of its head.
+// that the queries attend to (or of queries that attend to the keys), and sums 128 columns of their
+// results in registers; wider heads take more blocks, which compute the same scores. A thread has 4
+// x 4 scores, so that two reads of 16 bytes serve 16 products: counted this way, arithmetic is the
+// bottleneck. Arithmetic is in float32 (float64) for every type, as on the CPU; tensor cores would
+// round the weights of 16-bit numbers before using them. One query takes as long as 64, because a
+// single block processes all keys of its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).
@@ -56,7 +56,7 @@ struct alignas(Pack<N, kOwn>) Shared {
 };
 template <class N>
 using Scores = N[kOwn][kOwn];
-/// Sums for this thread's rows: of every 64 columns, the 4 columns from own_column() on.
+/// Sums for this thread's rows and columns: 4 of every 64 columns, from own_column() on.
 template <class N>
 using Gathered = N[kOwn][kColumns / kSide];
 
@@ -112,7 +112,8 @@ __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b,
   }
 }
 
-/// For each own row i, adds the weighted sum of the rows of x to sums[i]; reads x from `column` on.
+/// Adds to sums[i] the weighted sum of x's rows, for row i of this thread; reads columns from
+/// `column` on.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
                                        Gathered<N>& sums) {
@@ -274,7 +275,7 @@ void forward(const KernelCall& call) {
 // would suffice. In return the bits depend only on the sizes, and a block needs registers for only
 // one gradient.
 
-/// Writes to means[i] the mean of the gradients of query i's weights, weighted by these weights.
+/// Writes to means[i] the sum of weight * gradient over query i's attention weights.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     mean_gradients(std::int64_t rows, std::int64_t length, int lanes, const T* results, const T* dy,

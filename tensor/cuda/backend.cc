@@ -72,7 +72,7 @@ void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
   try {
     MutexLock lock(mutex_);
     idle_[timed ? 1 : 0].push_back(event);
-  } catch (const std::exception&) {  // no memory for the list
+  } catch (const std::exception&) {  // out of memory for the list
     gpu_.use_quietly([event] { (void)cudaEventDestroy(event); });
   }
 }
@@ -338,7 +338,7 @@ void Context::reach_peers() {
       check(cudaDeviceCanAccessPeer(&reachable, gpu_.ordinal(), peer), "cudaDeviceCanAccessPeer");
       if (reachable == 0) continue;
       const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-      if (status == cudaErrorPeerAccessAlreadyEnabled) {  // another context on this GPU did it
+      if (status == cudaErrorPeerAccessAlreadyEnabled) {  // another context on this GPU enabled it
         (void)cudaGetLastError();
       } else {
         check(status, "cudaDeviceEnablePeerAccess");

@@ -86,7 +86,7 @@ __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* v
   channels.offset[c] = beta != nullptr ? static_cast<Number<T>>(number(beta[c])) : Number<T>{0};
 }
 
-/// Loads N neighbours of an array of Channels at once; c is a multiple of N.
+/// Loads N adjacent elements of an array of Channels, from c on, at once; c is a multiple of N.
 template <class T, int N>
 __device__ Pack<Number<T>, N> neighbours(const Number<T>* array, std::uint32_t c) {
   return *reinterpret_cast<const Pack<Number<T>, N>*>(array + c);

@@ -18,8 +18,8 @@ namespace tutti::cuda {
 constexpr int kRun = 64;
 constexpr int kMaxLanes = 32;  // packs of one row that a block processes at once
 
-/// Writes partial [2, splits, channels]: both sums over the rows of block row y. terms.add(row,
-/// pack, a, b) adds the terms of N channels to a[N] and b[N].
+/// Writes partial [2, splits, channels]: two sums per channel over the rows of split blockIdx.y.
+/// terms.add(row, pack, a, b) adds the terms of N channels to a[N] and b[N].
 template <class T, int N, class Terms>
 __global__ void __launch_bounds__(kThreads)
     sum_rows(Terms terms, std::int64_t rows, std::int64_t rows_per_block, int packs, int lanes,

@@ -25,9 +25,9 @@ struct Mean {};  // Add, then a division
 template <class F>
 using Step = std::conditional_t<std::is_same_v<F, Mean>, internal::Add, F>;
 
-/// Computes the tree as a binary counter: level i holds the result of 2^i neighbours. Input n is
-/// combined with the levels that are set in n, one after the other; the remaining levels are
-/// combined from the last to the first. Levels are unrolled, so that they stay in registers.
+/// Computes the tree as a binary counter: level i holds the result of 2^i adjacent inputs. Input n
+/// is combined with levels 0, 1, ... up to the lowest zero bit of n, whose level stores the result.
+/// Finally, the levels in use are combined, lowest first. Unrolled, to keep levels in registers.
 template <class F, class T, int kWidth>
 __device__ __forceinline__ void combine_pack(const Inputs& inputs, std::int64_t first, T* output) {
   using N = Number<T>;

@@ -45,7 +45,7 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   problem.filter = {s.filter[3], s.filter[0], s.filter[1], s.filter[2]};
   problem.y = dims(s.y);
   problem.attributes = call.attributes_as<Conv2dAttributes>();
-  const auto alignment = [](const void* pointer) {  // engines require at most 16 bytes
+  const auto alignment = [](const void* pointer) {  // no engine requires more than 16 bytes
     return static_cast<std::int64_t>(alignment_of(pointer, 16));
   };
   problem.x_alignment = alignment(data.x);

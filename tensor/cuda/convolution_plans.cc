@@ -164,7 +164,7 @@ std::int64_t count_of(const BackendDescriptor& descriptor, cudnnBackendAttribute
   return count;
 }
 
-/// Returns engine configurations, the presumably fastest first; empty if this mode has none.
+/// Returns engine configurations, first the one that cuDNN expects to be fastest; may be empty.
 std::vector<BackendDescriptor> configurations(const ConvolutionGraph& graph,
                                               cudnnBackendHeurMode_t mode,
                                               const ConvolutionTarget& target) {
@@ -229,7 +229,7 @@ bool make_plan(ConvolutionPlan& made, const ConvolutionTarget& target, std::stri
   if (target.device != nullptr) {
     made.plan.set_descriptor(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
   }
-  // The next engine may work although this one fails, for instance in compiling its kernel.
+  // If this engine fails, for instance to compile its kernel, the next one may still work.
   const cudnnStatus_t status = cudnnBackendFinalize(made.plan.get());
   if (status != CUDNN_STATUS_SUCCESS) {
     reason = cudnnGetErrorString(status);

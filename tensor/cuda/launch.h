@@ -39,7 +39,7 @@ constexpr ErrorCode code_of(cudaError_t status) {
   return of_capture ? ErrorCode::kFailedPrecondition : ErrorCode::kInternal;
 }
 
-/// Throws unless `status` is cudaSuccess: kResourceExhausted if memory is missing,
+/// Throws unless `status` is cudaSuccess: kResourceExhausted if no memory is left,
 /// kFailedPrecondition for calls that a capture does not allow, else kInternal.
 inline void check(cudaError_t status, const char* who) {
   if (status == cudaSuccess) return;
@@ -93,8 +93,7 @@ class Gpu {
   int ordinal() const { return ordinal_; }
   const std::string& label() const { return label_; }
 
-  /// Calls body() with this GPU selected. Errors that it throws begin with the GPU's number and
-  /// name.
+  /// Calls body() with this GPU selected. Prefixes errors of body() with the GPU's number and name.
   template <class Body>
   decltype(auto) use(const Body& body) const {
     try {

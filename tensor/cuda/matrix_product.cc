@@ -14,8 +14,8 @@
 
 namespace tutti::cuda {
 
-// cuBLASLt is column-major: our row-major c = a b is its c' = b' a', so the operands are exchanged
-// without a copy.
+// cuBLASLt is column-major: our row-major c = a b is its c^T = b^T a^T, so the operands are
+// exchanged without a copy.
 
 namespace {
 

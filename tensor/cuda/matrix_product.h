@@ -45,7 +45,7 @@ class MatrixPlans {
   std::map<Key, std::unique_ptr<MatrixPlan>> plans_;
 };
 
-/// Puts the product, and then `activation` of it, into the stream of `call`. Accumulates in float32
+/// Queues the product, followed by `activation`, on the stream of `call`. Accumulates in float32
 /// (float64 for float64). Throws kUnimplemented if cuBLASLt has no algorithm.
 void multiply(const MatrixProduct& product, FusedActivation activation, const KernelCall& call);
 

@@ -96,7 +96,7 @@ struct Piece {
   const std::int64_t first_;
 };
 
-/// Calls body(piece) for this thread's part of the block's `kCount` elements.
+/// Calls body(piece) for each of this thread's pieces of the block's `kCount` elements.
 template <class Rule, class T, std::int64_t kCount, class Body>
 __device__ __forceinline__ void for_each_piece(const DeviceUpdateItem& item, int num_slots,
                                                std::int64_t begin, const Body& body) {
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rules with norms.
 
-/// Returns the sums of squares of the weights and the directions, block by block. add_norms() later
-/// overwrites the first pair with the sums of the whole variable.
+/// Returns the partial sums of squares: a pair (weights, directions) per block of threads.
+/// add_norms() later overwrites the first pair with the sums over the whole variable.
 __device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
   return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
 }
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads)
   sums[1] = of_directions;
 }
 
-/// Block i adds the sums of item i's blocks.
+/// Adds up the partial sums of every item, with one block of threads per item.
 __global__ void __launch_bounds__(kThreads) add_norms(const __grid_constant__ Batched batch) {
   __shared__ double shared[kWarpsOfBlock];
   const DeviceUpdateItem& item = batch.items[blockIdx.x];

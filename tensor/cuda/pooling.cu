@@ -169,8 +169,8 @@ __global__ void average_pool_gradient(const Pack<T, N>* dy, Pack<T, N>* dx, Geom
 
 /// Images whose elements can be counted with 32 bits.
 struct Part {
-  std::int64_t first_input, first_output;  // number of elements before them
-  std::int64_t inputs, outputs;            // number of their packs
+  std::int64_t first_input, first_output;  // number of elements before these images
+  std::int64_t inputs, outputs;            // number of packs in these images
   std::uint32_t num_inputs() const { return static_cast<std::uint32_t>(inputs); }
   std::uint32_t num_outputs() const { return static_cast<std::uint32_t>(outputs); }
 };

@@ -35,8 +35,8 @@ __device__ __forceinline__ void write_fold(const Fold& fold, typename Fold::Valu
   }
 }
 
-/// Uses a team of threads per part of a row. Each lane processes kWidth neighbours at a time, in
-/// one load if `is_wide`.
+/// Uses a team of threads per part of a row. Each lane processes kWidth adjacent elements at a
+/// time, in one load if `is_wide`.
 template <int kWidth, class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_rows(const __grid_constant__ Reduction r, bool is_wide, int lanes, Fold fold, const T* x,
@@ -214,7 +214,7 @@ using FoldValue = std::conditional_t<sizeof(T) == 1, std::int32_t, Number<T>>;
 using internal::Add;
 using internal::Multiply;
 
-// A mean is a sum that is divided.
+// A mean is a sum divided by the number of elements.
 template <class V>
 struct Sum {
   using Value = V;
@@ -283,7 +283,7 @@ void truth(const KernelCall& call) {
 
 // Largest and smallest elements over axes, and their positions.
 
-// Returns the value that loses against all others: the maximum (minimum) of no elements.
+// Returns the identity of the maximum (kLargest) or of the minimum.
 template <class V, bool kLargest>
 __device__ constexpr V worst() {
   using Limits = std::numeric_limits<V>;

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) block_sums[item.first_sum + share.first / kPerBlock] = sum;
 }
 
-/// Block i adds the sums of item i's blocks.
+/// Adds up the partial sums of every item, with one block of threads per item.
 __global__ void __launch_bounds__(kThreads)
     add_sums(const __grid_constant__ Batched batch, const double* block_sums, double* sums) {
   __shared__ double shared[kWarpsOfBlock];

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-/// Workspace that lives as long as the call, because later work in the stream may reuse the memory.
+/// Workspace that is freed when the call returns: later work in the stream may reuse the memory.
 class CallWorkspace final : public Workspace {
  public:
   explicit CallWorkspace(Device device) : device_(device) {}
@@ -81,7 +81,7 @@ constexpr std::size_t kMaxGpus = 256;
 struct OpenedGpus {
   Mutex mutex;
   std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // gpu:i at index i
-  std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};  // same pointers, read without the lock
+  std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};  // same as `devices`; read without a lock
 };
 
 OpenedGpus& opened_gpus() {
@@ -92,7 +92,8 @@ OpenedGpus& opened_gpus() {
 
 }  // namespace
 
-/// Updates grouped into launches, which run in the order in which they were begun. Not thread-safe.
+/// Pending updates, grouped into launches that run in the order of their first updates. Not
+/// thread-safe.
 struct GpuDevice::PendingUpdates {
   /// Parameters that the updates of one launch share.
   struct Launch {
@@ -217,7 +218,7 @@ void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) 
     with_context([&](DeviceContext& context) {
       context.run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
     });
-  } catch (const Error& error) {  // kernels know neither caller nor device
+  } catch (const Error& error) {  // kernels' errors name neither caller nor device
     throw error.with_context(concat(internal::who(call.op, call.where), " on ", device()));
   }
 }
@@ -290,7 +291,7 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   refuse_in_capture(device(), "a value is read on the host");
   void* const block = downloads_->take();
-  // Without pinned memory a copy blocks its thread, so the preceding work is finished first.
+  // Without pinned memory, a copy blocks the context, so this waits for the preceding work first.
   if (!block) wait_for([](DeviceContext&) {});
   const std::size_t step = block ? Downloads::kBlockBytes : bytes;
   for (std::size_t first = 0; first < bytes; first += step) {
@@ -358,7 +359,7 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
-  // CUDA may wait for the device when it makes pinned memory, so this is done before the peer work.
+  // CUDA may wait for the device when it allocates pinned memory, so this precedes the peer work.
   downloads_->recycle(downloads_->take());
   peers_.add(work);
 }
@@ -400,7 +401,7 @@ const std::string& GpuDevice::why_none() { return gpu_unavailable_reason(); }
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
-constexpr int kPollsBeforePause = 500;  // take a few hundred microseconds
+constexpr int kPollsBeforePause = 500;  // these polls take a few hundred microseconds
 constexpr int kPollsOfCheck = 25;       // polls between checks, until pauses begin
 
 void check_all(const PeerWatch::List& works) {

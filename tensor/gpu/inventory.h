@@ -15,10 +15,10 @@ namespace tutti {
 
 // Effect of CUDA_VISIBLE_DEVICES on the GPUs of a machine.
 
-/// Returns the indices of the GPUs that CUDA shows for this value of CUDA_VISIBLE_DEVICES, in
-/// CUDA's order. "1,0" renumbers, "" and "-1" hide all, an invalid index ends the list, and a
-/// repeated index hides all. Without a value, returns all of `num_devices`. Returns nullopt if GPUs
-/// are named by UUID ("GPU-...", "MIG-..."), from which indices are unknown.
+/// Returns the indices of the GPUs that CUDA shows if CUDA_VISIBLE_DEVICES is `mask`, in CUDA's
+/// order. "1,0" renumbers, "" and "-1" hide all, an invalid index ends the list, and a repeated
+/// index hides all. If the variable is not set, returns all `num_devices` indices. Returns nullopt
+/// if `mask` names GPUs by UUID ("GPU-...", "MIG-..."), because their indices are unknown.
 std::optional<std::vector<int>> visible_devices(const std::optional<std::string>& mask,
                                                 int num_devices);
 
@@ -74,8 +74,8 @@ struct FoundLibrary {
 /// libraries that are missing, if any.
 LoadedBackend explain_failure(const std::string& module, const std::string& why,
                               std::span<const FoundLibrary> libraries);
-/// Finds the libraries where the module would: where the system looks, then in the folders of this
-/// build's CUDA.
+/// Searches for the libraries as the module does: first where the system finds libraries, then in
+/// the folders of this build's CUDA.
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
 /// Returns the libraries of this build's module: "libcudart.so.13", ... Empty without CUDA.
 std::vector<std::string> needed_libraries();

@@ -167,7 +167,7 @@ Operand grouped_filter(const Operand& x, const Operand& filter, Conv2dOptions& o
   return Operand(reshape(filter, Shape{f[0], f[1], f[2] == 0 ? 0 : 1, f[2] * f[3]}), x.where);
 }
 
-/// Makes errors of the grouped convolution name depthwise_conv2d.
+/// Calls convolve(), and makes its errors begin with depthwise_conv2d.
 template <class Convolve>
 Tensor as_depthwise(const Operand& x, const Convolve& convolve) {
   try {

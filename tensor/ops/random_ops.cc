@@ -158,7 +158,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
 
 RandomKey next_random_key() {
   const RandomContext& context = current_random_context();
-  // The call sites of layers are small numbers, so this one differs from them.
+  // Layers use small numbers as call sites, so this call site differs from all of them.
   const std::uint64_t call = next_call_ordinal(~std::uint64_t{0});
   return {context.seed, kUserPurpose, context.step, context.replica, call};
 }

@@ -138,8 +138,8 @@ std::vector<int> moving_axis(int rank, int from, int to) {
   return order;
 }
 
-/// Repeats elements: [.., n, ..] -> [.., n, count, ..] (after) or [.., count, n, ..] -> [.., n *
-/// count, ..].
+/// Repeats each element `count` times (new_axis = axis + 1), or the whole axis (new_axis = axis):
+/// [.., n, ..] -> [.., n * count, ..].
 Tensor repeated(const Operand& x, int axis, std::int64_t count, int new_axis) {
   std::vector<std::int64_t> dims = dims_of(x.shape());
   dims.insert(dims.begin() + new_axis, count);

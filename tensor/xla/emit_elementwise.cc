@@ -15,7 +15,7 @@ namespace {
        "; call cast()");
 }
 
-/// Emitters of formulas for numbers.
+/// Emitters that apply the formulas for numbers to values of a program (Hlo).
 struct FormulaEmitters {
   template <class Formula, class Types>
   void unary(OpId op, Types) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kLiteralBytes = 40;
 
-/// Returns a float in a fixed form with a point; non-finite numbers are written as their bits.
+/// Returns a float in exponential notation; for a non-finite number, its bits in hexadecimal.
 std::string float_literal(double value, HloType type) {
   if (!std::isfinite(value)) {
     const bool nan = std::isnan(value), low = value < 0;

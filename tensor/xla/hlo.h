@@ -38,7 +38,7 @@ struct Hlo {
       : text(text_), number(number_), shape(shape_), type(type_) {}
 
   HloText* text = nullptr;  // nullptr for a number
-  int number = 0;           // number of the value; -1 - i for argument i of the program
+  int number = 0;           // index of the value; -1 - i for argument i of the program
   Shape shape;
   HloType type = HloType::kF32;
   double full_of = 0.0;

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Paths within a folder of Python packages, TPUs first.
+/// Paths of plugins within a folder of Python packages; the plugin for TPUs comes first.
 constexpr const char* kKnownPlugins[] = {
     "libtpu/libtpu.so",
     "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
@@ -148,7 +148,7 @@ const std::string& PjrtPlugin::file_hash() const {
   if (file_hash_.empty()) {
     std::ifstream file(path_, std::ios::binary);
     if (!file) fail(ErrorCode::kUnavailable, "PJRT plugin: cannot read ", path_);
-    Hasher hasher;  // block by block: a plugin has hundreds of megabytes
+    Hasher hasher;  // updated block by block: a plugin has hundreds of megabytes
     std::vector<char> block(std::size_t{1} << 20);
     while (file.read(block.data(), std::ssize(block)) || file.gcount() > 0) {
       hasher.update(std::string_view(block.data(), static_cast<std::size_t>(file.gcount())));
@@ -347,7 +347,7 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
   const auto create = [&] {
     return plugin.call(PjrtFunction::kClientCreate, fields, "XLA's devices").client;
   };
-  if (is_cpu) check_xla_flags(create);  // only one process can open a TPU
+  if (is_cpu) check_xla_flags(create);  // not for a TPU, which only one process can open
   return create();
 }
 

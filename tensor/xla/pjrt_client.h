@@ -165,7 +165,7 @@ class PjrtClient {
 int pjrt_type(DType dtype);
 
 /// Returns the xla.CompileOptionsProto of a program whose replica r runs on the device with id
-/// ids[r]. Requires: `ids` is not empty, because the plugin would end the process. `on_cpu`: NaN
+/// ids[r]. `ids` must not be empty, because the plugin would then abort the process. `on_cpu`: NaN
 /// stays NaN in maxima.
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu);
 

@@ -64,8 +64,8 @@ class StepValue final : public LazyValue {
 /// program. Used by the replica's thread, later by the thread that runs the step.
 class Trace final : public StepTracer {
  public:
-  /// The replica computes on XLA device `xla_device`. This process's kernels see its tensors on the
-  /// CPU device with the same number.
+  /// The replica computes on XLA device `xla_device`. Kernels of this process see the replica's
+  /// tensors on the CPU device with the same number.
   Trace(int replica, int num_replicas, int xla_device);
   /// Marks as lost the values that were not computed.
   ~Trace() override;

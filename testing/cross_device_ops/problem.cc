@@ -119,9 +119,9 @@ Problem::Problem(const Case& c, const std::vector<Device>& devices)
   for (int r = 0; r < c.world; ++r) plan_parts(r, lengths);
 }
 
-/// Plans the parts of rank r's output. lengths[r] are the lengths of the parts that rank r sends in
-/// all_to_all; in other collectives all lengths[r] are equal. A broadcast is a gather in which one
-/// rank has all parts.
+/// Plans the parts of rank r's output. In all_to_all, lengths[s][t] is the length of the part that
+/// rank s sends to rank t. In other collectives, all lengths[s] are equal. A broadcast is a gather
+/// in which one rank has all parts.
 void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& lengths) {
   const auto own = static_cast<std::size_t>(r);
   Rank& rank = ranks_[own];
@@ -259,7 +259,7 @@ std::string Problem::check(Determinism grade, double max_relative_error,
       return concat("rank ", r, ": an input, or bytes before or after a buffer, were written");
     }
     const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
-    if (is_like_first && std::ranges::equal(output, first)) continue;  // equals a checked output
+    if (is_like_first && std::ranges::equal(output, first)) continue;  // equal to a checked output
     const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
       return wrong_output<T>(grade, is_inexact ? &error : nullptr, r, output,
                              is_like_first ? first : output);

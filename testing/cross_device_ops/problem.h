@@ -45,9 +45,9 @@ CollectiveHandle start(Communicator& communicator, const Call& call);
 /// Error of sums, for an operation that declares a max_relative_error().
 struct SumError {
   double declared = 0.0;
-  /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, their mean. If
-  /// a value is not finite, the unit is not finite either. Then any result passes, except a finite
-  /// result for a non-finite sum.
+  /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, the mean over
+  /// ranks. If a value is not finite, the unit is not finite either. Then any result passes, except
+  /// a finite result for a non-finite sum.
   long double unit = 0;
   long double largest = 0;  // largest error so far, in units
 };
@@ -105,7 +105,7 @@ class Problem {
   std::vector<Rank> ranks_;
 };
 
-/// Calls `visitor.template operator()<T>()` with the type that stores an element, a byte for bool.
+/// Calls `visitor.template operator()<T>()` with the type that stores an element (bool: uint8_t).
 template <class Visitor>
 decltype(auto) visit_stored(DType dtype, Visitor&& visitor) {
   return visit_dtype(dtype, [&]<class T>() {

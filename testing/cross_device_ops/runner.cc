@@ -75,8 +75,8 @@ struct ExpectedError {
   std::vector<ErrorCode> codes;           // the error has one of these codes
   std::vector<std::string> parts = {""};  // the message contains one of these texts
   bool on_all = true;                     // true: every caller must get it; false: at least one
-  Duration soonest = Duration::zero();    // earliest end, counted from the first caller's start
-  Duration latest = kInTime;              // latest end, counted from the caller's own start
+  Duration soonest = Duration::zero();    // minimum time from the first caller's start to the end
+  Duration latest = kInTime;              // maximum time from the same caller's start to its end
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {
@@ -210,7 +210,8 @@ std::vector<Outcome> play(const Run& run, const std::function<void(int)>& body) 
 
 constexpr int kSlices = 4;
 
-/// Calls the operation on one of several slices, which begin at odd indices, except the first.
+/// Calls the operation on slice `slice` of the buffers. All slices but the first begin at odd
+/// indices.
 void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Problem& problem) {
   const auto start_of = [&](int s) {
     const std::size_t even = run.c.count / kSlices * static_cast<std::size_t>(s);
@@ -232,13 +233,13 @@ void start_calls(Communicator& communicator, std::span<const Problem> problems) 
   const int rank = communicator.rank();
   std::vector<CollectiveHandle> handles;
   for (const Problem& each : problems) handles.push_back(start(communicator, each.call(rank)));
-  // 2 and 3 are coprime to 5, so the steps reach every handle.
+  // Steps of 2 or 3 reach every handle but the first, because both numbers are coprime to 5.
   const std::size_t step = 2 + static_cast<std::size_t>(rank) % 2;
   for (std::size_t i = 1; i < 5; ++i) handles[i * step % 5].wait();
 }
 
-/// Makes several calls per group, concurrently with the other groups. The seeds are the case's seed
-/// plus `offsets`; calls with equal seeds must give equal bits.
+/// Makes one call per group and offset; groups run concurrently. The offset is part of the seed.
+/// Equal first and last offsets must give equal bits unless the grade is kNone.
 std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
                         const std::vector<std::uint64_t>& offsets) {
   std::vector<Problem> problems;  // ordered by group

@@ -94,7 +94,7 @@ Numbers for_each(int n, const F& f) {
 
 int replica() { return ReplicaContext::current().replica_id(); }
 
-/// Returns r + 1 rows of the number r in replica r.
+/// In replica r, returns r + 1 elements, which all equal r.
 Tensor own_rows(DType dtype) { return Tensor::full({replica() + 1}, replica(), dtype); }
 
 /// Returns the own_rows() of all replicas.
@@ -495,7 +495,7 @@ Tensor sum_along_tree(std::vector<Tensor> values) {
 /// Fits a line with momentum to the data of n replicas, and returns losses and weights. Each
 /// replica trains on its own data; a single replica trains on all of it and adds the gradients.
 Numbers train(Strategy& strategy, int n) {
-  constexpr std::int64_t kSteps = 3, kRows = 4;  // rows of each replica in a step
+  constexpr std::int64_t kSteps = 3, kRows = 4;  // kRows: rows per replica and step
   const Tensor x = random_normal({kSteps * n * kRows, 5}, RandomKey{5, kUserPurpose, 1, 0, 0});
   const Tensor y = random_normal({kSteps * n * kRows, 1}, RandomKey{5, kUserPurpose, 2, 0, 0});
   const auto scope = strategy.scope();

@@ -32,7 +32,7 @@ struct Case {
   OpCall call;
   double step = 1e-5;
   bool has_second_order = true;
-  std::size_t num_results = 1;  // number of results with gradients, which precede the others
+  std::size_t num_results = 1;  // number of results with gradients; they precede the others
 
   /// Returns the results of the call for other inputs, which may have any floating type.
   Tensors operator()(const Tensors& inputs) const {
@@ -79,7 +79,7 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 4 ? between(0.5, 1.5) : between(-1.5, 1.5);
     case OpId::kSoftmaxCrossEntropy:
       return i == 0 ? softmax(between(-1.5, 1.5)) : between(-1.5, 1.5);
-    case OpId::kCast:  // inputs that are exact in every type, also after a step
+    case OpId::kCast:  // x, x - step and x + step are exact in every type
       return round(between(-1.5, 1.5) * 4.0) * 0.25;
     default:
       return between(-1.5, 1.5);

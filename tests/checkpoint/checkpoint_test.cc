@@ -400,7 +400,7 @@ TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   load_weights(folder + "/w.safetensors", {a});
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
 
-  // The state in a checkpoint is ignored; its slots are ignored only if the caller permits that.
+  // The state of a checkpoint is ignored; slot variables are ignored only if the caller permits it.
   std::int64_t number = 5;
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));

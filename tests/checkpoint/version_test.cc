@@ -455,8 +455,8 @@ TEST(ShardedVersion, WorkerLossDuringSaveKeepsPreviousVersion) {
     Workers workers(3);
     workers.lose(2, call);
     const auto errors = save_together(workers, {folder, folder, folder}, 1 + call, 2);
-    // The commit is announced in the fourth exchange: with an earlier loss, the old version
-    // remains.
+    // The commit is announced in the fourth exchange: if the worker is lost earlier, the old
+    // version remains.
     EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
     EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
     // If worker 2 is lost in the second exchange, another worker may still write into the folder
@@ -508,7 +508,7 @@ struct ReadBack {
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());
-  Workers workers(count), texts(count);  // from_writer uses separate exchanges
+  Workers workers(count), texts(count);  // `texts`: the exchanges of from_writer
   ReadBack back;
   back.files.resize(folders.size());
   back.errors = errors_of_ranks(count, [&](int worker) {

@@ -263,7 +263,7 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
 }
 
 // Contrast multiplies differences within a colour by its factor, but not the distance between the
-// means of two colours. So the factor is the ratio of the two, which standardisation preserves.
+// means of two colours. So the ratio of the two gives the factor; standardisation preserves it.
 // (Standardisation removes brightness, which tests/data/augment_test.cc tests.)
 TEST(Cifar10Input, ContrastFactorsAreUniformInTutorialRange) {
   const ImageData data = pictures(

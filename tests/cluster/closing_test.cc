@@ -54,7 +54,7 @@ void expect_end_of(int leaver, Transport& mine) {
 struct Leaving {
   std::size_t count;
   int leaver;
-  bool has_unread;  // the peer has sent bytes that the leaver does not read
+  bool has_unread;  // the peer has sent bytes that rank `leaver` does not read
   bool is_asked_late;
 };
 
@@ -197,7 +197,7 @@ TEST(TcpClosing, EarlyDisconnectEndsCallsOfRemainingRanks) {
   }
 }
 
-// All connections exist when the group has formed, so a rank learns of a death even without a
+// All connections exist once the group has formed, so a rank notices a peer's death even without a
 // connection attempt.
 class DeathNotice : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
@@ -454,7 +454,7 @@ void expect_patience(std::size_t count) {
   });
 }
 
-// The pause exceeds the timeout of a silent connection, but rank 1's kernel still reports that its
+// The pause exceeds the timeout for silent connections, but rank 1's kernel still reports that its
 // receive window is full.
 TEST(TcpHalfOpen, LongComputationKeepsConnections) {
   std::list<std::unique_ptr<Thread>> threads;

@@ -100,7 +100,7 @@ TEST(HealthRules, StarvedProcessIsNotReportedAsSilent) {
   EXPECT_NE(silence_of(record, 60s, {Kind::kIsStopped, 'T'}), "");
 }
 
-/// Returns members of which workers 0 and 1 wait in collective 3, and worker 2 has finished
+/// Returns three members: workers 0 and 1 wait in collective 3, and worker 2 has finished
 /// collective 2.
 std::vector<internal::MemberRecord> a_stall() {
   std::vector<internal::MemberRecord> records;
@@ -356,7 +356,7 @@ TEST(StopAgreement, UnreachableMemberDoesNotBlockAgreement) {
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
   EXPECT_TRUE(server.current()->is_final());
-  // Alternatively, the worker is known to have exited.
+  // If the worker is known to have exited, the agreement does not wait for it.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
   EXPECT_TRUE(other.forget(2)->is_final());
@@ -475,8 +475,8 @@ TEST_F(Disconnections, ReportCausesOneVerdictAndRemovesNoMember) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
-  // The reporter's connections are older than worker 2's join, which does not invalidate the
-  // report.
+  // Worker 2 joined after the reporter had connected. Nevertheless, the report about worker 1 is
+  // valid.
   EXPECT_EQ(verdict_after_report(*a, 1, 0),
             "worker 0 lost its connection to worker 1: reset by peer");
   for (const auto& each : {a, b, c, observer}) {
@@ -519,7 +519,7 @@ TEST_F(Disconnections, ReportsAboutDepartedPeerAreIgnored) {
   const auto a = come(0), b = come(1);
   leave(*b);
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
-  // A member that has left is not affected by the loss, either.
+  // The loss does not affect a member that has left, either.
   EXPECT_EQ(verdict_after_report(*b, 0, 0), "");
 }
 

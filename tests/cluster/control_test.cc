@@ -545,8 +545,8 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips(), 3);
 }
 
-// A damaged length field has the same effect: one end waits for data that never arrives, without an
-// error.
+// A damaged length field has the same effect as packet loss: one end waits for data that never
+// arrives, and receives no error.
 TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   auto options = server_options();
   options.tls = control_job::make_certificate("vanished");

@@ -226,7 +226,7 @@ void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   }
 }
 
-// The first messages of the new connection are lost, too, so the connection is tried again.
+// The first messages of the new connection are also lost, so the member connects once more.
 TEST(ControlProcesses, UnansweredReconnectionIsRetried) {
   ProxiedJob job;
   const int before = job.proxy->num_accepted();

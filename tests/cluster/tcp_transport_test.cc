@@ -226,7 +226,8 @@ double seconds_until_told(const ChaosProxy& proxy, const std::array<CallsEnd, 2>
 enum class Fault { kCut, kFlip, kHalfClose };
 
 ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
-  constexpr std::uint64_t kDistances[] = {40, 500, 20'000, 1'500'000};  // mean bytes per fault
+  // mean number of bytes before a fault
+  constexpr std::uint64_t kDistances[] = {40, 500, 20'000, 1'500'000};
   ChaosPlan plan{.seed = seed, .most_events = 1, .spares = kHandshakeBytes};
   auto& every = fault == Fault::kCut    ? plan.cut_every
                 : fault == Fault::kFlip ? plan.flip_every
@@ -263,7 +264,7 @@ PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
   return told;
 }
 
-/// The fault ends calls long before their deadline of a minute; on an idle machine within a second.
+/// The fault ends calls long before their deadline of a minute: within a second on an idle machine.
 TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
   struct Case {
     const char* name;

@@ -1,5 +1,5 @@
-// Tests every registered operation, and groups of ranks that use shared memory, TCP or both, with a
-// sample of the conformance kit (./test --full runs all cases). Runs the transport suite, too.
+// Runs a sample of the conformance kit (./test --full: all cases) with every registered operation,
+// and with ranks that use shared memory, TCP or both. Also runs the transport suite.
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <tuple>

@@ -23,7 +23,7 @@ using conformance::Result;
 using conformance::Subject;
 using conformance::Verdict;
 
-/// Engines of communicators that were destroyed while their peers did not notice.
+/// Engines that outlive their communicators, so that peers do not notice the destruction.
 struct Graveyard {
   Mutex mutex;
   std::vector<std::unique_ptr<internal::CollectiveEngine>> engines TUTTI_GUARDED_BY(mutex);

@@ -69,7 +69,7 @@ TEST_F(FileTest, ListsFolderEntries) {
 
 TEST_F(FileTest, FailedWriteKeepsOldFile) {
   write_file_atomically(path("a"), "old");
-  // With a file size limit of 1000 bytes, the write fails halfway; the signal for this is blocked.
+  // With a file size limit of 1000 bytes, the write fails halfway. The library blocks SIGXFSZ.
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;
@@ -108,7 +108,7 @@ TEST(FileKind, IsDetectedFromFirstBytes) {
   std::string tar(512, '\0');
   tar.replace(0, 5, "a.txt");
   tar.replace(257, 5, "ustar");
-  // Magic bytes as documented by file(1) and the formats themselves.
+  // Magic bytes from file(1) and from the specifications of the formats.
   const std::vector<std::pair<std::string, std::string>> expected = {
       {"", "an empty file"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "Git LFS"},

@@ -84,7 +84,7 @@ TEST(RandomStream, UniformPassesAChiSquareTest) {
   double chi = 0;
   const double expected = double{kCount} / kCells;
   for (int count : cells) chi += (count - expected) * (count - expected) / expected;
-  // Mean 255, deviation sqrt(2 * 255) = 22.6.
+  // The mean is 255, and the standard deviation is sqrt(2 * 255) = 22.6.
   EXPECT_GT(chi, 255 - 5 * 22.6);
   EXPECT_LT(chi, 255 + 5 * 22.6);
 }

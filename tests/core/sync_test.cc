@@ -115,7 +115,7 @@ TEST(EventTest, SetWakesAllWaiters) {
 TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
   RunToken token;
   std::atomic<int> inside{0};
-  int total = 0;  // guarded only by the token, as the thread sanitizer checks
+  int total = 0;  // guarded only by the token; ThreadSanitizer checks this
   run_threads(8, [&](int) {
     for (int i = 0; i < 200; ++i) {
       RunTokenHolder holder(&token);

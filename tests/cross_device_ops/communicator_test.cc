@@ -330,7 +330,7 @@ TEST(CommunicatorMismatch, ErrorOnEveryRankNamesBothCalls) {
 
 /// Call that is invalid on one rank, regardless of the calls of the other ranks.
 struct WrongCall {
-  const char* reason;  // as the other ranks report it
+  const char* reason;  // reason that the other ranks report
   void (*call)(Communicator& own, bool wrong, Floats a, Floats b);
 };
 

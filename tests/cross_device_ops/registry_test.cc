@@ -300,7 +300,7 @@ TEST(CommunicationOptionsTest, RefusesMpiWithoutMpirunAndNcclOnCpus) {
   try {
     build_cross_device_ops(nccl, Group{2, 0, cpus(2)});
     ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {  // both with and without NCCL in the build
+  } catch (const Error& error) {  // thrown both with and without NCCL in the build
     EXPECT_TRUE(error.code() == kInvalid || error.code() == ErrorCode::kUnimplemented);
     EXPECT_THAT(error.message(), HasSubstr("nccl: "));
     EXPECT_THAT(error.message(), HasSubstr("canonical"));

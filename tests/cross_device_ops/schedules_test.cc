@@ -205,8 +205,8 @@ class SymbolicRun {
 };
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33};
-// Counts of 4-byte elements. With 64-byte segments, they yield several segments, some of which are
-// empty.
+// Counts of 4-byte elements. The larger ones need several segments of 64 bytes; the smaller ones
+// leave some ranks' chunks empty.
 constexpr std::size_t kCounts[] = {0, 1, 5, 16, 37, 200};
 
 CallShape shape_of(Collective collective, int size, std::size_t count) {
@@ -264,7 +264,7 @@ void for_all_shapes(Collective collective, const Body& body) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const int size : kWorlds) {
       for (const std::size_t count : kCounts) {
-        // large groups: tests only a count that fits into one segment and one of several segments
+        // With large groups, tests only one count that fits into a segment and one that does not.
         if (size > 9 && count != 5 && count != 37) continue;
         SCOPED_TRACE(concat(algorithm.name, ", ", size, " ranks, ", count, " elements"));
         body(algorithm, shape_of(collective, size, count));
@@ -421,8 +421,8 @@ TEST(Schedules, BarrierVerifiesEveryRank) {
   }
 }
 
-// Messages and elements that one rank sends in an all_reduce. formula() follows the comments at the
-// beginning of the algorithms' sources, and holds for counts that divide evenly.
+// Numbers of messages and elements that one rank sends in an all_reduce. formula() follows the
+// comments at the beginning of the algorithms' sources, and holds for counts that divide evenly.
 struct Cost {
   std::size_t messages;
   std::size_t elements;

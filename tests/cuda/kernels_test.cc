@@ -213,8 +213,7 @@ TEST(CudaCopyMany, PacksAndUnpacksAtAnyAlignment) {
   }
 }
 
-/// Returns tensors of every floating type and many sizes, and integers in between. They do not fit
-/// into one launch.
+/// Returns tensors of every floating type and many sizes. There are more than fit into one launch.
 std::vector<Tensor> tensors_to_measure() {
   std::vector<Tensor> tensors;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
@@ -356,7 +355,7 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   std::vector<DeviceUpdateItem> items;
   // more variables than fit into one launch
   for (int i = 0; i < 60; ++i) {
-    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // more than a block, or less
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // only the first exceeds a block
     Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
     if (with_norms && i % 5 == 4) variable.clear(arena);  // tests weights with norm 0
     items.push_back(variable.item());

@@ -400,8 +400,8 @@ TEST(CudaConvolution, BenchmarksEnginesOnRequest) {
   for (int i = 0; i < 2; ++i) {
     rig.expect_like_reference(Convolution{}.forward());
   }
-  // Options allow two engines. On first use, each runs once and then three times. After that, the
-  // chosen one runs twice.
+  // The options allow two engines. Before the first result, each engine runs once to warm up and
+  // three times to be measured. Then the chosen engine computes both results.
   EXPECT_EQ(math_counts().plans, 2);
   EXPECT_EQ(math_counts().convolutions, 2 * 4 + 2);
 }

@@ -52,7 +52,7 @@ struct Descriptor {
   std::map<cudnnBackendAttributeName_t, Value> values;
   // number of the engine, in descriptors of engines, configurations and plans; otherwise -1
   std::int64_t engine = -1;
-  std::shared_ptr<const Descriptor> operation;  // null for the types in which `engine` is -1
+  std::shared_ptr<const Descriptor> operation;  // null for descriptors without an engine
 };
 
 /// Parameters of a finalized convolution. Dimensions are [outer, channels, height, width].

@@ -208,8 +208,8 @@ void carry_out_collective(const std::vector<const NcclCall*>& calls) {
   }
 }
 
-/// Returns how the ranks' launches mismatch, or "". For collectives, `ranks` must contain all
-/// ranks.
+/// Describes how the ranks' launches contradict each other; returns "" if they match. For
+/// collectives, `ranks` must contain all ranks.
 std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::size_t>> sent, received;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -371,7 +371,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // all calls are sends or receives, so a rank without any need not join
+  bool exchanges = true;  // only sends and receives, for which idle ranks need not join
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

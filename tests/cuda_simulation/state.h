@@ -152,7 +152,7 @@ struct World {
   std::map<CUgraph_st*, std::unique_ptr<CUgraph_st>> graphs;
   std::map<CUgraphExec_st*, std::unique_ptr<CUgraphExec_st>> executables;
   std::int64_t num_kernels = 0, num_allocations = 0;
-  std::int64_t num_changes = 0;  // number of changes; a blocked executor waits for the next
+  std::int64_t num_changes = 0;  // number of changes; a blocked executor waits for the next one
 
   bool is_pinned(const void* data) const;
   std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // null if there is none

@@ -384,7 +384,7 @@ TEST(Tar, ReadsConcatenatedArchives) {
   }
   EXPECT_EQ(keys, "a1b2c3a1b2");
   EXPECT_EQ(samples_of_bytes(first + second).skip(9), 3);
-  // Bytes after the end of the archive that are not a header are ignored.
+  // Bytes that follow the end of the archive are ignored unless they form a header.
   EXPECT_EQ(samples_in(first + std::string(2000, 'z')).size(), 2u);
 }
 

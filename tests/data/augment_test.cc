@@ -308,8 +308,8 @@ double largest_distance(std::vector<double> values, const std::function<double(d
   return largest;
 }
 
-// Compares with closed-form distribution functions; a distance of 1.95 / sqrt(n) has probability
-// 0.001.
+// Compares with closed-form distribution functions. The distance exceeds 1.95 / sqrt(n) with
+// probability 0.001.
 TEST(Beta, SamplesFollowDistributionFunction) {
   constexpr int kCount = 100000;
   const double limit = 1.95 / std::sqrt(static_cast<double>(kCount));

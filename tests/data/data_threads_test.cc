@@ -131,7 +131,7 @@ TEST(Prefetch, ReadsAheadUpToBufferSize) {
                       .prefetch(3)
                       .iterate();
   elements->next();
-  // One element was returned, and three were queued without a request for them.
+  // One element was returned, and three were read ahead.
   EXPECT_TRUE(fourth.wait_until(soon()));
   Clock::system().sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(read, 4);

@@ -173,9 +173,9 @@ TEST(ImageDataset, ScalesPixelsToUnitRangeAndWidensLabels) {
 // Values that an independent reader finds:
 //   zcat train-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1     ->  9 0 0 3 0 2 7 2
 //   zcat t10k-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1      ->  9 2 1 1 6 1 4 6
-//   zcat train-images-idx3-ubyte.gz | tail -c +17 | od -An -v -tu1 -w1 | awk '{s += $1} END {printf
-//   "%.0f", s}'  ->  3431114169 the same for t10k  ->  573469082;  pixels 400 .. 407 of training
-//   image 0: tail -c +417 | head -c 8  ->  0 0 0 0 237 226 217 223
+//   Sum of all pixels: zcat train-images-idx3-ubyte.gz | tail -c +17 | od -An -v -tu1 -w1 |
+//     awk '{s += $1} END {printf "%.0f", s}'  ->  3431114169 (with t10k-images:  573469082)
+//   Pixels 400 .. 407 of training image 0: tail -c +417 | head -c 8  ->  0 0 0 0 237 226 217 223
 TEST(FashionMnist, HasExpectedSizesLabelsAndPixels) {
   if (!has_fashion_mnist()) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
   auto sum = [](const Tensor& images) {

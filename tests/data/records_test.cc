@@ -270,7 +270,7 @@ TEST(Csv, PacksTextColumnsOnlyIfCategorical) {
   EXPECT_INVALID(read_csv({path}, options), "'sex'", "'male' in line 2", "categorical");
   options.columns = {{.name = "sex", .categorical = true}};
   EXPECT_THAT(read_csv({path}, options).rows[0].to_doubles(), ElementsAre(22, 1, 38, 0));
-  // A text label becomes a class number and a component of its own, which is not packed.
+  // A text label is converted to a class number, which is a separate component and is not packed.
   const std::string flowers = file_of("x,kind\n1,rose\n2,lily\n", "flowers.csv");
   const CsvTable table = read_csv({flowers}, {.label_column = "kind", .pack_features = true});
   EXPECT_THAT(table.rows[1].to_doubles(), ElementsAre(1, 0));

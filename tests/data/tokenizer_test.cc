@@ -318,7 +318,7 @@ TEST(Tokenizer, AppliesPreTokenizersInOrder) {
         .encode(text);
   };
   EXPECT_THAT(encode(kByteLevel, "the the"), ElementsAre(258, 259));
-  // Each piece is preceded by a space: "1" and "the".
+  // A space precedes each of the two pieces, "1" and "the".
   EXPECT_THAT(encode(R"({"type":"Digits","individual_digits":true},{"type":"ByteLevel"})", "1the"),
               ElementsAre(' ', '1', 259));
   EXPECT_THAT(encode(R"({"type":"Digits","individual_digits":true},{"type":"ByteLevel"})", "12"),

@@ -1,5 +1,5 @@
-// Tests that builds without libpng reject PNG images with an error that names libpng. Built only
-// without it.
+// Tests that builds without libpng reject PNG images with an error that names libpng. This test is
+// built only without libpng.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/data/image.h"

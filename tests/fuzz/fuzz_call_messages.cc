@@ -22,7 +22,7 @@ grpc::ByteBuffer in_slices(const std::uint8_t* data, std::size_t size, std::size
 
 }  // namespace
 
-/// The first byte selects the side that reads, and the length of slices. Then come messages, each
+/// The first byte selects the side that reads, and the length of slices. Messages follow, each
 /// preceded by a byte with its length.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;

@@ -9,7 +9,7 @@ using namespace tutti;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return fuzz(data, size, [](std::string_view bytes) {
     const SafetensorsFile file = parse_safetensors(bytes, "fuzz");
-    const std::string written = format_safetensors(file);  // refuses tensors with an empty name
+    const std::string written = format_safetensors(file);  // throws if a tensor has no name
     const auto num_read_again = [&]() noexcept {
       return parse_safetensors(written, "again").tensors.size();
     };

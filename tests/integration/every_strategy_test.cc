@@ -278,7 +278,7 @@ struct Program {
   OptimizerSpec optimizer;
 };
 
-/// Returns points of the plane. Each class consists of the points in one third of all directions.
+/// Returns points of the plane. Their class, 0 to 2, is the third of the circle in which they are.
 Dataset points() {
   const Tensor x = noise({kPoints, 2}, 1);
   const std::vector<double> values = x.to_doubles();

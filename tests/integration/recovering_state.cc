@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // recovering_state --steps N --state-mb M: trains eight matrices, which take M MB together with
-// Adam's slots. Every replica's gradient depends on its number and on the step. Prints the hash of
-// the state at the end. With --dies-after STEP, worker 1's first process kills itself after STEP.
+// Adam's slots. A replica's gradient depends on the replica's number and on the step. Prints the
+// hash of the state at the end. With --dies-after STEP, worker 1's first process kills itself after
+// STEP.
 #include <signal.h>
 
 #include <cmath>

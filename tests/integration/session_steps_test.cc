@@ -247,8 +247,8 @@ TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
     (void)loss.item();
     bytes.push_back(client_bytes());
   }
-  // A step transfers x, a key of 5 words, the scalars of the update for each of two servers, the
-  // numbers that identify the program and the gradients, and the loss.
+  // A step transfers x, the loss, a key of 5 words, the scalars of the update for each of two
+  // servers, and the numbers that identify the program and the gradients.
   const std::uint64_t inputs = 4 * 300 * 4, key = 5 * 8, scalars = 2 * 4 * 8;
   for (std::size_t i = 2; i + 1 < bytes.size(); ++i) {
     EXPECT_LE(bytes[i + 1] - bytes[i], inputs + key + scalars + 16 * sizeof(float)) << i;

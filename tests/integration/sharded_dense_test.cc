@@ -42,7 +42,8 @@ struct Network {
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<double>> weights;
-  std::uint64_t bytes = 0, busiest_bytes = 0;  // exchanged by dense layers: total, busiest worker's
+  // bytes that the dense layers exchange, in total and by the busiest worker
+  std::uint64_t bytes = 0, busiest_bytes = 0;
 };
 
 /// Trains for two steps on a mesh.

@@ -40,8 +40,8 @@ std::string written(const std::string& name, const std::string& bytes) {
 
 MirroredStrategy two_replicas() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
-/// Runs a step on two replicas that sums a value of size_of_value(replica) elements; for size 0,
-/// the replica calls nothing.
+/// Runs a step on two replicas that sums a value of size_of_value(replica) elements. A replica with
+/// size 0 makes no call.
 void sum_on_replicas(const std::function<int(int replica)>& size_of_value) {
   two_replicas().run([&] {
     ReplicaContext& context = ReplicaContext::current();

@@ -46,8 +46,8 @@ Ended run_given_up(const std::string& script, bool is_ending, const std::string&
   return run_job(plan, options);
 }
 
-/// Worker 1 fails first and causes worker 0's failure, but worker 0's process ends first. The job
-/// knows the order of the failures.
+/// Runs two workers. Worker 1 fails first and causes worker 0's failure, but worker 0's process
+/// ends first. The job knows the order of the failures.
 Ended run_two_that_fail(const std::string& end_of_worker_1) {
   const std::string script = "case \"$TF_CONFIG\" in *'\"index\":1'*) " + end_of_worker_1 +
                              ";; esac; echo rank 1 has left; exit 1";
@@ -63,8 +63,8 @@ std::string file_of_this_process(const std::string& name) {
   return (std::filesystem::path(::testing::TempDir()) / own).string();
 }
 
-/// Worker 1 exits with code 0, while worker 0 waits for a file that only worker 1's second process
-/// would create. `joined` is reported in worker 1's AwaitedTask.
+/// Runs two workers. Worker 1 exits with code 0, while worker 0 waits for a file that only worker
+/// 1's second process would create. The job reports `joined` in worker 1's AwaitedTask.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   const std::string file = file_of_this_process(concat("joined-", max_restarts));
   const std::string script =

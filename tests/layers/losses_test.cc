@@ -182,7 +182,7 @@ TEST(ClassLabels, FractionOrNanErrorNamesRowAndValue) {
     EXPECT_INVALID(iou.update_state(reshape(labels, {2}), Tensor::from<std::int64_t>({2}, {0, 1})),
                    "mean_io_u", "whole numbers");
   }
-  // If labels have a dimension of steps, the error names the row in the batch.
+  // If labels have a dimension for time steps, the error still names the row in the batch.
   EXPECT_INVALID((void)losses::sparse_categorical_crossentropy(
                      Tensor::from<float>({2, 3}, {0, 1, 2, 0, 0.5f, 1}), Tensor::zeros({2, 3, 4})),
                  "got 0.5 in row 1");
@@ -548,8 +548,8 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
-/// A metric chosen by name gives the same result for logits, if the loss expects logits, as for
-/// probabilities, if the loss expects probabilities.
+/// A metric chosen by name gives the same result whether the model's outputs and the loss use
+/// logits or the equivalent probabilities.
 TEST(MetricNames, ThresholdsFollowLogitsOptionOfLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});

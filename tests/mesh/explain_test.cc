@@ -1,5 +1,5 @@
-// Tests MeshStrategy::explain(): exchanges match formulas, memory matches a run, and nothing is
-// allocated.
+// Tests MeshStrategy::explain(): the predicted exchanges match formulas, the predicted memory
+// matches a run, and explain() allocates no tensor.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
@@ -123,8 +123,8 @@ TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 1}}, kPair, {{"data", 4}, {"model", 2}}));
   const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
   EXPECT_EQ(exchanged(report, "all_reduce", "model").count, 0);
-  // Each of two devices has both blocks along the axis "model", and sends the gradients of their
-  // shards.
+  // Each of two devices has both blocks along the axis "model", and sends the gradients of the
+  // shards in both blocks.
   EXPECT_EQ(exchanged(report, "all_reduce", "data").bytes, 2u * 4 * (8 + 256 + 32 + 256));
   std::uint64_t variables = 0;
   for (const MeshReport::VariableCost& each : report.variables) {
@@ -329,12 +329,13 @@ TEST(MeshExplain, PredictedExchangesMatchRun) {
     const MeshStep step = [&](const Batch& batch) { network.train(batch); };
     const MeshReport report = strategy.explain(step, {{{16, 8}}});
     EXPECT_EQ(exchanged(report, "all_gather", "model").count, 0);
-    // One sum for each direction of the products, and one for the squares of all sharded gradients.
+    // One sum in the forward pass and one in the backward pass. Clipping adds one for the squares
+    // of all sharded gradients.
     EXPECT_EQ(exchanged(report, "all_reduce", "model").count, is_clipped ? 2 + 1 : 2);
     const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
     strategy.run(step, Batch(Element({numbers({16, 8}, 1)})));
     // bytes_reduced() counts the contributions of both positions; bytes_sent() counts the bytes
-    // that one position sends in a ring, which are as many as it contributes.
+    // that one position sends in a ring. A ring of two sends as many bytes as it contributes.
     EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2 * report.bytes_sent());
   }
 }

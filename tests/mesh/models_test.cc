@@ -1,5 +1,5 @@
-// Tests models trained by fit() under MeshStrategy: the hash depends only on the blocks, not on the
-// mesh, and checkpoints can be restored on other meshes and by other strategies.
+// Tests models trained by fit() under MeshStrategy: the variables' hash depends only on the blocks,
+// not on the mesh, and checkpoints can be restored on other meshes and by other strategies.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>

@@ -104,7 +104,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   for (const testing::OpFamily& family : testing::op_families()) {
     for (const auto& [op, calls] : calls_of(family)) {
       known.insert(op);
-      constexpr std::size_t kMost = 6;  // maximum number of calls once one had a sharded result
+      constexpr std::size_t kMost = 6;  // further calls run only while no result was sharded
       for (std::size_t n = 0; n < calls.size(); ++n) {
         if (n >= kMost && sharded.contains(op)) break;
         const MeshCall& c = calls[n];
@@ -131,7 +131,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
 struct PublicFunction {
   std::string name;
   std::function<Tensor(const Tensor& x)> call;  // x: float64 [4, 6]
-  bool reads = false;                           // reads on the host, as documented
+  bool reads = false;                           // is documented to read x on the host
 };
 
 std::vector<PublicFunction> public_functions() {

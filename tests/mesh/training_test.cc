@@ -17,8 +17,8 @@
 namespace tutti::mesh_tests {
 namespace {
 
-/// Shards the first product by columns and the second by rows, so that a pair of layers needs one
-/// sum.
+/// Shards the first kernel by columns and the second by rows, so that a pair of layers needs only
+/// one sum.
 const LayoutMap kColumnsThenRows = {
     {"dense/kernel", {"", "model"}}, {"dense/bias", {"model"}}, {"dense_1/kernel", {"model", ""}}};
 
@@ -247,7 +247,7 @@ TEST(MeshTraining, ClippingUsesNormsOfUnshardedGradients) {
   }
 }
 
-/// Returns attention with inputs in this layout, and the gradients of the inputs.
+/// Returns the output of attention for inputs in this layout, and the gradients of the inputs.
 std::vector<Tensor> attention_and_gradients(const Layout& layout) {
   GradientTape tape;
   std::vector<Tensor> inputs, sharded;
@@ -275,8 +275,8 @@ TEST(MeshAttention, SwitchesFromSequenceShardsToHeadShards) {
   }
   const auto traffic = strategy.traffic();
   // The forward pass exchanges three inputs and the result; the backward pass exchanges five
-  // tensors that are sharded by sequence, and three gradients. Of each tensor, a position has a
-  // shard [2, 4, 3, 5], keeps half of its elements and sends the other half.
+  // tensors that are sharded by sequence, and three gradients. A position has a shard [2, 4, 3, 5]
+  // of each tensor; it keeps half of the shard's elements and sends the other half.
   EXPECT_GE(traffic.at("all_to_all").bytes, 2u * (4 + 3) * (2 * 4 * 3 * 5 * 4) / 2);
 }
 

@@ -327,7 +327,7 @@ TEST(ModelCheckpointTest, KeepsNewestOrBestCheckpoints) {
 }
 
 TEST(ModelCheckpointTest, SavesOnlyWhenBetterThanInitialThreshold) {
-  // Returns the epochs that are saved for these values, with a threshold of 5.
+  // Returns the epochs in which the model is saved, given these values and a threshold of 5.
   const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
     const std::string folder = empty_folder();
     Sequential model = small_model();
@@ -477,7 +477,7 @@ TEST(EarlyStoppingTest, BestWeightsAreSavedInCallbackState) {
   first.on_epoch_end(0, one_value("loss", 1.0));
   model.fit(three_classes(21).batch(8), {.verbose = kSilent});
   ASSERT_NE(components_of(model), best);
-  second.restore_tensors(first.save_tensors());  // the order in which Checkpoint calls them
+  second.restore_tensors(first.save_tensors());  // same order of calls as in Checkpoint
   second.restore_state(Json::parse(first.save_state().dump()));
   second.on_train_end({});
   EXPECT_EQ(components_of(model), best);

@@ -476,8 +476,8 @@ std::pair<double, double> expected_of(double first, std::int64_t rows) {
   return {squares / rows, magnitudes / rows};
 }
 
-/// Callback that calls a function when the method named `moment` is called: the first time if fit()
-/// calls it only once, otherwise the second time.
+/// Callback that calls a function at the second call of the method named `moment`, or at the first
+/// call if fit() calls the method only once.
 class At : public Callback {
  public:
   At(std::string moment, std::function<void()> action)
@@ -613,7 +613,7 @@ TEST(FitCallbacks, RejectsAssignmentToModelInTraining) {
   }
 }
 
-// Training gives the same result with and without validation, evaluate() and predict() during it.
+// The result of training does not depend on validation, evaluate() or predict().
 TEST(FitCallbacks, InferenceDoesNotAffectTrainingWithDropout) {
   const Tensor x = random_uniform({24, 2}, {.seed = 3}, -1.0, 1.0);
   const Tensor y = reduce_sum(x, {{1}, true});

@@ -48,7 +48,7 @@ TEST(SampleTest, TopPKeepsLikeliestClassesUpToProbabilityMass) {
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
-  // top_p applies to the classes that remain after top_k: the first has 4 / 7, more than 0.5.
+  // top_p applies to the classes that top_k keeps. The first one's share of 4 / 7 exceeds 0.5.
   EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
 }

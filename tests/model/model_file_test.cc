@@ -420,7 +420,7 @@ TEST(OnnxExport, WritesOpset17Model) {
   EXPECT_EQ(fields_of(graph.at(11)).at(1), "input");
   EXPECT_EQ(fields_of(graph.at(12)).at(1), "sequential");
   EXPECT_EQ(fields_of(graph.at(1)).at(4), "Identity");  // the last node of the graph
-  const auto bias = fields_of(graph.at(5));             // its last constant
+  const auto bias = fields_of(graph.at(5));             // the last constant of the graph
   EXPECT_EQ(bias.at(8), "scores/bias");
   EXPECT_EQ(bias.at(9), std::string_view("\0\0\0\0\0\0\0\0", 8));
 }

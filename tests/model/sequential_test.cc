@@ -348,7 +348,7 @@ TEST(FunctionalTest, SupportsNestedModelsAndRecurrentStates) {
   EXPECT_EQ(outer.output_activation(), "softmax");
 }
 
-/// Returns a network with two inputs and two outputs: a class and a number.
+/// Returns a network with two inputs, whose two outputs are class probabilities and a number.
 Functional two_by_two(Strategy* strategy) {
   set_random_seed(6);
   std::optional<Scope> scope;

@@ -156,8 +156,8 @@ TEST_F(MpiConformance, SupportsBufferListsSubgroupsAndMeans) {
   all->barrier();
 }
 
-// For 4 ranks and 64 KiB or more, Open MPI's algorithms differ for in-place and other calls, so
-// ranks that mixed these calls would mismatch.
+// With 4 ranks and at least 64 KiB, Open MPI uses different algorithms for in-place and other
+// calls. Their messages do not match, so ranks must not mix them in one call to MPI.
 TEST_F(MpiConformance, InPlaceAndOutOfPlaceCallsMayBeMixed) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   const int size = all->size(), rank = all->rank();

@@ -1,5 +1,5 @@
-// Tests update rules: compares them with published values and plain loops, and tests their
-// descriptions and properties that every named optimizer must have.
+// Tests update rules: comparison with published values and plain loops, descriptions of rules, and
+// the properties that every named optimizer must have.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -85,7 +85,7 @@ TEST(AdaptiveRules, AdamWAcceptsScheduleAndRequiresDecay) {
   EXPECT_INVALID(AdamW(w, {.weight_decay = std::nullopt}), "adamw", "weight_decay", "Adam");
 }
 
-// As in Keras, the gradient of each step enters the momentum multiplied by the rate of that step.
+// As in Keras, a gradient is multiplied by its step's learning rate, then added to the momentum.
 TEST(AdaptiveRules, RmspropMomentumHandlesChangingRate) {
   const Steps steps = gradients_of_steps(20, kRuleStart.size());
   const std::vector<double> rates = changing_rates(steps.size());

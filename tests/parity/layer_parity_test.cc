@@ -260,7 +260,7 @@ TEST_P(LayerParity, MatchesKerasForwardAndBackward) {
     if (is_floating(input.dtype()))
       sources.emplace_back(input, VariableOptions{.name = concat("x", sources.size())});
   }
-  // all inputs, or none if the inputs are indices
+  // number of inputs with gradients: all inputs, or 0 if the inputs are indices
   const std::size_t floating_inputs = sources.size();
   for (const Variable& weight : layer->trainable_variables()) sources.push_back(weight);
   GradientTape tape;

@@ -237,8 +237,8 @@ const std::map<std::string, MakeMetric>& metric_table() {
   return table;
 }
 
-/// Returns the relative tolerance. Keras's log_cosh subtracts a float32 logarithm of 2, its scores
-/// add 1e-7 to divisors, and its intersections over unions are float32.
+/// Returns the relative tolerance. Keras subtracts a float32 logarithm of 2 in log_cosh, adds 1e-7
+/// to the divisors of F-scores, and computes intersections over unions in float32.
 double tolerance_of_metric(const std::string& name) {
   if (name.starts_with("f1_score") || name == "f_beta_score") return 1e-7;
   return name == "log_cosh" || name.starts_with("mean_io_u") ? 2e-8 : 1e-9;

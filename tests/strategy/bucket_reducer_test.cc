@@ -148,7 +148,7 @@ class CountedSums final : public CrossDeviceOps {
   std::atomic<int>& calls_;
 };
 
-/// Returns the bytes of all sums of one step with 3 replicas, in replica order.
+/// Runs one step with 3 replicas. Returns the bytes of the gradient sums of each replica, in order.
 std::vector<std::byte> sums_by(const std::string& name) {
   LocalStrategyOptions options = on_cpus(3);
   options.cross_device_ops = make_cross_device_ops(name);

@@ -1,5 +1,5 @@
-// Tests checkpoints that any strategy restores, including checkpoints to which each worker saves
-// its own shards.
+// Tests checkpoints that any strategy can restore, including those to which each worker saves its
+// own shards.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 

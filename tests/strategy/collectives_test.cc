@@ -188,7 +188,7 @@ Launches& launches() {
 }
 
 /// Operation that delays launches: without a common order, two concurrent calls would reach device
-/// 0 as 1, 2 and device 1 as 2, 1.
+/// 0 in the order 1, 2 and device 1 in the order 2, 1.
 class DelayedOps final : public CrossDeviceOps {
  public:
   DelayedOps(const std::string& name, const Group& group)

@@ -416,7 +416,7 @@ TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
   }
 }
 
-// Any access of the host to this memory ends the test program.
+// If the host accesses this memory, the test program ends.
 TEST(GpuPlacement, HostNeverAccessesShardsOnGpus) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();

@@ -143,8 +143,8 @@ TEST(FullySharded, InvalidOptionsAreRejected) {
                  "min_shard_bytes");
 }
 
-/// Memory in use on a device after the forward pass through kLayers products, and at the peak, in
-/// bytes.
+/// Memory in use on a device, in bytes: after the forward pass through kLayers layers, and at the
+/// peak.
 struct Held {
   std::size_t after_forward = 0, peak = 0;
 };

@@ -64,7 +64,7 @@ TEST(ErrorFeedback, CarriesRoundingErrorToLaterSteps) {
         const float rounded = compression == WireCompression::kBFloat16
                                   ? static_cast<float>(BFloat16(sent[i]))
                                   : static_cast<float>(Float16(sent[i]));
-        ASSERT_EQ(rounded, sent[i]);  // every sent number is a 16-bit number
+        ASSERT_EQ(rounded, sent[i]);  // every sent number is exact in 16 bits
         total[i] += sent[i];
       }
     }
@@ -212,8 +212,8 @@ TEST(ErrorFeedback, FailedStepOrRestoreClearsResiduals) {
   }
 }
 
-/// Returns the sums of three steps with equal gradients, each larger than one block of elements.
-/// Rounding errors are carried from step to step.
+/// Returns the sums of three steps. A replica has the same gradient in each step; it is larger than
+/// one block of elements. Rounding errors are carried from step to step.
 std::vector<double> sums_of_three_steps(Strategy& strategy) {
   const auto scope = strategy.scope();
   const Variable variable(Tensor::zeros({9'001}), {.name = "w"});

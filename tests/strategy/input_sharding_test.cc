@@ -223,7 +223,7 @@ std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
 
 TEST(InputSharding, WholeBatchesAreDistributedOverAllWorkers) {
   struct Case {
-    int replicas;  // number on each of two workers
+    int replicas;  // number of replicas on each of two workers
     Dataset dataset;
     AutoShardPolicy policy;
     Steps expected;

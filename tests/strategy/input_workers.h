@@ -25,7 +25,7 @@ using Steps = std::vector<Step>;
 
 struct Workers {
   int count = 1;
-  int replicas = 1;  // number on each worker
+  int replicas = 1;  // number of replicas on each worker
   InputOptions options = {};
   InputCut cut = InputCut::kSplit;
   std::vector<double> weights = {};

@@ -140,7 +140,7 @@ TEST(ShardedVariable, LookupReadsEachShardOnceWithoutConcatenation) {
     EXPECT_THAT(numbers(embedding_lookup(variable, ids({0, 3, 4}))),
                 ElementsAre(1, 2, 7, 8, 9, 10));
     for (const Variable& part : variable.variables()) EXPECT_EQ(gathers.of(part), 1);
-    EXPECT_EQ(gathers.most_rows(), 3);  // the table has five rows
+    EXPECT_EQ(gathers.most_rows(), 3);  // fewer than the table's five rows
   }
   const Gathers gathers;
   EXPECT_THAT(numbers(embedding_lookup(variable, ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
@@ -175,7 +175,7 @@ TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
   };
   EXPECT_EQ(numbers(strategy->run(sum, first)), strategy_tests::copies_of(10, 2));
   EXPECT_EQ(numbers(strategy->run(sum, second)), strategy_tests::copies_of(26, 2));
-  EXPECT_EQ(calls, 2);  // one call in each run; nothing is traced for the second variable
+  EXPECT_EQ(calls, 2);  // one call per run: functions are not traced
   const auto same = strategy->run([&](const Variable& v) { return v == first; }, first);
   EXPECT_THAT(same.values(), ElementsAre(true, true));
   EXPECT_EQ(parts_of(second).size(), 2U);

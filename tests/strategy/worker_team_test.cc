@@ -196,7 +196,7 @@ TEST_F(Stragglers, ReportRepeatsAfterConfiguredSteps) {
   watch_.emplace(StragglerOptions{.repeat_after_steps = 100}, clock_);
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report({8.0, 0.0}, 99).first, 0);
-  // The distance between reports is a multiple of 15 checked steps.
+  // Reports are a multiple of 15 steps apart: here 105, the first multiple above 100.
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 6);
   watch_.emplace(StragglerOptions{.share = 2.0}, clock_);
   EXPECT_EQ(first_report({9.9, 0.0}, 50).first, 0);

@@ -22,7 +22,7 @@ using Floats = std::span<float>;
 
 struct Kind {
   const char* name;
-  /// Descriptions in the error: `own` of the differing call, and `others` of the other ranks'
+  /// Fragments of the error: `own` describes the differing call, and `others` the other ranks'
   /// calls. For invalid calls ("arguments"), `own` is the reason and `others` is null.
   const char *own, *others;
   /// `odd`: true on the rank whose call differs.
@@ -67,7 +67,7 @@ inline const Kind kKinds[] = {
      }},
     {"order", "'bias'", "'kernel'",
      [](Communicator& c, bool odd, Floats a, Floats) {
-       // From the second step on, the next call is predicted.
+       // After two equal steps, the odd rank swaps the two calls of the third step.
        for (int step = 0; step < 3; ++step) {
          const bool swaps = odd && step == 2;
          c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "bias" : "kernel"});
@@ -139,7 +139,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
   }
 }
 
-/// Expects that all ranks refuse invalid calls and remain usable.
+/// Expects that all ranks refuse invalid calls, and that `own` remains usable.
 inline void expect_refusals(Communicator& own) {
   for (const Kind& kind : kKinds) {
     if (kind.others) continue;

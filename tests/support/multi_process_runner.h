@@ -66,11 +66,12 @@ class MultiProcessRunner {
   void start_single_process(const std::string& type, int index, std::string function,
                             Json arguments = Json::object());
 
-  /// Waits until all started processes have ended, and returns their results. Throws the error of a
-  /// process's function, prefixed with the task's name, or kAborted if a process failed in another
-  /// way; terminate() causes no error. The chief's error takes precedence and names processes that
-  /// were killed because of it. If processes still run after `timeout`, kills them and throws
-  /// kDeadlineExceeded naming them. After an error, result() has the partial results.
+  /// Waits until all started processes have ended, and returns their results. If a process's
+  /// function threw an error, throws it with the task's name as prefix; throws kAborted if a
+  /// process failed in another way. terminate() causes no error. The chief's error takes precedence
+  /// and names processes that were killed because of it. Kills processes that still run after
+  /// `timeout`, and throws kDeadlineExceeded with their names. After an error, result() has the
+  /// partial results.
   const MultiProcessResult& join(Duration timeout = kTimeout);
   const MultiProcessResult& result() const;
 

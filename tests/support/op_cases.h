@@ -13,9 +13,9 @@ namespace tutti::testing {
 /// Call of an operation; its inputs are the same in every run.
 struct OpCase {
   OpCall call;
-  /// Largest allowed difference from the reference kernels' result; 0: equal bits. The unit is the
-  /// type's resolution (for 16-bit types, plus that of float32) times max(1, |value|). Integers
-  /// must always be equal.
+  /// Largest allowed difference from the reference kernels' result, in units of the type's
+  /// resolution times max(1, |value|); 0: equal bits. A 16-bit result may differ by this many units
+  /// of float32 plus one of its own type. Integers must always be equal.
   double ulps = 0.0;
   /// True if elements are NaN, infinite, or so small or large that backends may give different
   /// results.

@@ -42,7 +42,7 @@ void expect_same_numbers(const Tensor& actual, const Tensor& expected) {
   }
 }
 
-/// Returns true if no input and no output is empty.
+/// Returns true if no input or output is empty.
 bool has_elements(const OpCase& c) {
   const auto is_empty = [](const Shape& shape) { return shape.num_elements() == 0; };
   return std::ranges::none_of(c.call.inputs, is_empty, &Tensor::shape) &&

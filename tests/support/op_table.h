@@ -29,8 +29,8 @@ struct OpBackend {
   double (*ulps)(const OpCase& c) = nullptr;
   /// Returns true for cases that the backend does not compute; nullptr: it computes all cases.
   bool (*leaves_out)(const OpCase& c) = nullptr;
-  /// Number of float32 cases per operation, taken at even distances from those with elements; each
-  /// other type then has one case per operation. 0: all cases of all types.
+  /// Number of float32 cases per operation, evenly spaced among the cases without empty tensors;
+  /// each other type then has one case per operation. 0: all cases of all types.
   std::size_t cases_of_float32 = 0;
 };
 

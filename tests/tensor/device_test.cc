@@ -212,7 +212,7 @@ TEST(DeviceScope, InnerFieldsOverrideOuterOnes) {
 TEST(DeviceScope, AcceptsEverySpellingOfDevice) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
   EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
-  // a scope that failed did not change the current one
+  // the failed scope did not change the current one
   EXPECT_EQ(current_device_scope(), DeviceSpec());
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
     const DeviceScope scope(text);

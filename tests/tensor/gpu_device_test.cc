@@ -20,7 +20,7 @@ namespace tutti::testing::gpu_device_test {
 constexpr Device kFakeGpu{DeviceType::kGpu, 0};
 constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
 
-/// Returns the entries of `notes` that are neither allocations nor records of events.
+/// Returns `notes` without those about allocations and recorded events.
 std::vector<std::string> work_of(std::vector<std::string> notes) {
   std::erase_if(notes, [](const std::string& note) {
     return note.find("allocate") != std::string::npos || note.find("record") != std::string::npos;
@@ -276,7 +276,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // as an optimizer that keeps moving averages does
+  for (const MutableTensor* each : {&w, &v}) {  // like an optimizer with moving averages
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }
@@ -396,7 +396,7 @@ TEST(PeerWatch, DropsDestroyedWork) {
   PeerWatch peers;
   auto work = std::make_shared<FailingWork>(0);
   peers.add(work);
-  const LateEvent event(2000);  // exceeds the number of queries before the first pause
+  const LateEvent event(2000);  // more queries than precede the first pause
   peers.wait(event);
   EXPECT_EQ(event.num_queries, 2000);
   EXPECT_GT(work->num_checks, 1000);

@@ -274,8 +274,8 @@ TEST(Shape, CountsElements) {
   EXPECT_EQ((Shape{INT64_MAX, 1}).num_elements(), INT64_MAX);
 }
 
-// Even a shape with a dimension of 0 is rejected, because products of its other dimensions are used
-// as strides and row sizes.
+// A dimension of 0 does not prevent the error, because products of the other dimensions are used as
+// strides and row sizes.
 TEST(Shape, RejectsElementCountOverflow) {
   constexpr std::int64_t kHuge = INT64_MAX;
   for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
@@ -612,7 +612,7 @@ TEST(RandomUniform, SixteenBitValuesNeverRoundUpToLimit) {
   }
 }
 
-/// With 16-bit noise, class 1, whose probability is practically 0, would be 1 of 512 draws.
+/// If the noise had 16 bits, class 1 (probability practically 0) would be drawn once in 512 draws.
 TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);

@@ -12,7 +12,8 @@ namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
 /// Earliest event at which a run is killed. By then the fourth batch is finished, and the save
-/// after the second batch is committed, because the save after the fourth batch waited for that.
+/// after the second batch is committed, because the save after the fourth batch waited for that
+/// commit.
 constexpr std::int64_t kEarliest = 8;
 
 /// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if the
@@ -62,7 +63,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const Json* const stop_at = arguments.find("stop_at");
   const auto is_asked_to_stop = [&] {
     if (!stop_at || !is_victim || ++batches < stop_at->as_int()) return false;
-    // Gives the workers time to agree before training ends.
+    // Gives the workers time to agree on the stop before training ends.
     Clock::system().sleep_for(std::chrono::milliseconds(200));
     return true;
   };
@@ -79,7 +80,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   if (fit.stop_on_signals && is_victim) {
     const auto raise_signal = [&, at = arguments.at("signal_at").as_int()](std::int64_t) {
       if (++batches == at) ::raise(SIGINT);
-      // Gives the workers time to agree before training ends.
+      // Gives the workers time to agree on the stop before training ends.
       if (batches > at) Clock::system().sleep_for(std::chrono::milliseconds(200));
     };
     fit.callbacks.push_back(LambdaCallback({.on_train_batch_begin = raise_signal}));

@@ -195,7 +195,7 @@ TUTTI_PROCESS_FUNCTION(hvd_weight_averaging) {
   for (int round = 0; round < 2; ++round) {
     for (int step = 0; step < 2; ++step) {
       GradientTape tape;
-      // Subtracts w * own / 4.
+      // Subtracts w * own / 4 from w.
       optimizer.minimize(tape, reduce_sum(w.value() * w.value()) * (0.5f * own));
     }
     w.assign(hvd::allreduce(w.value()));

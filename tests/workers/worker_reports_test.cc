@@ -189,11 +189,11 @@ TEST(WorkerConsistency, WriteIsReportedUnderManualAllReduce) {
   }
 }
 
-/// Covers permitted differences, and writes that all workers make in the same way.
+/// Covers devices and values that may differ between workers, and equal writes by all workers.
 TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   const int index = this_process().index;
   const auto strategy = make_workers(
-      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // 2 replicas or 1
+      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // worker 1 has one replica
   const auto scope = strategy->scope();
   Variable weight(Tensor::zeros({}), {.name = "weight"});
   Variable own = count_of_replicas("own");
@@ -220,7 +220,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   for (const auto& batch : strategy->distribute_datasets_from_function(rows_of_worker)) {
     step(batch);
   }
-  // Covers a last batch that leaves a replica without rows, and writes by one worker to values that
+  // Covers a last batch that leaves a replica without rows. Only worker 1 writes to the values that
   // may differ between workers.
   const Dataset all = Dataset::from_tensor_slices({Tensor::full({10}, 1.0)});
   for (const auto& batch : strategy->distribute_dataset(all.batch(4))) {

@@ -124,7 +124,7 @@ TEST(XlaNetworks, SparseEmbeddingGradientsMatchMirrored) {
       2, dataset, [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Returns false for float16, which XLA handles like bfloat16, to save compile time.
+/// Returns false for float16, to save compile time: XLA handles it like bfloat16.
 bool xla_has(OpId op, DType dtype) {
   if (dtype == DType::kFloat16) return false;
   const bool is_of_floats = op == OpId::kPower || op == OpId::kFloorDivide || op == OpId::kFloorMod;

@@ -59,7 +59,7 @@ TEST(TpuStrategy, TrainsLikeMirroredStrategyOn1And2And4Replicas) {
 }
 
 TEST(TpuStrategy, DropoutMaskMatchesCpu) {
-  // If a replica had another dropout mask, the loss would differ by far more than the tolerance.
+  // If a replica had a different dropout mask, the loss would be far outside the tolerance.
   expect_close_to_mirrored(
       2, blobs(), [] { return mlp(kSgd, 0.5); }, 10, 1e-5);
 }

@@ -1,4 +1,4 @@
-// Libraries that resemble PJRT plugins, but have another major version or too short a table.
+// Libraries that resemble PJRT plugins, but have a different major version or too short a table.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_api.h"
 

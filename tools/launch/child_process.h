@@ -122,8 +122,8 @@ class ChildProcess {
 void open_standard_streams();
 
 /// Raises this process's limit of open files, if necessary, to the number needed for
-/// `num_processes`; child processes get the original limit. Throws kInvalidArgument naming both
-/// numbers if the hard limit is too low.
+/// `num_processes`; child processes get the original limit. Throws kInvalidArgument, with both
+/// numbers, if the hard limit is too low.
 void allow_open_files_for(int num_processes);
 
 /// Restores the original limit; called between fork and exec.

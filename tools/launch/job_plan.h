@@ -87,12 +87,13 @@ JobPlan make_plan(const JobRequest& request);
 /// Quotes `text` as one word of a POSIX shell.
 std::string shell_quote(const std::string& text);
 
-/// Returns shell commands: first one that makes the secret, then one for each process with its
-/// environment.
+/// Returns shell commands: the first makes the secret, and each further one starts a process with
+/// its environment.
 std::string dry_run_text(const JobPlan& plan);
 
 /// Folder (mode 0700) in XDG_RUNTIME_DIR, TMPDIR or /tmp, with a file (mode 0600) of 32 random
-/// bytes in hexadecimal. The destructor removes both. Throws kUnavailable naming the folder.
+/// bytes in hexadecimal. The destructor removes both. The constructor throws kUnavailable if it
+/// cannot create them.
 class SecretFolder {
  public:
   SecretFolder();

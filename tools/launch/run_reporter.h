@@ -101,8 +101,8 @@ class RunReporter {
   void open_log(Shown& shown);
   /// Writes text. Keeps the order between output and error if both go to one terminal or file.
   void write(bool to_error, std::string_view text);
-  /// Writes as much as fits. The first time that the reader has closed the pipe, sends SIGTERM to
-  /// this process, which ends the job.
+  /// Writes as much as fits. If the reader has closed the pipe, sends SIGTERM to this process, but
+  /// only once, which ends the job.
   void flush(BufferedPipeWriter& writer);
   void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 

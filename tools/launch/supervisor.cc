@@ -28,9 +28,9 @@ constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the other tasks finished";
 
 /// Returns the exit code of a job that was asked to stop: the code of the first task that failed;
-/// otherwise 75 if a task saved a checkpoint, and 0 if none did. If a task saved a checkpoint, a
-/// task that the stop signal killed does not count as failed, because it may have removed its
-/// handler while it left the job.
+/// if none failed, 75 if a task saved a checkpoint, else 0. If any task saved a checkpoint, tasks
+/// that the stop signal killed do not count as failed: they may have removed their handlers while
+/// they left the job.
 int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
   const auto has_saved = [](const TaskOutcome& task) {
@@ -111,7 +111,7 @@ struct Slot {
   TimePoint started;
   Duration lived{};  // lifetime of the last process
   std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // time at which it is killed
+  std::optional<TimePoint> given_up_at;  // time at which it is killed, if it is given up
   std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
@@ -283,7 +283,7 @@ struct Supervisor {
     while (std::ranges::any_of(ended, has_failed) && is_cause_still_ending() && now() < patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
       for (Slot& slot : slots) {
-        if (slot.running) slot.process->read_lines(line_sink(slot));  // a full pipe would block it
+        if (slot.running) slot.process->read_lines(line_sink(slot));  // a full pipe blocks it
       }
       kill_given_up();
       take_ended(ended);
@@ -295,7 +295,7 @@ struct Supervisor {
     });
     const long kills = ended.empty() ? 0 : oom.count_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
-    // Spares our own children: one may have ended after the check above, and the next iteration
+    // Does not reap our own children: one may have ended after the check above. The next iteration
     // reaps it.
     std::vector<pid_t> own{guard.pid()};
     for (const Slot& slot : slots) {
@@ -387,7 +387,7 @@ struct Supervisor {
   }
 
   void restart_finished(Slot& finished, Slot& waiting, bool may_repeat) {
-    // Parameter servers already have its updates, which a second process would add again.
+    // Parameter servers already have the task's updates, which a second process would add again.
     const std::optional<std::string> refusal =
         !may_repeat && std::ranges::any_of(slots, &Slot::is_server)
             ? std::optional<std::string>("the parameter servers have its updates")

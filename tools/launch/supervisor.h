@@ -34,8 +34,8 @@ struct TaskOutcome {
   ExitStatus status = {};  // status of the last process
   double seconds = 0;      // lifetime of the last process
   std::string oom = "";    // such as "cgroup oom_kill +1"; "" if the counter did not change
-  int order = -1;          // order in which processes ended, from 0; -1: has not ended
-  /// Such as "before it joined" if it exited with code 0 while others waited; otherwise "".
+  int order = -1;          // index in the order in which processes ended; -1: has not ended
+  /// Description of an early exit (code 0 while others waited), such as "before it joined", or "".
   std::string too_early = "";
 
   /// Returns "killed by signal 9 (SIGKILL), cgroup oom_kill +1, after 3.2 s".
@@ -104,9 +104,9 @@ struct SupervisorOptions {
   /// cause first, because processes that fail because of another one may exit before it.
   std::function<std::vector<TaskProcess>()> find_failed = {};
   /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
-  /// One that has exited with code 0 is restarted if a running process was itself restarted,
-  /// because that process missed the last steps of the other tasks. Otherwise the task exited too
-  /// early, which counts as a failure.
+  /// If such a task joined and then exited with code 0, it is restarted if a running process was
+  /// restarted, because that process missed the last steps of the other tasks. Otherwise the exit
+  /// was too early, which counts as a failure.
   std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
 

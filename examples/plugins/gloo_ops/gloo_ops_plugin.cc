@@ -1,9 +1,9 @@
 // Cross-device operation between processes: calls Gloo through tutti's C interface for plugins.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process is one Gloo rank. Its replicas are combined into the first one's buffer, which is
-// reduced with the other processes, and the result is copied to the other replicas. A single
-// process does not connect.
+// A process is one Gloo rank. Its replicas are combined into the first one's buffer, which Gloo
+// reduces across the processes. The result is copied to the other replicas. A single process does
+// not connect.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>

@@ -60,7 +60,7 @@ void train(tutti::Strategy& strategy) {
       std::printf("epoch %d loss %.5f\n", epoch, sum * kGlobalBatch / kExamples);
     }
   }
-  if (strategy.is_chief()) torch::save(model.module(), "net.pt");  // the same on all replicas
+  if (strategy.is_chief()) torch::save(model.module(), "net.pt");  // replicas have equal weights
 }
 
 int main() try {

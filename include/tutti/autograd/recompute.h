@@ -18,7 +18,7 @@ using RecomputedFunction = std::function<std::vector<Tensor>(std::span<const Ten
 /// again to differentiate it (tf.recompute_grad). Gradients of `inputs` and `variables` are
 /// bit-identical to those without recomputation. `variables` must contain all variables that the
 /// function reads and whose gradients are needed. The second call runs on the thread of the
-/// backward pass, in the device scope and AutocastScope of the first, and does not repeat writes of
+/// backward pass, in the device scope and AutocastScope of the first, and does not repeat writes to
 /// variables. `function` and all that it refers to must stay valid until the second call returns.
 std::vector<Tensor> recompute_grad(const RecomputedFunction& function,
                                    std::span<const Tensor> inputs,
@@ -26,7 +26,7 @@ std::vector<Tensor> recompute_grad(const RecomputedFunction& function,
 
 namespace internal {
 
-/// Scope in which this thread repeats an earlier computation: writes of variables have no effect.
+/// Scope in which this thread repeats an earlier computation: writes to variables have no effect.
 class RepeatScope : ThreadScope<bool> {
  public:
   RepeatScope();

@@ -42,7 +42,7 @@ class ReplicaGroup {
   /// difference logs a warning once. Does not wait for other replicas.
   virtual void assume_equal_rows(std::int64_t rows) { static_cast<void>(rows); }
   /// Declares the target of a gradient: a mean over rows (alone or as a term of a sum), or nullopt
-  /// for any other target. A group that sums gradients of such a mean over its replicas logs a
+  /// for any other target. A group that adds up its replicas' gradients of such means logs a
   /// warning once. Does not wait for other replicas.
   virtual void note_target(const std::optional<MeanOfRows>& mean) { static_cast<void>(mean); }
 

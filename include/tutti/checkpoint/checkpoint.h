@@ -62,9 +62,9 @@ struct CheckpointOptions {
   int worker = 0;
   /// Connects all workers for one save or restore, in which each worker handles its own parts of
   /// values (CheckpointManagerOptions::sharded). Collective; must not run concurrently with other
-  /// collective calls. Another thread calls the returned function, concurrently with other calls of
-  /// the workers. If `connect` is empty, values are saved whole. checkpoint_options(strategy) sets
-  /// it.
+  /// collective calls. The function that it returns is called by another thread, while this one may
+  /// make other calls. If `connect` is empty, values are saved whole. checkpoint_options(strategy)
+  /// sets it.
   std::function<ExchangeTexts()> connect = {};
 };
 
@@ -111,9 +111,9 @@ class Checkpoint {
  public:
   explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
 
-  /// Adds the variables that it does not contain yet. Throws kAlreadyExists if it contains another
-  /// variable of the same name. Like add_state() and add_tensors(), restores values that
-  /// restore_deferred() keeps for the added names.
+  /// Adds those variables that the checkpoint does not contain yet. Throws kAlreadyExists if it
+  /// contains another variable of the same name. Like add_state() and add_tensors(), restores
+  /// values that restore_deferred() keeps for the added names.
   void add(const std::vector<Variable>& variables);
   /// Adds state that `provider` saves and restores. Throws kAlreadyExists if the name is taken,
   /// kInvalidArgument if a function is missing.
@@ -214,7 +214,8 @@ struct LoadWeightsOptions {
 /// Face model: its folder, or its `model.safetensors.index.json`. Floating-point tensors are cast
 /// to the types of the variables, which is logged once. Changes everything or nothing, like
 /// Checkpoint::restore(). Throws kInvalidArgument, listing the contents of the file and the
-/// variables, if they do not match; even without `strict`, if the file has none of the variables.
+/// variables, if they do not match. Even without `strict`, throws if the file has none of the
+/// variables.
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options = {});
 

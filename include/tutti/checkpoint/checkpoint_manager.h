@@ -33,9 +33,9 @@ struct CheckpointManagerOptions {
   /// it. The snapshot shares memory with the variables until a step changes them.
   bool asynchronous = false;
   OnSaveError on_error = OnSaveError::kThrow;
-  /// For variables that are sharded over workers (FullyShardedStrategy). true: all workers write,
-  /// and restore, their own parts concurrently, in a folder that they share; kFailedPrecondition
-  /// names a worker that sees another folder. false: worker 0 gathers, writes and reads everything.
+  /// For variables that are sharded over workers (FullyShardedStrategy). true: all workers
+  /// concurrently save and restore their own parts in one shared folder; kFailedPrecondition names
+  /// a worker that sees another folder. false: worker 0 gathers, writes and reads everything.
   /// Default: true if all workers see the folder (checked by each save), else false with a warning.
   /// Must be equal on all workers.
   std::optional<bool> sharded = std::nullopt;

@@ -17,17 +17,17 @@ struct SafetensorsFile {
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-/// Returns the bytes of a file: 8 bytes header length (little-endian), a JSON header, the elements
-/// (row-major, little-endian). Types: F32, F64, F16, BF16, I32, I64, U8, BOOL. As in the format's
-/// own writer, tensors are sorted by type (wide ones first, so that all are aligned) and name, so
-/// that equal tensors and metadata give equal bytes. Throws kInvalidArgument for a name that is
-/// empty, occurs twice, is "__metadata__" or is not UTF-8, and for an undefined tensor.
+/// Returns the bytes of a file: the header's length (8 bytes, little-endian), a JSON header, the
+/// elements (row-major, little-endian). Types: F32, F64, F16, BF16, I32, I64, U8, BOOL. As in the
+/// format's own writer, tensors are sorted by type (wide ones first, so that all are aligned) and
+/// name, so that equal tensors and metadata give equal bytes. Throws kInvalidArgument for a name
+/// that is empty, occurs twice, is "__metadata__" or is not UTF-8, and for an undefined tensor.
 std::string format_safetensors(const SafetensorsFile& file);
 
 /// Parses the bytes of a file. Returns the tensors on cpu:0, in the order of their elements.
 /// `source` names the bytes in errors. Throws kDataLoss naming source, offset and tensor for damage
-/// (truncated, overlong, overlapping, out of bounds, a name twice, ...); kUnimplemented for element
-/// types (F8_E4M3, ...) or ranks that tensors do not support.
+/// (truncated or overlong file, overlapping tensors, duplicate names, ...); kUnimplemented for
+/// element types (F8_E4M3, ...) or ranks that tensors do not support.
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
 
 /// Same as parse_safetensors() and format_safetensors(), but for files. Reading throws kNotFound or

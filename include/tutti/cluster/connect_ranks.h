@@ -14,9 +14,9 @@
 namespace tutti {
 
 /// Returns a communicator of all processes that `tutti run`, `mpirun`, `srun` or a cluster's
-/// operator started as workers (and chief), in the order of resolver_from_environment(); one rank
-/// without a cluster. Collective: every process must call it. Waits up to 5 minutes. If a process
-/// dies, stops or hangs, all ranks' calls fail with an error that names it. Destroy the
+/// operator started as workers (and chief), in the order of resolver_from_environment(). Without a
+/// cluster, it has one rank. Collective: every process must call it. Waits up to 5 minutes. If a
+/// process dies, stops or hangs, all ranks' calls fail with an error that names it. Destroy the
 /// communicator before main() returns, so that this process leaves the job. Throws kInvalidArgument
 /// if the cluster is invalid or this task does not train, and kDeadlineExceeded naming the workers
 /// that did not join.

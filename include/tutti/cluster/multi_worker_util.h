@@ -1,7 +1,7 @@
 // Rules about the tasks of a cluster: chief, workers, and validation.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mirrors tf's multi_worker_util. Functions of a task or a task type throw the errors of
+// Mirrors tf's multi_worker_util. Functions that take a task or a task type throw the errors of
 // validate_cluster().
 #pragma once
 
@@ -14,13 +14,14 @@
 
 namespace tutti {
 
-/// Checks a cluster and a task in it. Throws kInvalidArgument, "<path>: expected <what>, got
-/// <found>", for a job other than chief, worker, ps and evaluator, a task outside the cluster, a
-/// second chief or evaluator, and a job with gaps. The path begins with `source` ("TF_CONFIG").
+/// Checks a cluster and a task in it. Expects only the jobs chief, worker, ps and evaluator, at
+/// most one chief and one evaluator, no gaps in a job, and `task` in the cluster. Otherwise throws
+/// kInvalidArgument, "<path>: expected <what>, got <found>". The path begins with `source`
+/// ("TF_CONFIG").
 void validate_cluster(const ClusterSpec& cluster, const Task& task,
                       std::string_view source = "ClusterSpec");
 /// Overload for a resolver's cluster and task; a cluster of several tasks requires the resolver to
-/// have a task. An empty cluster is one local worker, and valid.
+/// have a task. An empty cluster is valid: it is one local worker.
 void validate_cluster(const ClusterResolver& resolver);
 /// Returns this process's task in a non-empty cluster. Throws as validate_cluster(resolver) does,
 /// and also if the resolver has no task, even in a cluster of one task.

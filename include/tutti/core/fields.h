@@ -14,8 +14,7 @@
 namespace tutti::internal {
 
 // The number of members of an aggregate is the largest number of values that can initialize it.
-// Each trial converts a value to every member, which is slow to compile, so a binary search finds
-// the number.
+// Each number that is tried is slow to compile, so a binary search finds the largest one.
 
 /// Converts to the type of any member. Used in unevaluated expressions only.
 struct AnyValue {
@@ -98,7 +97,7 @@ struct Unmade {
   T value;
 };
 
-/// Pointer as a template argument; clang accepts one only as a member of a class.
+/// Pointer as a template argument. It is a class because clang accepts only such a wrapper.
 template <class T>
 struct FieldPointer {
   T* pointer;

@@ -36,7 +36,7 @@ class Json {
 
   static Json object() { return Json(Object{}); }
   static Json array() { return Json(Array{}); }
-  /// Returns an array of make(element) for each element of a range, or of the elements themselves.
+  /// Returns an array with make(element) for each element of a range; `make` is optional.
   template <class Range, class Make = std::identity>
   static Json array_of(const Range& range, Make make = {}) {
     Array array;

@@ -50,8 +50,8 @@ std::int64_t whole_number(const Json& json, std::int64_t least, std::int64_t mos
 /// Returns the elements of an array. Throws kInvalidArgument unless it has `size` elements.
 const Json::Array& array_of_size(const Json& json, std::size_t size);
 
-/// Member of an options struct, with functions that write and read its type. It erases the type, so
-/// that the loops over members are compiled once, not for each struct.
+/// Member of an options struct, with functions that write and read its value. Its type is erased,
+/// so that the loops over members are compiled once, not for each struct.
 struct JsonMember {
   std::string_view name;
   void* value;

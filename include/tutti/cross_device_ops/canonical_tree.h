@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica
-/// number (docs/determinism.md). In each round, value 2i + 1 is added to value 2i; an unpaired last
-/// value moves to the next round unchanged. 16-bit numbers are combined as floats and rounded once.
+/// Combines `inputs` (one per replica) into `output` along the canonical tree over replica numbers
+/// (docs/determinism.md). In each round, value 2i + 1 is added to value 2i; an unpaired last value
+/// moves to the next round unchanged. 16-bit numbers are combined as floats and rounded once.
 /// Inputs are not changed; `output` may be one of them. Throws kInternal for MEAN.
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count);

@@ -119,7 +119,7 @@ struct CallOptions {
   /// ReplicaBuffer::id of this rank's buffer; 0: all calls with the same name are assumed to use
   /// the same buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // default: the communicator's; not for plugins
+  std::optional<Duration> timeout = std::nullopt;  // default: the communicator's; plugins ignore it
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
   /// all ranks or on none; ranks compare this. See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;

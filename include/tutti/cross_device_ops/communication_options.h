@@ -53,7 +53,7 @@ struct CommunicationOptions {
   /// they are float32 and dense. 16-bit types, integers and IndexedSlices are sent unchanged;
   /// float64 is refused. Other reductions are exact.
   WireCompression compression = WireCompression::kNone;
-  /// Treatment of values that are not finite in the gradients that a strategy sums, of all types.
+  /// Treatment of non-finite values in the gradients, of any type, that a strategy sums.
   NonFinitePolicy non_finite = NonFinitePolicy::kIgnore;
 
   /// Throws kInvalidArgument naming the invalid field.

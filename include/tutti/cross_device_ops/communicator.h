@@ -25,7 +25,7 @@ struct PendingCall;
 }  // namespace internal
 
 /// Implementation of calls on GPUs. kNccl: NCCL if it is available and each rank has its own GPU,
-/// else the hosts. kHosts: always the hosts, with the communicator's algorithm.
+/// else as kHosts. kHosts: copies to host memory, where the communicator's algorithm runs.
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
@@ -88,9 +88,9 @@ struct CallProgress {
 /// in the stream. Sums have NCCL's order, which differs between machines, regardless of
 /// determinism().
 ///
-/// *The hosts* carry out all other calls: all calls with GpuCallsBy::kHosts or without NCCL, and,
-/// even with NCCL, all_to_all and MIN and MAX of floating types. The call waits for the stream, and
-/// the algorithm works in pinned memory with its own order of additions. When the call returns, the
+/// *The hosts* carry out the other calls: those with GpuCallsBy::kHosts, those without NCCL, every
+/// all_to_all, and every MIN or MAX of floating types. The call waits for the stream, and the
+/// algorithm works in pinned memory with its own order of additions. When the call returns, the
 /// copy back to the GPU is in the stream.
 ///
 /// barrier() waits for the stream and then for all ranks. Buffers must not change until the stream
@@ -146,7 +146,7 @@ class Communicator {
                   std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
   /// Combines all inputs; rank r receives part r. counts[r] is that part's length; empty: parts of
-  /// equal size. Throws kInvalidArgument if these are not possible.
+  /// equal size. Throws kInvalidArgument if the input cannot be divided equally.
   void reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
                       std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                       const SourceLocation& where = SourceLocation::current());
@@ -192,8 +192,8 @@ class Communicator {
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
-  /// Takes the place of a call that this rank cannot make, for example because of wrong arguments;
-  /// the other ranks' calls throw, too. Throws `reason`.
+  /// Replaces a call that this rank cannot make, for example because of wrong arguments. Throws
+  /// `reason`, and makes the other ranks' calls throw.
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());

@@ -43,11 +43,11 @@ class PendingReduction {
   PendingReduction(PendingReduction&&) noexcept;
   PendingReduction& operator=(PendingReduction&&) noexcept;
 
-  /// Orders later work of the compute streams after the result. Does not wait for a GPU.
+  /// Makes later work of the compute streams wait for the result. Does not block the host.
   void join();
 
-  /// Called by operations: add work to be joined, and actions that join() then runs in the order in
-  /// which they were added.
+  /// Called by operations. add() adds work to be joined; after_join() adds an action. join() runs
+  /// the actions in the order in which they were added.
   void add(std::unique_ptr<internal::DeviceWork> work);
   void after_join(std::function<void()> action);
 
@@ -111,9 +111,10 @@ class CrossDeviceOps {
   /// Returns true if several threads may call all_reduce_buffers concurrently on disjoint ranges of
   /// the same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
-  /// Upper bound of the error of a SUM or MEAN of floating types, in units of the sum over replicas
-  /// of each replica's largest magnitude in the buffer; `tutti conform` checks it. 0: the only
-  /// error is the rounding of each addition; infinity: lossy without a bound. kCanonical implies 0.
+  /// Upper bound of the error of a SUM or MEAN of floating types; `tutti conform` checks it. Its
+  /// unit: each replica's largest magnitude in the buffer, summed over the replicas. 0 means that
+  /// only additions round; infinity means that there is no bound. It is 0 if the grade is
+  /// kCanonical.
   virtual double max_relative_error() const { return 0.0; }
   /// Returns true if the operation's group may have members in other processes. The `*_buffers`
   /// functions then receive only the buffers of this process's replicas, but the root and counts of
@@ -176,8 +177,8 @@ class CrossDeviceOps {
               int root, const CommunicationOptions& options = {});
   /// Copies buffers[root] into the others.
   void broadcast(std::span<const ReplicaBuffer> buffers, int root);
-  /// Concatenates all inputs, of any counts, in replica order in each output. inputs[r] may be the
-  /// part of outputs[r] that receives it.
+  /// Writes the concatenation of all inputs, in replica order, to each output. Counts may differ.
+  /// inputs[r] may be the part of outputs[r] that receives it.
   void all_gather(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs);
   /// Combines the inputs; outputs[r] receives part r. The count of each input is the sum of the
   /// outputs' counts. outputs[r] may be part r of inputs[r].

@@ -1,6 +1,6 @@
-// Arithmetic on dense or sparse gradients: sums, quotients and copies of the same kind.
-// IndexedSlices of several replicas can be concatenated, or summed bit-identically to their dense
-// form.
+// Arithmetic on gradients: sums, quotients and copies of dense or sparse gradients, without
+// conversion. IndexedSlices of several replicas can be concatenated, or summed bit-identically to
+// their dense form.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,8 +29,8 @@ Device device_of(const Gradient& gradient);
 
 /// Concatenates the rows of all replicas in replica order, keeping duplicates (tf's rule). MEAN
 /// divides by the number of all replicas, even for rows that only some replicas have. Throws
-/// kInvalidArgument for another operation, and, naming the replicas, if dense shapes or types
-/// differ.
+/// kInvalidArgument if `op` is neither SUM nor MEAN, or if dense shapes or types differ; the
+/// message names the replicas.
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
                                  Device destination);
 

@@ -6,10 +6,10 @@
 //
 // In version 1, the values of the constants, the structs tutti_device_v1, tutti_buffer_v1 and
 // tutti_error_v1, and the members declared here never change. New members are added at the end of
-// tutti_group_v1 and tutti_cross_device_ops_v1, whose first member is their size as compiled. A
-// member that is missing or NULL has the behaviour described at 'Default'. No exception may cross
-// the interface. Memory belongs to the side that allocated it; arguments are valid until the call
-// returns.
+// tutti_group_v1 and tutti_cross_device_ops_v1, whose first member is the size of the struct as
+// compiled. A member that is missing or NULL has the behaviour described at 'Default'. No exception
+// may cross the interface. Memory belongs to the side that allocated it; arguments are valid until
+// the call returns.
 #pragma once
 
 #include <stdint.h>
@@ -99,8 +99,9 @@ typedef struct tutti_group_v1 {
   // Sets a value of `size` bytes, at most 1 MiB; replaces an earlier value.
   int32_t (*set)(void* store, const char* key, const void* value, uint64_t size,
                  tutti_error_v1* error);
-  // Waits until the key exists; timeout_ms 0: checks once (TUTTI_NOT_FOUND), -1: waits 2 minutes.
-  // Then sets *size and copies the value; fails with TUTTI_OUT_OF_RANGE if it exceeds `capacity`.
+  // Waits until the key exists, for at most timeout_ms (-1: 2 minutes). With timeout_ms 0, does not
+  // wait and fails with TUTTI_NOT_FOUND if there is no such key. Sets *size and copies the value;
+  // fails with TUTTI_OUT_OF_RANGE if the value exceeds `capacity`.
   int32_t (*get)(void* store, const char* key, void* value, uint64_t capacity, uint64_t* size,
                  int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;
@@ -178,15 +179,15 @@ typedef struct tutti_cross_device_ops_v1 {
   // Default: no options.
   const char* option_names;
   // Same as all_reduce, and called instead of it, for a plugin that keeps state per buffer between
-  // calls. `id` and `name` (null-terminated) are equal for one buffer in every call, such as a
-  // bucket of gradients in every step, and `id` differs between buffers; 0 and "" if calls are not
-  // known to repeat. Default: all_reduce.
+  // calls. `id` and `name` (null-terminated) identify the buffer, such as a bucket of gradients:
+  // they are the same in every call, and no two buffers have the same `id`; 0 and "" if calls are
+  // not known to repeat. Default: all_reduce.
   int32_t (*all_reduce_named)(void* self, uint64_t id, const char* name, int32_t op,
                               const tutti_buffer_v1* replicas, uint32_t num_replicas,
                               int64_t timeout_ms, tutti_error_v1* error);
-  // Upper bound of the error of a TUTTI_SUM of floating types, in units of the sum over replicas of
-  // each replica's largest magnitude in the buffer. 0: the only error is the rounding of additions;
-  // INFINITY: lossy without a bound. TUTTI_GRADE_CANONICAL implies 0. Default: 0.
+  // Upper bound of the error of a TUTTI_SUM of floating types. Its unit: each replica's largest
+  // magnitude in the buffer, summed over the replicas. 0 means that only additions round; INFINITY
+  // means that there is no bound. It is 0 with TUTTI_GRADE_CANONICAL. Default: 0.
   double (*max_relative_error)(void* self);
 } tutti_cross_device_ops_v1;
 

@@ -12,17 +12,18 @@ namespace tutti::durations {
 
 /// Time for all ranks to join: schedulers start the tasks of a job within minutes.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
-/// Interval between two checks for an event that is expected soon, because all ranks have joined: a
-/// process listens, a descriptor is free, a lost connection is back, a peer in shared memory has
-/// exited, a member has stopped responding.
+/// Interval between two checks for an event that is expected soon, because all ranks have joined.
+/// Examples of events: a process listens, a descriptor is free, a lost connection is back, a peer
+/// in shared memory has exited, a member has stopped responding.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
-/// Time that a rank waits for slower peers to finish, too. Examples: a peer still receives a long
-/// message that precedes the final one, or its kernel has not acknowledged all bytes; ranks have
-/// yet to reach a call that one of them refuses; MPI, or the rank that closes a group, still uses
-/// the memory of an abandoned call. A server waits this long for clients that are about to leave.
+/// Time that a rank that has finished waits for slower peers. Examples: a peer still receives a
+/// long message that precedes the final one, or its kernel has not acknowledged all bytes; ranks
+/// have yet to reach a call that one of them refuses; MPI, or the rank that closes a group, still
+/// uses the memory of an abandoned call. A server waits this long for clients that are about to
+/// leave.
 inline constexpr Duration kLinger = std::chrono::seconds(2);
-/// Time limit for messages that no operation waits for: the final message to a peer that may have
-/// stopped reading, or a report that calls differ, which a peer may not send.
+/// Time limit for messages that no operation waits for. Examples: the final message to a peer that
+/// may have stopped reading; a peer's report that calls differ, which it may never send.
 inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace tutti::durations

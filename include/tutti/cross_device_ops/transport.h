@@ -61,8 +61,8 @@ class Transport {
   /// Wakes all waiting threads of this rank and its peers: running and later Work of all of them
   /// fails with kAborted and this reason's message. Only the first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
-  /// Returns the first peer whose connection ended without an abort on this rank; nullopt until a
-  /// call has failed because of it.
+  /// Returns the first peer whose connection ended before this transport was aborted; nullopt until
+  /// a call has failed because of that.
   virtual std::optional<int> lost_peer() const { return std::nullopt; }
 
   virtual TransportStats stats() const = 0;

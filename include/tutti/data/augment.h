@@ -65,8 +65,8 @@ struct AugmentImagesOptions {
 ///     augment_images(data, {image::random_crop(32, {.padding = 4}),
 ///                           image::random_flip_left_right()}, {.seed = 7}).batch(128)
 ///
-/// Throws kInvalidArgument if `steps` is empty and, from next() with the step's name, for elements
-/// that a step does not accept; kNotFound for an unknown component.
+/// Throws kInvalidArgument if `steps` is empty. next() throws kInvalidArgument with the step's name
+/// for an element that the step does not accept, and kNotFound for an unknown component.
 Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> steps,
                        AugmentImagesOptions options = {});
 
@@ -81,7 +81,7 @@ Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptio
 double sample_beta(const RandomStream& random, double a, double b);
 }  // namespace internal
 
-// Mixup and CutMix: every row of a batch is mixed with another one, including its labels.
+// Mixup and CutMix: every row of a batch, with its labels, is mixed with another row.
 
 struct MixupOptions {
   /// Parameter of Beta(alpha, alpha), from which the weight of a row's own values is drawn. If it
@@ -95,9 +95,9 @@ struct MixupOptions {
 /// batch and a weight w_r per row, which are the same for all components: features, one-hot or soft
 /// labels, sample weights (Zhang, Cisse, Dauphin, Lopez-Paz: "mixup: beyond empirical risk
 /// minimization", 2018). Random numbers are keyed by (seed, epoch, number of the batch, row). Call
-/// it after batch(), on the global batch. Throws kInvalidArgument for alpha <= 0 and, from next()
-/// with the component's name, for types that are not floating; kFailedPrecondition for elements
-/// without rows.
+/// it after batch(), on the global batch. Throws kInvalidArgument for alpha <= 0. next() throws
+/// kInvalidArgument with the component's name for types that are not floating, and
+/// kFailedPrecondition for elements without rows.
 Dataset mixup(const Dataset& batches, MixupOptions options = {});
 
 struct CutmixOptions {

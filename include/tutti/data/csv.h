@@ -40,7 +40,7 @@ struct CsvOptions {
   std::vector<std::int64_t> select_indices = {};
   /// Descriptions of columns, by name, in any order.
   std::vector<CsvColumn> columns = {};
-  /// Column of the labels. Elements have it after the features, even if it is not selected.
+  /// Column of the labels. Labels follow the features, even if the column is not selected.
   std::string label_column = {};
   /// If true, elements are {features float32 [columns without the label], labels []} instead of one
   /// component per column, named after the column. Categories are packed only if they are declared

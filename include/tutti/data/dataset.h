@@ -1,4 +1,4 @@
-// Datasets: a source, wrapped by one decorator per call, and their sharding over workers.
+// Datasets, in which each call wraps a source in a decorator, and their sharding over workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -69,13 +69,13 @@ class DatasetSource {
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
   /// pipelines. Empty for sources without inputs and for those that do not report their inputs.
   virtual std::vector<SourcePtr> inputs() const { return {}; }
-  /// Returns a copy of this source that reads from `inputs`: as many as inputs() returns.
+  /// Returns a copy of this source with `inputs` in place of inputs(). Requires: equal numbers.
   virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
   /// Returns the files that this source reads; nullopt if it reads none or does not report them.
   virtual std::optional<SourceFiles> files() const { return std::nullopt; }
 };
 
-/// Count for endless repeat() and take(); cardinality of an endless dataset.
+/// Count of repeat() and take() that means "no end"; cardinality of an endless dataset.
 inline constexpr std::int64_t kInfinite = -1;
 /// In a padded shape, stands for the size of the batch's largest element.
 inline constexpr std::int64_t kLargest = -1;
@@ -272,11 +272,11 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
 /// Returns the shard of worker `index`: a pipeline like `dataset`, sharded by the policy of
 /// choose_auto_shard(). With kFile, each source reads only the worker's files, in their order, and
 /// elements paired by zip() stay paired if paired files hold the same number of elements. kData
-/// keeps every num_workers-th element; it drops the other elements before a final prefetch(). A
-/// non-empty pass with fewer elements than workers throws kInvalidArgument: auto_shard() throws if
-/// the number of elements is known, otherwise the pass does at its first element. Caches start
-/// empty. With one worker, returns `dataset` for every policy. Throws kInvalidArgument unless 0 <=
-/// index < num_workers.
+/// keeps every num_workers-th element; if the pipeline ends in prefetch(), only these are
+/// prefetched. A non-empty pass with fewer elements than workers throws kInvalidArgument:
+/// auto_shard() throws if the number of elements is known, otherwise the pass does at its first
+/// element. Caches start empty. With one worker, returns `dataset` for every policy. Throws
+/// kInvalidArgument unless 0 <= index < num_workers.
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy);
 
 namespace internal {

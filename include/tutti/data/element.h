@@ -43,8 +43,8 @@ class Element {
   /// Returns the index of this element's first row in the global batch; 0 if it is not a slice.
   std::int64_t first_row() const { return first_row_; }
 
-  /// Returns rows [first, first + count), sharing storage, with the right global_rows() and
-  /// first_row(). Throws kInvalidArgument unless the rows exist.
+  /// Returns rows [first, first + count), sharing storage, and keeps global_rows() and first_row()
+  /// correct. Throws kInvalidArgument unless the rows exist.
   Element slice_rows(std::int64_t first, std::int64_t count) const;
   /// Returns this element marked as rows [first_row, ...) of a global batch of `global_rows` rows.
   Element placed_in(std::int64_t first_row, std::int64_t global_rows) const {

@@ -86,7 +86,7 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
 /// folders.
 enum class LabelMode { kInt, kBinary, kCategorical, kNone };
 
-/// Images to read: all, or one side of ImageFolderOptions::validation_split.
+/// Images to read: all, or those for training or validation (ImageFolderOptions::validation_split).
 enum class Subset { kAll, kTraining, kValidation };
 
 /// Options of image_folder(), as in keras.utils.image_dataset_from_directory.
@@ -118,14 +118,14 @@ struct ImageFolder {
   /// ImageFolderOptions::seed or call shuffle(paths.size()), whose buffer holds all images.
   Dataset dataset;
   std::vector<std::string> class_names;
-  /// Paths of the images in the dataset's order, with their classes (empty for LabelMode::kNone).
+  /// Paths and classes of the images, in the dataset's order. No classes for LabelMode::kNone.
   std::vector<std::string> paths;
   std::vector<std::int64_t> labels;
 };
 
 /// Returns a dataset of the .png, .jpg and .jpeg files in `directory`: those in each class's folder
-/// and in all folders below it. Images are read, decoded and resized on demand; a damaged one is
-/// refused with its path. Other files, and names that begin with a dot, are ignored. Like
+/// and in all folders below it. Images are read, decoded and resized on demand; an error about a
+/// damaged image names its path. Other files, and names that begin with a dot, are ignored. Like
 /// keras.utils.image_dataset_from_directory without shuffling and batching. Throws kNotFound if the
 /// directory or the folder of a class is missing, or if there are no images; kInvalidArgument for
 /// options that contradict the folders; and kUnimplemented for .gif, .bmp and .webp files.

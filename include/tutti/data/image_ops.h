@@ -11,8 +11,8 @@
 namespace tutti::image {
 
 /// An image is [height, width, channels], uint8 (0 .. 255) or float32 (1 is white, values are not
-/// clipped); the result has the type of the image. Throw kInvalidArgument, naming the function, for
-/// batches of images and for invalid arguments. Thread-safe.
+/// clipped); the result has the type of the image. These functions throw kInvalidArgument, naming
+/// the function, for batches of images and for invalid arguments. Thread-safe.
 
 /// Pixels around an image: zeros, or the image reflected at its outermost pixels (numpy's
 /// "reflect": c b | a b c | b a).

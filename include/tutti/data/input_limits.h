@@ -10,10 +10,10 @@
 
 namespace tutti {
 
-/// Limits on reading, because small files can unpack to any size. A file beyond them is refused
-/// with kResourceExhausted, naming the path and the field to raise.
+/// Limits on reading, as protection against small files that unpack to a huge size. A file beyond
+/// them causes kResourceExhausted, naming the path and the field to raise.
 struct InputLimits {
-  /// Maximum ratio of unpacked to compressed size, checked once more than 256 MiB are unpacked.
+  /// Maximum ratio of unpacked to compressed size, checked after the first 256 MiB are unpacked.
   /// Typical ratios are 5 to 20 for text and 1,030 for a file of zeros.
   std::int64_t max_expansion = 250;
   /// Maximum size in bytes of an unpacked file, or of one member of a tar or .npz file.

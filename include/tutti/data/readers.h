@@ -20,7 +20,7 @@ struct ImageData {
   Tensor labels;  // [n] uint8
 };
 
-/// Set of examples: for training or for testing.
+/// Examples to read: those for training, or those for testing.
 enum class Split { kTrain, kTest };
 
 /// Reads MNIST or Fashion-MNIST: train-images-idx3-ubyte(.gz) and so on. If `directory` is empty,

@@ -71,7 +71,7 @@ class TFRecordWriter {
 };
 
 /// Returns the records of the files, one file after the other, as elements {features uint8
-/// [bytes]}. Each file is read whole when it is reached. Like tf.data.TFRecordDataset. Throws
+/// [bytes]}. Each file is read in full when it is reached. Like tf.data.TFRecordDataset. Throws
 /// kInvalidArgument if `paths` is empty.
 Dataset tfrecord_dataset(std::vector<std::string> paths, TFRecordOptions options = {});
 

@@ -23,8 +23,8 @@ class BytePairTokenizer {
   explicit BytePairTokenizer(std::shared_ptr<const internal::BytePairRules> rules);
 
   /// Returns the tokens of a text in UTF-8 (or any other bytes). Special tokens in the text
-  /// ("<|endoftext|>") become their numbers. None are added at its ends, as with Hugging Face's
-  /// `encode(text, add_special_tokens=False)`.
+  /// ("<|endoftext|>") become their numbers. No special tokens are added at its ends, as with
+  /// Hugging Face's `encode(text, add_special_tokens=False)`.
   std::vector<std::int64_t> encode(std::string_view text) const;
   /// Returns the text of the tokens, including special ones. It may be any bytes, because a token
   /// may hold part of a character. decode(encode(text)) is the normalized text, with a leading
@@ -32,7 +32,7 @@ class BytePairTokenizer {
   /// kOutOfRange naming a number that does not belong to a token.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
-  /// Returns the largest token number plus 1, the number of rows of an Embedding.
+  /// Returns the largest token number plus 1, which is the number of rows that an Embedding needs.
   std::int64_t vocabulary_size() const;
   /// Returns the id of the token with these bytes ("<|endoftext|>", " the"), or throws kNotFound.
   std::int64_t number_of(std::string_view token) const;

@@ -72,7 +72,7 @@ struct FitPoint {
   std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
   std::int64_t batches = 0;  // batches done in this epoch
   std::int64_t steps = 0;    // batches done in all epochs, including epochs before a restart
-  bool is_stop = false;      // a signal makes fit() return here (stop_on_signals)
+  bool is_stop = false;      // true if a signal makes fit() return here (stop_on_signals)
 };
 
 /// Receiver of the events of Model::fit() and evaluate(). Callbacks are called in list order,
@@ -85,7 +85,7 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
-  /// Called around training, epochs, batches and evaluations; the defaults do nothing.
+  /// Called before and after training, epochs, batches and evaluations; the defaults do nothing.
   virtual void on_train_begin() {}
   virtual void on_train_end(const Logs& /*logs*/) {}
   virtual void on_epoch_begin(std::int64_t /*epoch*/) {}
@@ -102,8 +102,8 @@ class Callback {
 
   /// Save and restore the state of this callback. BackupAndRestore and the recovery from a worker
   /// failure call them, so that training continues unchanged. restore_*() is called after
-  /// on_train_begin(). Except for files, the state must be equal on all workers, because any worker
-  /// may pass its state to another. A null state (the default) is not restored.
+  /// on_train_begin(). Except for the state of written files, it must be equal on all workers,
+  /// because any worker may pass its state to another. A null state (the default) is not restored.
   virtual Json save_state() const { return {}; }
   virtual void restore_state(const Json& /*state*/) {}
   virtual std::vector<Tensor> save_tensors() const { return {}; }
@@ -162,7 +162,7 @@ namespace internal {
 /// Monitored value of the logs, and its comparison with the best value so far.
 class Monitor {
  public:
-  /// Initial best value: is_better() returns true for every number.
+  /// Initial best value. is_better() returns true for any number compared with it.
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
   /// `who`: name of the callback for messages; must be a string literal.

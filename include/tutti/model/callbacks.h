@@ -160,8 +160,8 @@ double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int6
                             LearningRateScaling scaling = LearningRateScaling::kLinear);
 
 /// Returns the learning rate that a table such as {{5, 0.1}, {10, 0.15}} (from tf's guide) lists
-/// for a global batch size. Throws kNotFound, listing the table's batch sizes, if this one is
-/// missing.
+/// for a global batch size. Throws kNotFound, listing the table's batch sizes, if the table lacks
+/// this size.
 double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_global_batch,
                                std::int64_t global_batch);
 

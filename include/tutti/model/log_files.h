@@ -97,8 +97,8 @@ class TensorBoard : public Callback {
   std::string log_dir_;
   TensorBoardOptions options_;
   std::int64_t batches_ = 0;
-  std::optional<EventFileWriter> train_;       // opened when its first value is written
-  std::optional<EventFileWriter> validation_;  // opened when its first value is written
+  std::optional<EventFileWriter> train_;       // event file, opened for its first value
+  std::optional<EventFileWriter> validation_;  // event file, opened for its first value
 };
 
 /// Appends a line per epoch to <log_dir>/log.jsonl: {"epoch": 0, "step": 938, "seconds": 12.3,

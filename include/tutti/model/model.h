@@ -75,7 +75,7 @@ struct FitOptions {
   ValidationData validation_data = {};
   std::vector<AnyCallback> callbacks = {};
   /// Number of global batches per epoch. Default: one pass over the dataset, which must be finite
-  /// (else kInvalidArgument). If set, each epoch continues in the data where the previous epoch
+  /// (else kInvalidArgument). If set, each epoch starts at the batch at which the previous epoch
   /// stopped. When a pass ends within an epoch, a warning is logged and a new pass begins.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
   /// Index of the first epoch. If it is not below `epochs`, fit() warns and trains nothing.
@@ -83,8 +83,8 @@ struct FitOptions {
   Verbosity verbose = Verbosity::kProgress;
   /// Shuffles tensors (not datasets) in a different order each epoch, derived from the global seed.
   bool shuffle = true;
-  /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only for tensors: with a
-  /// dataset, whose third component contains the weights, fit() throws kInvalidArgument.
+  /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only for tensors: throws
+  /// kInvalidArgument with a dataset (whose third component is the weights).
   Tensor sample_weight = {};
   /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
   /// output and labels that are class numbers or one-hot. A warning is logged for a class that does

@@ -33,9 +33,9 @@ struct ModelCheckpointOptions {
 };
 
 /// Saves to `path` after each epoch or every save_freq batches. In the path, {epoch} and (with
-/// save_freq) {batch} become numbers counted from 1, and the {name} of a log value becomes this
-/// value with four digits: "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, except
-/// that formats such as {epoch:02d} throw kInvalidArgument.
+/// save_freq) {batch} become numbers counted from 1, and {name}, the name of a log value, becomes
+/// this value with four digits: "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint,
+/// except that formats such as {epoch:02d} throw kInvalidArgument.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string path, ModelCheckpointOptions options = {});
@@ -62,7 +62,7 @@ class ModelCheckpoint : public Callback {
   std::string last_path_;
   std::vector<std::string> paths_;
   std::int64_t epoch_ = 0;
-  std::int64_t batches_ = 0;  // batches since the last save, counted if save_freq is set
+  std::int64_t batches_ = 0;  // number of batches since the last save, if save_freq is set
 };
 
 // Saves a running fit() on disk, and resumes it when the program is restarted.
@@ -96,7 +96,7 @@ struct BackupAndRestoreOptions {
 /// each fit() of a program. Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:
-  /// Throws kInvalidArgument for an empty folder name, or for a number that must be positive.
+  /// Throws kInvalidArgument for an empty folder name, or if save_freq or max_to_keep is below 1.
   explicit BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options = {});
   void on_train_begin() override;
   void on_can_restore() override;

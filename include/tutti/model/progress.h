@@ -29,9 +29,9 @@ struct TimeSplit {
 /// Named values to show, for example {{"loss", 0.41}, {"accuracy", 0.87}}.
 using LogValues = std::span<const std::pair<std::string, double>>;
 
-/// Displays steps, values, examples per second, remaining time and the time split. A line on a
-/// terminal is never wider than the terminal; if there is no room, the rate, the bar and the last
-/// values are omitted. Not thread-safe.
+/// Displays steps, values, examples per second, remaining time, and the percentages of computation,
+/// communication and input. A line on a terminal is never wider than the terminal; if there is no
+/// room, the rate, the bar and the last values are omitted. Not thread-safe.
 class Progress {
  public:
   /// `out` is not owned. `verbosity` must not be kSilent.

@@ -40,11 +40,11 @@ class GradientReducer {
   /// on all replicas; the sum is empty (is_none()) if no replica has a gradient. After finish()
   /// returns, no replica reads values that this step computed from variables, so updates may start.
   virtual std::vector<Gradient> finish() = 0;
-  /// Returns true if, for some variables, finish() returned only this replica's shard of the sum,
-  /// with shape [count], in row-major order. Equal on all replicas.
+  /// Returns true if, for some variables, finish() returned only this replica's shard of the sum:
+  /// `count` elements in row-major order. Equal on all replicas.
   virtual bool gives_shards() const { return false; }
-  /// Returns the sum for the full variable, given result `index` of finish(). Collective if that
-  /// result is the sum of a shard.
+  /// Returns the gradient sum of the full variable. `gradient` is result `index` of finish().
+  /// Collective if that result is only a shard.
   virtual Gradient whole(std::size_t index, const Gradient& gradient) {
     static_cast<void>(index);
     return gradient;

@@ -91,7 +91,7 @@ struct PolynomialDecayOptions {
   std::int64_t decay_steps = 1;
   double end_learning_rate = 0.0001;
   double power = 1.0;  // 1: linear
-  bool cycle = false;  // the rate rises again at each multiple of decay_steps
+  bool cycle = false;  // true: the rate rises again at each multiple of decay_steps
 };
 
 /// Rate: (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; if cycle
@@ -114,14 +114,14 @@ using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 struct CosineDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
-  double alpha = 0.0;  // final rate as a fraction of the first
+  double alpha = 0.0;  // final rate as a fraction of the first rate
   /// Rate at the end of the warm-up; nullopt: no warm-up.
   std::optional<double> warmup_target = std::nullopt;
   std::int64_t warmup_steps = 0;
 };
 
-/// Rate: first * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha), then first *
-/// alpha after decay_steps. Without warm-up, first is initial_learning_rate. With warmup_target,
+/// Rate: peak * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha); after
+/// decay_steps, peak * alpha. Without warm-up, peak is initial_learning_rate. With warmup_target,
 /// the rate increases linearly from initial_learning_rate to warmup_target over warmup_steps, and
 /// the decay starts from there. keras.optimizers.schedules.CosineDecay.
 using CosineDecay = ScheduleWith<CosineDecayOptions>;

@@ -91,7 +91,7 @@ struct EmaOptions {
 /// updates, the scale is multiplied by `multiplier` if the result is finite in float32.
 struct DynamicLossScaleOptions {
   double initial_scale = 32768.0;
-  std::int64_t growth_steps = 2000;  // consecutive finite updates before the scale grows
+  std::int64_t growth_steps = 2000;  // number of consecutive finite updates before the scale grows
   double multiplier = 2.0;           // factor by which the scale changes
 };
 
@@ -106,8 +106,8 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls per update: the mean of the calls' gradients is summed over replicas once.
-  /// May change between save and restore; gradients accumulated so far stay in the mean.
+  /// Number of calls per update. An update sums the mean of its calls' gradients over replicas. May
+  /// change between save and restore; the mean still contains the gradients accumulated so far.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };
@@ -139,9 +139,9 @@ class GradientReducer;
 class StepRecorder;
 
 /// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has summed
-/// them (Keras's skip_gradients_aggregation). Then replicas must pass equal gradients of variables
-/// that they share or have copies of; otherwise throws kInvalidArgument, naming variable and
-/// replicas. Each replica's component of an ON_READ variable uses that replica's gradient.
+/// them (Keras's skip_gradients_aggregation). Then all replicas must pass equal gradients of every
+/// variable, shared or copied; otherwise throws kInvalidArgument, naming variable and replicas.
+/// Each replica's component of an ON_READ variable uses that replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;

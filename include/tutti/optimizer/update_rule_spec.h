@@ -19,8 +19,8 @@ namespace tutti {
 std::string describe_update_rule(const UpdateRule& rule);
 
 /// Returns a rule whose updates are bit-identical to those of the rule that describe_update_rule()
-/// described. Throws kInvalidArgument, naming missing or unknown members, for an invalid
-/// description, and kNotFound, listing the names, if the rule is not registered.
+/// described. Throws kInvalidArgument, naming missing or unknown keys, for an invalid description,
+/// and kNotFound, listing the names, if the rule is not registered.
 std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description);
 
 /// Function that makes a rule from the result of UpdateRule::describe().

@@ -148,8 +148,8 @@ namespace internal {
 /// Graphs of one step function, by signature. One thread per replica calls run().
 class CapturedCalls {
  public:
-  /// One replica's call. `body` runs the function with `inputs` in place of the arguments' tensors
-  /// and returns the tensors of its result.
+  /// One replica's call of the step function. `body` runs the function with `inputs` in place of
+  /// the arguments' tensors and returns the tensors of its result.
   struct Call {
     std::vector<Tensor> inputs;
     std::string plain_arguments;  // arguments other than tensors: part of the signature

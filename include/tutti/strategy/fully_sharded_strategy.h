@@ -65,7 +65,7 @@ class FullyShardedStrategy final : public Strategy {
   template <std::convertible_to<DeviceList> Devices>
   explicit FullyShardedStrategy(const Devices& devices)
       : FullyShardedStrategy(LocalStrategyOptions{.devices = devices}) {}
-  /// Returns the stage of the options.
+  /// Returns the ZeRO stage that the options set.
   int stage() const { return stage_; }
 
  protected:

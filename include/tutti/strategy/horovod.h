@@ -45,8 +45,8 @@ int local_size();
 Tensor allreduce(const Tensor& value, ReduceOp op = ReduceOp::kMean,
                  SourceLocation where = SourceLocation::current());
 /// Returns all ranks' tensors, concatenated along the first dimension, whose length may differ
-/// between ranks. Throws kUnimplemented after a rank has called join(), like the next two
-/// functions.
+/// between ranks. Like the next two functions, throws kUnimplemented after a rank has called
+/// join().
 Tensor allgather(const Tensor& value, SourceLocation where = SourceLocation::current());
 /// Returns the tensor of rank `root_rank`. All ranks must pass tensors of one shape and type.
 Tensor broadcast(const Tensor& value, int root_rank,

@@ -45,14 +45,14 @@ struct MultiWorkerOptions {
 /// number of workers. Every worker must run the same program and make the same calls: run(),
 /// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
 /// collective. If a worker fails or is lost, the step ends on all workers with an error that names
-/// this worker, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.
+/// the failed one, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.
   /// Waits until all of them have joined. Throws as WorkerGroup::join() and MirroredStrategy do.
   /// Also throws kInvalidArgument if the workers' options contradict each other, or if they name
-  /// NCCL and a worker cannot use it. Throws kUnimplemented if gradients are compressed, and
-  /// replicas are on GPUs or the algorithm is not canonical.
+  /// NCCL and a worker cannot use it. Throws kUnimplemented for compressed gradients on GPUs, or
+  /// with an algorithm other than canonical.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
   /// Same as above, but for workers that are already connected: this worker is

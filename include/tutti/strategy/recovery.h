@@ -43,7 +43,7 @@ bool starts_workers_again();
 
 /// Runner of a training loop that can be repeated from a commit. `state` includes everything that
 /// the loop needs to continue: weights, optimizer, the strategy, positions of datasets, records.
-/// Every worker keeps the state of its last two commits in memory, which is shared with the
+/// Every worker keeps a copy of the state of its last two commits. The copy shares memory with the
 /// variables until a step changes them. If a worker is lost, the others wait until it is restarted.
 /// All workers return to the last step that all of them have committed, the new process receives
 /// that state from another worker, and the loop is called again on all workers. If a connection
@@ -65,7 +65,7 @@ class Recovery {
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
   /// Rethrows exceptions of the loop. If the loss of a worker or a connection caused an exception,
-  /// rethrows it only after 20 repeats of the work that follows one commit. Throws
+  /// rethrows it only when the work that follows one commit has been repeated 20 times. Throws
   /// kDeadlineExceeded, naming the lost workers, if they do not rejoin within rejoin_timeout.
   void run(const std::function<void()>& loop);
   /// Stores the state after `step`. Collective: every worker must call it after each step that must

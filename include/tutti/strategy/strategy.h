@@ -59,8 +59,8 @@ class Strategy {
   virtual int num_replicas_in_sync() const;
   /// Returns the device of each local replica, in replica order; a device may occur several times.
   virtual std::span<const Device> replica_devices() const;
-  /// Return the number of processes that train together, this process's number, and the number of
-  /// its first replica among all num_replicas_in_sync() (numbered in worker order).
+  /// Return the number of processes that train together, the index of this process, and the index
+  /// of its first replica among all num_replicas_in_sync() (in worker order).
   virtual int num_workers() const;
   virtual int worker() const;
   virtual int first_replica() const;
@@ -110,7 +110,7 @@ class Strategy {
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
         note_result(context, *results[i]);
       });
-      results.resize(replica_devices().size());  // a mesh keeps one position's result only
+      results.resize(replica_devices().size());  // A mesh keeps only one position's result.
       std::vector<R> values;
       values.reserve(results.size());
       for (auto& result : results) values.push_back(std::move(*result));
@@ -220,10 +220,10 @@ class Strategy {
   const std::string& last_program() const;
   /// Requests all workers to stop after a step that they agree on. Returns at once.
   void request_stop(std::string_view reason);
-  /// Returns true after the same step on all workers if a worker has requested a stop. All workers
-  /// call it when step number `step` (1, 2, ...) is done. Waits only while workers agree on that
-  /// step, at most 4 s. In a process that trains alone or independently, returns true if
-  /// request_stop() was called since the last call.
+  /// Returns true if training must stop after this step. When a worker has requested a stop, all
+  /// workers agree on a step after which they stop. All workers call it when step number `step` (1,
+  /// 2, ...) is done. Waits, at most 4 s, only while workers agree. In a process that trains alone
+  /// or independently, returns true if request_stop() was called since the last call.
   bool stops_after(std::int64_t step);
 
  protected:
@@ -248,7 +248,7 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
-  /// Returns the number of times that run() calls its function in this process.
+  /// Returns how often one call of run() calls its function in this process.
   std::size_t num_bodies() const;
   template <class T>
   static void note_argument(ReplicaContext&, const T&) {}
@@ -265,8 +265,8 @@ class Strategy {
   InputPlan input_plan(InputCut cut, InputOptions options);
 
   /// Returns the values of all replicas in replica order; `local` are the values of this worker's
-  /// replicas. With several workers, all of them call it with the same `who`, which is compared,
-  /// and values of other workers are on the host.
+  /// replicas. With several workers, all of them call it with the same `who` (this is checked), and
+  /// values of other workers are on the host.
   virtual std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                                      std::string_view who);
   /// Calls body once per local replica. Usually calls extended().run(body).

@@ -53,9 +53,9 @@ struct LocalStrategyOptions {
   int replicas = 0;
   /// Algorithm that combines values. Unset: canonical; for GPUs see CrossDeviceOpsSpec::name.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: the algorithm is canonical unless another one is named, or is chosen on GPUs. For such
-  /// an algorithm, a warning states that identical bits are not guaranteed. true: the algorithm is
-  /// canonical; throws if another one is named. false: same as unset, but without the warning.
+  /// Unset: the algorithm is canonical unless another one is named, or is chosen for GPUs. A
+  /// warning then states that results may not be bit-identical. true: the algorithm is canonical;
+  /// throws if another one is named. false: same as unset, but without the warning.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
   /// Relative shares of the global batch, for devices of different speed: one positive number per
@@ -97,14 +97,14 @@ class StrategyExtended {
   /// applied their updates and before any of them continues.
   void set_after_updates(std::function<void()> action);
   /// Gives this process's replicas the numbers `first`, `first` + 1, ... among the `total` replicas
-  /// of all processes, which exchange no values. Must be called before the first run().
+  /// of all processes. The processes exchange no values. Must be called before the first run().
   void number_replicas_apart(int first, int total);
   /// Returns the number of successful runs. A checkpoint stores it, together with the number of
   /// runs that trained or drew random numbers.
   std::uint64_t num_steps() const;
   /// Returns the workers that train together; nullptr if this process trains alone.
   internal::WorkerTeam* team() const;
-  /// Returns the data that replicas share, which variables use to exchange their parts.
+  /// Returns the data that replicas share. Variables use it to exchange values.
   const internal::ReplicaServices& services() const;
 
  private:

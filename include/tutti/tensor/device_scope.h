@@ -41,9 +41,9 @@ class DeviceScope {
 
   /// Returns the scope's specification, merged with the specifications of the enclosing scopes.
   const DeviceSpec& merged() const { return merged_; }
-  /// Returns the device in this process; nullopt if no type is set. If the scope names another
-  /// process (is_remote()), returns Device{} within Session::scope(), which sends tensors to that
-  /// process. Outside Session::scope(), it throws kUnavailable, naming `who` and that process.
+  /// Returns the scope's device in this process; nullopt if no device type is set. If the scope is
+  /// remote (is_remote()), returns Device{} within Session::scope(), which sends tensors to that
+  /// process; otherwise throws kUnavailable, naming `who` and that process.
   std::optional<Device> device(std::string_view who) const;
   /// Returns true if job, replica or task name another process.
   bool is_remote() const { return is_remote_; }
@@ -79,7 +79,7 @@ DeviceSpec process_spec();
 /// Sets job, replica and task of this process, for programs that are tasks of a cluster. Missing
 /// parts get their defaults; type and index are ignored. Call it before creating device scopes.
 void set_process_spec(const DeviceSpec& spec);
-/// Returns true if job, replica and task in `spec`, as far as set, are those of this process.
+/// Returns true if `spec` does not name another process by its job, replica or task.
 bool is_of_this_process(const DeviceSpec& spec);
 
 /// Returns tf's full name of a device of this process:

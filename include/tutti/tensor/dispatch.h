@@ -14,7 +14,7 @@ namespace tutti {
 
 // The entry point of all operations, and their observers.
 
-/// Observer that is called after each operation of a thread; base class of tapes, traces and scans.
+/// Observer that is called after each operation of a thread; base class of tapes, traces and logs.
 /// Observers form a stack per thread.
 class OpObserver {
  public:
@@ -37,8 +37,8 @@ class ObserverScope {
   OpObserver* observer_;
 };
 
-/// Scope without the observers of this thread, as in a new thread. ObserverScopes created within it
-/// must be destroyed first.
+/// Scope in which the observers of this thread are inactive, as in a new thread. ObserverScopes
+/// created within it must be destroyed first.
 class SeparateObservers {
  public:
   SeparateObservers();

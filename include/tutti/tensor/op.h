@@ -33,7 +33,7 @@ enum class OpId : std::uint8_t {
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kLogicalAnd, kLogicalOr,
   // elementwise gradients: (dy, x or y)
   kReluGrad, kSigmoidGrad, kTanhGrad, kEluGrad, kGeluGrad, kGeluTanhGrad,
-  // three inputs, broadcasting
+  // three inputs that broadcast
   kWhere,
   // reductions over axes
   kReduceSum, kReduceMean, kReduceMax, kReduceMin, kReduceProduct, kReduceAny, kReduceAll,
@@ -84,15 +84,15 @@ struct CastAttributes {
 };
 /// Attributes of reductions.
 struct AxesAttributes {
-  std::uint32_t axes = 0;  // bit i: axis i
+  std::uint32_t axes = 0;  // bit mask; bit i is set for axis i
   bool keep_dims = false;
 };
 /// Attributes of matmul() and dense().
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
-  /// Adds the products of the batch: a [..., k, m] and b [..., k, n] -> [m, n], as in the gradient
-  /// of a kernel. Needs transpose_a, and equal leading dimensions.
+  /// Sums the products over the batch: a [..., k, m] and b [..., k, n] -> [m, n], as in the
+  /// gradient of a kernel. Needs transpose_a, and equal leading dimensions.
   bool sum_over_batch = false;
 };
 /// Attributes of conv2d(). The padding is given in pixels, so kernels need not distinguish SAME and
@@ -203,7 +203,7 @@ struct OpCall {
 
 // Operands.
 
-/// Operand of an operation, with the source line that passed it, which errors name. Converts
+/// Operand of an operation, and the source line that passed it, which errors report. Converts
 /// implicitly from a Tensor, a Variable or a number.
 struct Operand {
   template <class T>

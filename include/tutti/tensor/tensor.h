@@ -112,7 +112,7 @@ class Tensor {
   Tensor min(SourceLocation where = SourceLocation::current()) const;
   Tensor min(int axis, bool keep_dims = false,
              SourceLocation where = SourceLocation::current()) const;
-  /// Same as reshape(x, {2, -1}). Recorded on tapes.
+  /// Same as reshape(*this, dims) of shape_ops.h. Recorded on tapes.
   Tensor reshape(std::initializer_list<std::int64_t> dims,
                  SourceLocation where = SourceLocation::current()) const;
 
@@ -126,8 +126,8 @@ class Tensor {
 
   /// Returns this value on `device`. Does not copy it if it is already there; virtual CPU devices
   /// share the host's memory, except devices with a separate memory (device_memory.h). Not recorded
-  /// on tapes: no gradient flows back. Waits for the value only if it is on a GPU and `device` is
-  /// not, or between GPUs without peer access.
+  /// on tapes: no gradient flows back. Waits for the value only if it moves from a GPU to another
+  /// kind of device, or between GPUs without peer access.
   Tensor to(Device device) const;
   /// Overload for the name of the device: x.to("cpu:1"). Throws as Device::parse() does.
   Tensor to(std::string_view device) const { return to(Device::parse(device)); }

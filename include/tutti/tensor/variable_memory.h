@@ -40,7 +40,7 @@ class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
   void note_use() const;
 
   MutableTensor value_;
-  MutableTensor pinned_;  // at the fixed address; shares its storage with value_ when settled
+  MutableTensor pinned_;  // storage at the fixed address; settle() makes value_ share it
   int num_pins_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Stand-in for the parameter servers in the program that a server process itself runs: each
-// variable keeps its initial value.
+// Stand-in for the parameter servers, for the program that runs in a server process: each variable
+// keeps its initial value.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -329,8 +329,8 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
   }
 }
 
-/// Adds the change before it invalidates the cache, so that values fetched in between are not taken
-/// for current ones.
+/// Adds the change before it invalidates the cache, so that values fetched in between are not
+/// mistaken for current ones.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
   // Noted before and after the change: a checkpoint taken in between may or may not contain it.

@@ -69,8 +69,8 @@ class ParameterServers {
   /// to them that this worker begins.
   void begin_step();
   void end_step();
-  /// If servers add up gradients, reports to them that this worker has ended. The destructor does,
-  /// too.
+  /// If servers add up gradients, reports to them that this worker has ended. The destructor does
+  /// this, too.
   void leave() noexcept;
   Tensor read(const std::shared_ptr<ReadCache>& cache) {
     return read_current([&] { return read_once(cache); });
@@ -86,7 +86,8 @@ class ParameterServers {
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
   std::optional<SyncSpec> assign_step(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
-  /// Returns true if this worker may restore checkpoints: a late worker must not undo steps.
+  /// Returns true if this worker may restore checkpoints. If workers train independently, only the
+  /// first may, so that a worker that starts later does not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
   /// Returns describe_update_rule(rule). An optimizer updates all of its variables by the same rule
@@ -99,8 +100,8 @@ class ParameterServers {
   void set_currency(Currency currency);
   /// Calls `read`, and repeats it as described for Currency.
   Tensor read_current(const std::function<Tensor()>& read);
-  /// Returns the number of changes outside closures so far, by the program and on its behalf. An
-  /// older checkpoint does not contain them.
+  /// Returns the number of changes that were made outside closures, by the program or on its
+  /// behalf. Checkpoints saved before a change do not contain it.
   std::uint64_t num_outside_changes() const { return num_outside_changes_.load(); }
   void note_outside_change() { num_outside_changes_.fetch_add(1); }
   /// Returns the shards that this process has made.
@@ -112,12 +113,12 @@ class ParameterServers {
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Adds a change of a shard, and invalidates the cache.
   void change(int server, Operation operation);
-  /// Calls `change`, which adds changes. Outside steps, also waits until they were applied. With a
-  /// team, all workers call change_together(), only the first one calls `change`, and all wait
-  /// until the changes were applied. `what` is compared between workers.
+  /// Calls `change`, which adds changes. Outside steps, also waits until they have been applied.
+  /// With a team, all workers call change_together(), only the first one calls `change`, and all
+  /// wait until the changes have been applied. `what` is compared between workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes of this client (or closure) were applied. With a team: collective, and
-  /// waits for those of all workers.
+  /// Waits until the changes of this client (or closure) have been applied. With a team:
+  /// collective, and waits for the changes of all workers.
   void meet(const std::string& what);
   void settle();
   /// Declares that the calling thread's closure makes no more changes.

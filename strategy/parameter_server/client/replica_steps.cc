@@ -71,8 +71,8 @@ std::optional<SyncSpec> ReplicaSteps::assign_step(const Variable& variable) {
   std::uint64_t& next = next_[variable];
   if (!*step_) return std::nullopt;
   next = **step_ + 1;
-  // The sum represents the gradients of all workers' batches, so it is scaled up for workers whose
-  // gradients it lacks.
+  // The sum of num_to_aggregate_ gradients stands for those of all workers, so it is divided by the
+  // fraction of the workers that it contains.
   const double divisor = static_cast<double>(num_to_aggregate_) / num_ranks_;
   return SyncSpec{**step_, rank_, num_ranks_, num_to_aggregate_, divisor};
 }

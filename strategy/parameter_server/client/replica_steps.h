@@ -51,8 +51,8 @@ class ReplicaSteps {
       std::span<const std::shared_ptr<ReadCache>> variables) const;
   /// Returns the number of steps that a read waits for: those up to this worker's last gradient.
   std::uint64_t at_least(const Variable& variable) const;
-  /// Returns the step for an update; nullopt: leave it out. Throws kUnimplemented for the second
-  /// update of a variable in a step, because servers count one gradient per worker.
+  /// Returns the step for an update; nullopt if the update must be left out. Throws kUnimplemented
+  /// for the second update of a variable in a step, because servers count one gradient per worker.
   std::optional<SyncSpec> assign_step(const Variable& variable);
 
  private:

@@ -84,7 +84,7 @@ class ChunkedAnswers final : public PendingAnswers {
 };
 
 /// Returns, for each message, the index after its last read. Also limits the number of reads in a
-/// message, because answers of unchanged values are short.
+/// message: answers for unchanged values are short, so a limit in bytes would allow too many.
 std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
   constexpr std::size_t kMostParts = 32;
   const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
@@ -200,7 +200,8 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
   (void)next->start(encode(OperationBatch{}));
   const MutexLock lock(mutex_);
   if (!options_.outlives_restarts && !next->is_same_process(*broken)) {
-    // The lock is held, so that after this error a caller's next call reaches the new process.
+    // The lock is held until client_ is replaced: a call that follows this error must reach the new
+    // process.
     broken->fail_all(Error(
         ErrorCode::kAborted,
         concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),

@@ -23,8 +23,8 @@ namespace tutti::internal {
 
 /// Parameter server in another process: batches are sent as calls. Tensors of a batch are sent from
 /// their own memory and kept until the answer arrives. A broken connection is opened again, and
-/// batches without an answer are sent again in order, which changes nothing twice (AppliedTable).
-/// Errors of sending are thrown by wait(). Only one thread may wait for the answers to a batch.
+/// batches without an answer are sent again in order; no change is applied twice (AppliedTable).
+/// wait() throws the errors of sending. Only one thread may wait for the answers to a batch.
 /// Thread-safe.
 class RemoteService final : public VariableService {
  public:
@@ -36,7 +36,7 @@ class RemoteService final : public VariableService {
     /// If true, calls wait for a server that was restarted; otherwise they end with kAborted.
     bool outlives_restarts = false;
   };
-  /// Connects. Throws as RpcClient::connect().
+  /// Connects. Throws as RpcClient::connect() does.
   explicit RemoteService(Options options);
   ~RemoteService() override;
 
@@ -59,7 +59,7 @@ class RemoteService final : public VariableService {
   std::unique_ptr<Thread> thread_;  // reconnects
 };
 
-/// Identity in whose name a thread changes values.
+/// Identity under which a thread changes values.
 struct UpdateOrigin {
   UpdateStream stream = {};
   /// Attempt number of the closure. An earlier attempt may still be running in this process; its
@@ -76,8 +76,8 @@ struct UpdateOrigin {
   }
 };
 
-/// Returns the identity of the closure that this thread runs; if there is none, that of the client
-/// `client`, with one stream for each replica of a running step.
+/// Returns the identity of the closure that this thread runs. Outside closures, returns the
+/// identity of client `client`, with one stream for each replica of a running step.
 UpdateOrigin current_update_origin(std::uint64_t client);
 
 /// This process's link to one server. A server applies the requests of a process in the order in
@@ -89,8 +89,8 @@ class ServerLink {
   /// `client`: random number of this process.
   ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
 
-  /// Adds a change in the name of the calling thread. It is sent with the next read of any thread,
-  /// by send_changes(), or when many were collected.
+  /// Adds a change on behalf of the calling thread. It is sent with the next read of any thread, by
+  /// send_changes(), or when many changes have accumulated.
   void change(Operation operation);
   void send_changes();
   /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to
@@ -99,7 +99,7 @@ class ServerLink {
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
-  /// calling thread runs. Throws the error of the first change that failed; those after it were
+  /// calling thread runs. Throws the error of the first change that failed; later changes were
   /// sent, too.
   void settle(TimePoint deadline);
   /// Drops the collected changes of the calling thread's stream. The thread makes no more changes.
@@ -118,7 +118,7 @@ class ServerLink {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;
     std::vector<Operation> gathered = {};
-    std::size_t num_sent_last = 0;  // capacity to reserve: the next message is probably as long
+    std::size_t num_sent_last = 0;  // operations in the last message; reserved for the next one
     std::size_t gathered_bytes = 0;
     std::deque<Message> under_way = {};
   };

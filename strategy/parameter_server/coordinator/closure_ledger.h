@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts begun, including the running one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation and not ended
-    bool has_finished = false;    // last ended attempt finished, even if rolled back since
+    bool has_finished = false;    // true if the last ended attempt finished; rollbacks keep it
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -87,8 +87,8 @@ class ClosureLedger {
   std::uint64_t generation() const { return generation_; }
   /// Returns the first queued closure. Closures that were put back precede those queued later.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
-  /// Returns the first queued closure whose last attempt in this generation was not ended by
-  /// `worker`; with `interrupted_only`, skips those that cannot have changed anything.
+  /// Returns the first queued closure, except those whose last attempt in this generation ended on
+  /// `worker`. With `interrupted_only`, also skips closures that cannot have changed anything.
   std::optional<std::uint64_t> next_queued_new_to(int worker, bool interrupted_only = false) const;
   std::size_t num_queued() const { return queued_.size(); }
   std::size_t num_running() const { return num_running_; }
@@ -105,9 +105,9 @@ class ClosureLedger {
   /// while there are none.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 
-  /// Returns the number below which every closure has ended.
+  /// Returns a closure number: every closure with a lower number has ended.
   std::uint64_t finished_below() const { return finished_below_; }
-  /// Returns the number below which the last checkpoint contains every closure.
+  /// Returns a closure number: the last checkpoint contains every closure with a lower number.
   std::uint64_t saved_below() const { return saved_below_; }
 
   /// Returns the closure; nullptr if it is not scheduled yet, or ended and forgotten.

@@ -162,8 +162,8 @@ void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string tex
   mark_failed(*assigned, code, origin, std::move(text));
 }
 
-/// For closures from `first` on, aborts the results of those that ended without finishing, and
-/// cancels the tokens of those whose results are not needed.
+/// For each closure with a number >= `first`: aborts its result if it ended without finishing, and
+/// cancels its token if its result is not needed.
 void ClosureQueue::settle(std::uint64_t first) {
   for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
     auto& [number, entry] = *its;

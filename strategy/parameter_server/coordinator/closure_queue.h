@@ -58,7 +58,8 @@ struct ClosureQueueOptions {
 /// fewest closures. Thread-safe.
 class ClosureQueue {
  public:
-  /// Closure that a worker is to run. `token` is cancelled when its result is not needed any more.
+  /// Closure that a worker is to run. `token` is cancelled when the closure's result is not needed
+  /// any more.
   struct AssignedClosure {
     std::uint64_t number = 0;
     int attempt = 0;
@@ -103,8 +104,8 @@ class ClosureQueue {
   /// and throws ClosureError for the failures since the last call, which it clears. Throws
   /// kDeadlineExceeded naming the running closures, and kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
-  /// Returns true if no closure is queued or runs. Throws as wait(), after running closures have
-  /// ended.
+  /// Returns true if no closure is queued or runs. After running closures have ended, throws as
+  /// wait() does.
   bool done();
 
   /// Cancels all closures. Waiting functions return, or throw `why` (kCancelled if it is nullopt).

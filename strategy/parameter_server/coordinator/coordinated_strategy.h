@@ -41,7 +41,7 @@ struct WorkerTask {
 /// Result of the step, or the reason why there is none.
 using TaskOutcome = std::variant<Nest, AttemptReport>;
 
-/// Interface of a worker for its coordinator. Thread-safe.
+/// Coordinator's interface to one worker. Thread-safe.
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
@@ -73,9 +73,9 @@ class CoordinatedStrategy {
   virtual std::string worker_name(int worker) const { return concat("worker ", worker); }
 
   /// Runs `body` on the calling thread, which belongs to the closure's worker and has its
-  /// ClosureScope: reads and changes are sent in the closure's name. Returns when every server has
-  /// confirmed every change, because only then the closure counts as finished. Throws failures of
-  /// servers and connections as OriginError.
+  /// ClosureScope: reads and changes are sent on behalf of the closure. Returns when every server
+  /// has confirmed every change, because the closure counts as finished only then. Throws failures
+  /// of servers and connections as OriginError.
   virtual void run_closure(const std::function<void()>& body) = 0;
 
   /// Returns a link to a worker; nullptr if it is a thread of this process.

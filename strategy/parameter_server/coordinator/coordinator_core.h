@@ -23,7 +23,7 @@ namespace tutti {
 class Watchdog {
  public:
   /// `count` returns the number of finished closures. Both functions are called on the watchdog's
-  /// thread. A timeout of zero or less disables it.
+  /// thread. A timeout <= 0 disables the watchdog.
   Watchdog(Duration timeout, std::function<std::uint64_t()> count,
            std::function<std::string()> describe);
   ~Watchdog();
@@ -45,7 +45,8 @@ namespace tutti::internal {
 
 class CoordinatorCore;
 
-/// Registration of a coordinator for the handles of its per-worker values, which may outlive it.
+/// Pointer to a coordinator for the handles of its per-worker values; null after the coordinator
+/// ended, because handles may outlive it.
 struct ReleaseRegistry {
   Mutex mutex;
   CoordinatorCore* core TUTTI_GUARDED_BY(mutex) = nullptr;

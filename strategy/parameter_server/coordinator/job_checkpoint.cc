@@ -300,7 +300,7 @@ void JobCheckpoint::save(bool is_wanted) {
   Json& state = version.states.at(kState);
   state.set("closures", number);
   const std::optional<Error> problem = write(version);
-  // Updated immediately: a server that is lost from here on goes back to this version.
+  // Updated immediately: a server that is lost from now on is restored from this version.
   ++last_sequence_;
   saved_outside_.store(outside);
   queue_.note_saved(number);
@@ -388,8 +388,8 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   return std::nullopt;
 }
 
-/// Restores the servers from the version. Afterwards they have only changes of closures that the
-/// version contains.
+/// Restores the servers from the version. Afterwards their values contain only the changes of
+/// closures that are part of the version.
 void JobCheckpoint::restore(const CheckpointFile& version) {
   const std::vector<RemoteShard> shards = shards_in(version);
   servers_.close(queue_.generation());

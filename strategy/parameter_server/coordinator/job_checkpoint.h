@@ -25,8 +25,8 @@ namespace tutti::internal {
 class JobCheckpoint {
  public:
   /// Restores the newest version in the folder, or saves the first one. All arguments must outlive
-  /// it. Throws kInvalidArgument for an interval of 0, kFailedPrecondition for a version of another
-  /// program, and as ServerGroup and save_version() do.
+  /// it. Throws kInvalidArgument for an interval of 0, kFailedPrecondition for a version that
+  /// another program saved, and as ServerGroup and save_version() do.
   JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
                 const ClusterCoordinatorOptions& options);
   ~JobCheckpoint() { stop(); }
@@ -77,7 +77,7 @@ class JobCheckpoint {
   const ClusterCoordinatorOptions options_;
   /// Number of losses and failures of servers, and how many of these recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
-  std::atomic<std::uint64_t> saved_outside_{0};  // outside changes that the last version contains
+  std::atomic<std::uint64_t> saved_outside_{0};  // number of outside changes in the last version
   // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;

@@ -74,7 +74,7 @@ void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
   connection->client->fail_all(error);
 }
 
-/// Returns an error for a worker that defines other steps, or belongs to another job.
+/// Returns an error if the worker defines other steps or belongs to another job; otherwise nullopt.
 std::optional<Error> RemoteWorker::refusal() const {
   const MutexLock lock(mutex_);
   const bool is_refused =
@@ -119,7 +119,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // even if there was an answer, but an invalid one
+    connection->client->fail_all(error);  // also after an invalid answer
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;

@@ -22,7 +22,7 @@ PerWorkerHandle handle_of(const v1::Nest::PerWorkerHandle& in) {
 
 namespace {
 
-// Protobuf reads up to 100 nested messages: a list takes two, and the enclosing ones are few.
+// Protobuf reads up to 100 nested messages: a list takes two, and few messages enclose a nest.
 static_assert(2 * Nest::kDeepest + 16 < 100);
 
 template <class... Parts>

@@ -73,7 +73,7 @@ TensorSpec spec_of(const v1::TensorHead& in);
 /// Writes a tensor: its type and shape to `out`, its elements to `payload`. Throws kInvalidArgument
 /// if it is undefined.
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
-/// Reads a tensor. Throws as PayloadReader::take().
+/// Reads a tensor. Throws as PayloadReader::take() does.
 Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);
 
 /// Throws kDataLoss for a number outside [first, last].

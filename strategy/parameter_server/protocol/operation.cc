@@ -144,7 +144,8 @@ class TensorReader {
 
 // Settings that consecutive updates share.
 
-/// Compares bits, so that 0.0 and -0.0 count as different settings, and equal NaNs as the same.
+/// Compares bits, so that 0.0 and -0.0 count as different settings, and bit-identical NaNs as the
+/// same.
 bool are_same(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }

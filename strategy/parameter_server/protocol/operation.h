@@ -125,9 +125,9 @@ struct UpdateShard {
 /// int64 [n].
 struct ReadAwaited {};
 
-/// Reports that a worker whose gradients are added to those of others (SyncSpec) begins or has
-/// ended. After its end, reads of a step that needs its gradient fail. A worker whose connection
-/// broke is in neither state, because it may be restarted.
+/// Reports that a worker of synchronous steps (SyncSpec) begins or has ended. After its end, reads
+/// of a step that needs its gradient fail. A worker whose connection broke is in neither state,
+/// because it may be restarted.
 struct ReportWorker {
   int worker = 0;  // rank of the worker
   bool has_ended = false;
@@ -136,7 +136,7 @@ struct ReportWorker {
 /// Command of a job's coordinator: the first operation of a batch; the others read or create
 /// shards. The first order binds a store to its run. The store refuses (kAborted) orders of other
 /// runs, because its process is about to end. Except for kClose, it also refuses orders of another
-/// generation than its own, because it is not the process that the coordinator expects.
+/// generation than its own, because the coordinator then expects another process.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
@@ -203,7 +203,7 @@ inline const StoreOrder* order_in(const OperationBatch& batch) {
 /// Returns the number of operations that change values.
 std::uint64_t num_changes(const OperationBatch& batch);
 
-/// Answer to one operation; those of a batch are in order.
+/// Answer to one operation. The answers to a batch are in the order of its operations.
 struct OperationAnswer {
   std::optional<Tensor> value = {};  // value that was read; nullopt if the version is still current
   std::uint64_t version = 0;         // version of the shard, after the operation
@@ -216,9 +216,9 @@ struct OperationAnswer {
 /// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
 /// undefined tensors, kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
-/// Throws kDataLoss for a packet that encode() did not write: the head is compared with the payload
-/// before memory is allocated for it. Tensors stay in the memory in which the payload was received:
-/// code that keeps one longer than the batch copies it (VariableComponent does).
+/// Throws kDataLoss for a packet that encode() did not write: compares the head with the payload
+/// before it allocates memory. Tensors stay in the memory in which the payload was received: code
+/// that keeps one longer than the batch copies it (VariableComponent does).
 OperationBatch decode_batch(const Packet& packet);
 
 /// Encodes specs as the bytes of a tensor. decode_specs() is the inverse, and throws kDataLoss for

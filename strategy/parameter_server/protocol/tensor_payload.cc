@@ -75,7 +75,7 @@ Shape checked_shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
     refuse_payload("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
   }
-  std::int64_t product = 1;  // product of the dimensions that are not 0, which must not overflow
+  std::int64_t product = 1;  // product of the nonzero dimensions; must not overflow
   for (const std::int64_t dim : dims) {
     if (dim < 0 || dim > kMostElements / product) {
       refuse_payload("no shape has a dimension ", dim, " after ", product, " elements");
@@ -127,7 +127,7 @@ Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t
   return tensor_in_buffer(buffer, offset, shape, dtype);
 }
 
-/// Copies to `out`, or skips if it is null. Requires: `count` bytes are left.
+/// Copies `count` bytes to `out`, or skips them if `out` is null. Requires: `count` bytes are left.
 void PayloadReader::copy(std::byte* out, std::size_t count) {
   left_ -= count;
   while (count > 0) {

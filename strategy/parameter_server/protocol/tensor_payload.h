@@ -27,13 +27,13 @@ class PayloadWriter {
  private:
   void flush();
   std::vector<SharedBytes> pieces_;
-  std::shared_ptr<std::vector<Tensor>> tensors_;  // own the bytes; all chunks share it
-  std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last chunk
+  std::shared_ptr<std::vector<Tensor>> tensors_;  // own the bytes of all chunks
+  std::vector<std::byte> small_;  // next chunk: small tensors, and the ends of large ones
 };
 
-/// Tensors that stay in the memory in which the whole payload was received. kLarge: only those that
-/// fill most of it, so that keeping one keeps little else. kAll: every tensor, for code that
-/// consumes tensors or copies those that it keeps.
+/// Selects the tensors that stay in the receive buffer of the payload. kLarge: only a tensor that
+/// fills most of the buffer, so that keeping it keeps little other memory. kAll: every tensor, for
+/// code that consumes tensors or copies those that it keeps.
 enum class InPlace { kLarge, kAll };
 
 /// Reader of the payload of a PayloadWriter, which may have been split anywhere in transit.

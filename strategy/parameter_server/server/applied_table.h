@@ -1,4 +1,4 @@
-// Table of the changes that a server has applied, by which each is applied exactly once.
+// Table of the changes that a server has applied, so that it applies each change exactly once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -53,7 +53,7 @@ class AppliedTable {
 
   std::uint64_t finished_below_;
   std::map<UpdateStream, std::uint64_t> next_;
-  std::deque<std::uint64_t> ended_clients_;  // front: the next one to be forgotten
+  std::deque<std::uint64_t> ended_clients_;  // the client at the front is forgotten next
 };
 
 /// Returns "client 5b2c..., replica 1" or "closure 17".

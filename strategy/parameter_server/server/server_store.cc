@@ -110,7 +110,7 @@ UpdateShard in_own_memory(const UpdateShard& update) {
 /// An operation with the objects that it names.
 struct VariableStore::CheckedOperation {
   const Operation* operation = nullptr;
-  StoredShard* shard = nullptr;                 // nullptr: the operation names none
+  StoredShard* shard = nullptr;                 // nullptr: the operation has no shard
   std::vector<StoredShard*> slots = {};         // slots of an update
   std::shared_ptr<const UpdateRule> rule = {};  // rule of an update; nullptr for kAddOnce
   bool was_applied_before = false;
@@ -215,7 +215,7 @@ class VariableStore::Checker {
         want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  /// Checks an operation whose only arguments to check are its shard and, if any, its rows.
+  /// Checks the shard of an operation, and its rows if it has rows. Nothing else needs a check.
   template <class Op>
   void check(const Op& operation, CheckedOperation& checked) {
     checked.shard = shard_of(operation);
@@ -381,8 +381,8 @@ void VariableStore::deliver(Results& results) {
 
 namespace {
 
-/// Decrements the number of missing answers, which also counts one for the batch itself. When none
-/// is missing, adds the batch's result to `results`.
+/// Decrements num_missing, which counts the waiting reads and the batch itself. When it becomes 0,
+/// adds the batch's result to `results`.
 template <class Results>
 void count_answer(BatchAnswers& batch, Results& results) {
   if (--batch.num_missing > 0 || !batch.done) return;
@@ -605,8 +605,8 @@ StoreCounts VariableStore::counts() const {
   return counts_;
 }
 
-/// Returns a function that finds or makes an update rule. Checks of a batch call it, with the lock
-/// held.
+/// Returns a function that finds or makes an update rule. The function is called during checks of a
+/// batch, with the lock held.
 std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableStore::rule_finder() {
   return [this](const std::string& description) TUTTI_REQUIRES(mutex_) {
     constexpr std::size_t kMostRules = 1024;
@@ -677,8 +677,8 @@ void VariableStore::open(Results& results) {
   }
 }
 
-/// Freezes all values, once per `number`: after a broken connection the order may be repeated, and
-/// values may have changed meanwhile.
+/// Freezes all values, once per `number`. After a broken connection the coordinator may repeat its
+/// order, and by then values may have changed.
 void VariableStore::freeze(std::uint64_t number) {
   if (number <= frozen_number_) return;
   fail_if_broken();

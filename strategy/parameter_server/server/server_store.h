@@ -27,14 +27,14 @@ struct StoreCounts {
   std::uint64_t num_changes = 0;          // changes applied, or held for a synchronous step
   std::uint64_t num_applied_before = 0;   // repeated changes, which were not applied again
   std::uint64_t num_reads = 0;            // answered reads
-  std::uint64_t num_reads_unchanged = 0;  // without a value: the reader had the current one
+  std::uint64_t num_reads_unchanged = 0;  // reads whose client had the current value
   std::uint64_t num_sync_steps = 0;       // completed steps, summed over all shards
-  std::uint64_t num_stale_dropped = 0;    // gradients for a step that was complete
+  std::uint64_t num_stale_dropped = 0;    // gradients for steps that were already complete
   std::uint64_t num_rank_duplicates = 0;  // second gradients of a worker for a step
 };
 
 /// Store of shards. Batches are applied one at a time, and a whole batch is checked before any of
-/// it is applied. Elements change as those of local variables do (VariableComponent). Synchronous
+/// it is applied. Elements change like those of local variables (VariableComponent). Synchronous
 /// updates are applied when their step is complete; reads that wait for it block no thread. While a
 /// store is closed, batches wait until its coordinator opens it (StoreOrder). Thread-safe.
 class VariableStore final : public VariableService {
@@ -53,8 +53,8 @@ class VariableStore final : public VariableService {
   /// owner_left().
   void apply(OperationBatch batch, std::uint64_t owner, BatchDone done);
 
-  /// Ends the clients in whose names the owner sent batches (AppliedTable::end_client()), and drops
-  /// its waiting reads.
+  /// Ends the clients on whose behalf the owner sent batches (AppliedTable::end_client()), and
+  /// drops the owner's waiting reads.
   void owner_left(std::uint64_t owner);
   /// Ends all waiting reads with this error, because the step that they wait for will not be made.
   void fail_waiting_reads(const Error& error);
@@ -112,7 +112,7 @@ class VariableStore final : public VariableService {
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::set<std::uint64_t>> clients_of_
       TUTTI_GUARDED_BY(mutex_);                           // keyed by owner
-  std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // without workers that restarted
+  std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // excludes restarted workers
   StoreCounts counts_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // set if a batch was applied in part
   // Set by the coordinator's orders.

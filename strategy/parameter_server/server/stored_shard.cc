@@ -82,7 +82,7 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
     return divisor == 1.0 ? sum : divide_by(sum, divisor).dense();
   };
   if (update.rule == kAddOnce) {
-    // All ranks give the same value, so the first one is used.
+    // All ranks give the same value, so the value of the first rank is used.
   } else if (update.rows) {
     std::vector<IndexedSlices> slices;
     for (const auto& [rank, each] : given) {
@@ -210,7 +210,7 @@ void HalvedRule::apply(const UpdateArgs& args) const {
         problem = std::current_exception();
       }
     });
-    rule_.apply(first);  // if this throws, the helper is still waited for
+    rule_.apply(first);  // if this throws, helper's destructor still waits
   }
   if (problem) std::rethrow_exception(problem);
 }

@@ -25,17 +25,18 @@ class SyncAccumulator {
  public:
   enum class Taken { kHeld, kStale, kDuplicate };
 
-  /// Holds the gradient of `update`, which has a SyncSpec, unless it is for a step below
-  /// `num_steps` (kStale) or its rank has already given one (kDuplicate). Throws kInvalidArgument
-  /// naming ranks that disagree about the step, kFailedPrecondition for a step that is far ahead.
+  /// Holds the gradient of `update`, which has a SyncSpec. Does not hold it if its step is below
+  /// `num_steps` (kStale) or its rank has already given a gradient (kDuplicate). Throws
+  /// kInvalidArgument naming ranks that disagree about the step, kFailedPrecondition if the step is
+  /// far ahead.
   Taken take(const UpdateShard& update, std::uint64_t num_steps);
 
-  /// Removes and returns the update of step `num_steps`, if enough ranks have given gradients:
-  /// these are combined along the canonical tree in rank order, and divided. `shape` is the shape
-  /// of the shard.
+  /// Removes and returns the update of step `num_steps`, if enough ranks have given gradients.
+  /// These are combined along the canonical tree in rank order and divided by SyncSpec::divisor.
+  /// `shape` is the shape of the shard.
   std::optional<UpdateShard> take_complete(std::uint64_t num_steps, const Shape& shape);
 
-  /// Drops step `num_steps` and returns true if it is complete.
+  /// If step `num_steps` is complete, drops it and returns true.
   bool drop_complete(std::uint64_t num_steps);
 
   bool has_given(std::uint64_t step, int rank) const;
@@ -51,8 +52,8 @@ class SyncAccumulator {
 /// Answers to a batch that has not been answered yet.
 struct BatchAnswers {
   std::vector<OperationAnswer> answers = {};
-  std::size_t num_missing = 0;  // reads that wait, plus one until the batch itself was applied
-  BatchDone done = {};          // null once it was moved away to be called
+  std::size_t num_missing = 0;  // number of waiting reads, plus 1 until the batch has been applied
+  BatchDone done = {};          // null after it was moved out to be called
 };
 
 /// A read that waits for a synchronous step. `index`: index of the operation in its batch.
@@ -68,7 +69,7 @@ struct WaitingRead {
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
-  OperationAnswer answer() const;  // without a value
+  OperationAnswer answer() const;  // an answer that has no value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
   /// Applies the rule, and increments the version of the shard and its slots.
@@ -76,8 +77,9 @@ struct StoredShard {
               const UpdateShard& update);
   /// Returns the ranks that have not given a gradient for the next synchronous step.
   std::vector<int> missing_ranks() const;
-  /// Returns an error if the next synchronous step can no longer be made, because too few ranks
-  /// have given a gradient or have not `ended`. Returns nullopt before the first gradient.
+  /// Returns an error if the next synchronous step can no longer be made: too few ranks remain that
+  /// have given a gradient or can still give one. `ended`: ranks that have ended. Returns nullopt
+  /// before the first gradient.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;
 
   const ShardSpec spec;
@@ -86,16 +88,16 @@ struct StoredShard {
   std::uint64_t version;
   std::uint64_t num_steps = 0;
   SyncAccumulator accumulator;
-  // Copied from the newest gradient of a synchronous step; 0 before the first one.
+  // Settings of the newest gradient for a synchronous step; 0 before the first gradient.
   int num_ranks = 0;
   int num_to_aggregate = 0;
   std::vector<WaitingRead> waiting;
 };
 
-/// Update rule that applies `rule` on two threads for long runs, with the same bits: rules are
-/// elementwise, so the result does not depend on the partition. A run of many mebibytes is split
-/// into halves, which halves the time that clients wait for the answer to a push. Not for rules
-/// with uses_norms().
+/// Update rule that applies `rule` to the halves of a large shard on two threads. The result is
+/// bit-identical, because rules are elementwise and do not depend on the partition. This halves the
+/// time that clients wait for the answer to a push of many mebibytes. Not for rules with
+/// uses_norms().
 class HalvedRule final : public UpdateRule {
  public:
   /// `rule` must outlive it.
@@ -107,7 +109,7 @@ class HalvedRule final : public UpdateRule {
   bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
   bool decays_weights() const override { return rule_.decays_weights(); }
 
-  /// Minimum size, in bytes, of a run of weights that is split between two threads.
+  /// Minimum size, in bytes, of the weights that are split between two threads.
   static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
 
  private:

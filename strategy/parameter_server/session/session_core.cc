@@ -56,8 +56,8 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
 /// Opens the session on the task that `client` calls. `task` is the expected task; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   TaskRequest request = new_request();
-  // Shorter than this session's timeout, so that the waiting task reports the error first: it names
-  // the value.
+  // Shorter than this session's timeout, so that the waiting task reports the error first: only its
+  // error names the value.
   const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
   request.message.set_open(static_cast<std::uint64_t>(between_tasks));
   Link link;
@@ -180,7 +180,7 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
     }
   }
   if (errors.empty()) return number;
-  // Releases the values that parts keep after they end: no tensor of this process refers to them.
+  // Releases the values that the tasks would keep: no tensor of this process refers to them.
   for (const auto& [task, part] : parts) {
     for (const auto& kept : part.program.kept()) release(task, number, kept.value());
   }
@@ -251,7 +251,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
   return all;
 }
 
-/// Returns why the task is lost; nullopt if it is alive and knows the session, or is silent.
+/// Returns why the task is lost; nullopt if it knows the session or does not answer.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is lost (", *away, ")");

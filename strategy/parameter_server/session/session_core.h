@@ -41,8 +41,9 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
-  /// Returns the place that a device scope names. If the scope names no task, the place is on the
-  /// target's own task or on the first one of the job. Throws kInvalidArgument listing the tasks.
+  /// Returns the place that a device scope names. Without a task index, the place is on the first
+  /// task of the scope's job; without a job, on the target's own task. Throws kInvalidArgument
+  /// listing the tasks.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
   /// Runs all parts, waits until they have ended, and returns the number of the run. Throws the

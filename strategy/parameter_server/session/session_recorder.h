@@ -21,8 +21,8 @@ namespace tutti::internal {
 /// Value of a session: recorded, stored on its task, or lost with a failed run. Thread-safe.
 class RemoteValue final : public LazyValue {
  public:
-  /// The operation `maker` ("matmul at train.cc:41") of the recorded step with number `step` makes
-  /// it, as value `number` of that step.
+  /// Value `number` of the recorded step `step`. `maker`: the operation that makes it, "matmul at
+  /// train.cc:41".
   RemoteValue(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
               std::uint64_t step, ValueNumber number, const TensorSpec& spec, std::string maker)
       : core_(std::move(core)),
@@ -75,7 +75,7 @@ class SessionRecorder final : public RemoteRecorder {
   const std::shared_ptr<SessionCore>& core() const { return core_; }
   /// Throws kFailedPrecondition within another step.
   void begin();
-  /// Runs the step. Throws as SessionCore::run().
+  /// Runs the step. Throws as SessionCore::run() does.
   void end();
   /// Drops the step; its values can never be read.
   void abandon();

@@ -20,8 +20,8 @@ using ProgramOperation = TaskProgram::Operation;
 using ValueNumber = std::uint32_t;
 
 void put_attributes(Attributes attributes, ProgramOperation& out);
-/// Like all functions that read messages, throws kDataLoss for contents that its counterpart,
-/// put_attributes(), does not write.
+/// Throws kDataLoss for contents that put_attributes() cannot have written. The other functions
+/// that read messages do likewise.
 Attributes get_attributes(const ProgramOperation& in);
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out);
 std::vector<TensorSpec> get_specs(const ProgramOperation& in);

@@ -13,8 +13,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Maximum number of concurrent runs. Every task executes its oldest runs, so that none waits for a
-/// run that has not started.
+/// Maximum number of concurrent runs. Every task executes its oldest runs, so that no run waits for
+/// one that has not started on another task.
 constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {

@@ -55,8 +55,8 @@ class TaskSession {
  private:
   struct Held {
     Tensor value = {};                                   // undefined: not made yet
-    std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for it
-    std::size_t num_receivers = 0;  // receivers still to be served; 0: kept until it is released
+    std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for the value
+    std::size_t num_receivers = 0;  // receivers not served yet; 0: the value is kept until release
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};

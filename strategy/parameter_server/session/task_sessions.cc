@@ -141,7 +141,7 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   }
   const MutexLock lock(connecting_);
   std::shared_ptr<RpcClient>& peer = peers_[task];
-  // A new session may need the connection before the old one is known to be broken.
+  // A new session may need this connection before any thread notices that the old connection broke.
   if (peer == nullptr || peer->why_broken()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =

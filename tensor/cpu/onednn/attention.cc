@@ -195,8 +195,8 @@ void onednn_attention(const KernelArgs& args) {
 
 // Backward.
 
-/// Returns for each query the mean of the gradients of its weights, weighted by these weights. The
-/// mean equals dy * result.
+/// Returns for each query the weighted mean of the gradients of its attention weights: the sum of
+/// weight * gradient over the keys, which equals the sum of dy * result.
 std::vector<float> means_of_gradients(const float* dy, const float* results, std::int64_t steps,
                                       std::int64_t length) {
   std::vector<float> means;

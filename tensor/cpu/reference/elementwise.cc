@@ -8,8 +8,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Returns the element of a tensor of shape `from` that becomes element `index` when the tensor is
-/// broadcast to shape `to`.
+/// Returns the index of the element, in a tensor of shape `from`, that becomes element `index` when
+/// the tensor is broadcast to shape `to`.
 std::size_t broadcast_index(std::size_t index, const Shape& from, const Shape& to) {
   std::size_t result = 0;
   std::size_t stride = 1;

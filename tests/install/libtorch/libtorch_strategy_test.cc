@@ -38,7 +38,7 @@ bool is_last(const tutti::Strategy& strategy) {
   return replica() == strategy.num_replicas_in_sync() - 1;
 }
 
-// Returns this replica's rows of the global batch; all replicas have equally many.
+// Returns this replica's rows of the global batch. Each replica has the same number of rows.
 torch::Tensor own_part() {
   return whole_batch().chunk(tutti::ReplicaContext::current().num_replicas_in_sync())[replica()];
 }
@@ -93,7 +93,7 @@ void replicas_match_single_device(const Ranks& ranks) {
 }
 
 // As in tf.distribute, losses are divided by the global batch size and gradients are summed. The
-// parts of the batch may be unequal.
+// replicas may have different numbers of rows.
 void sum_reduction_matches_global_batch_loss(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Net one = reference();

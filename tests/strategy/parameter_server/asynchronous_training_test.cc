@@ -208,7 +208,7 @@ TEST_F(AsynchronousTraining, OptimizersTrainServerVariables) {
   EXPECT_EQ(optimizer.iterations().value().item_int(), 600);
 }
 
-/// Each step counts in three variables on two servers; workers die in the middle of steps.
+/// Each step adds to three variables on two servers; workers die in the middle of steps.
 TEST_F(AsynchronousTraining, EachStepCountsOnceDespiteKilledWorkers) {
   constexpr int kClosures = 1000, kWorkers = 3;
   ParameterServerStrategy strategy(with_workers(kWorkers));

@@ -190,7 +190,7 @@ TEST(ClosureLedger, RollbackRequeuesClosuresSinceCheckpoint) {
   EXPECT_FALSE(book.ledger.is_current(2, 1));  // the rollback cancelled this attempt
   expect_error(ErrorCode::kFailedPrecondition, {"2", "not under way"},
                [&] { book.ledger.finish(2, 1); });
-  EXPECT_TRUE(book.ledger.is_between_closures());  // servers have no changes of unfinished closures
+  EXPECT_TRUE(book.ledger.is_between_closures());  // no unfinished closure has changed a server
   EXPECT_TRUE(book.ledger.is_catching_up());
   book.do_all({1});
   EXPECT_EQ(book.ledger.finished_below(), 2u);

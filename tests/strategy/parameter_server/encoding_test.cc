@@ -247,8 +247,8 @@ std::string kinds(std::size_t count, char kind, char op = 0) {
   return bytes(1, column) + bytes(2, std::string(8 * count, 'i'));
 }
 constexpr char kRead = 1, kReadRows = 2, kAssign = 3, kScatter = 4, kUpdate = 5, kUpdateRows = 6;
-/// Returns types and ranks of `count` tensors of uint8: scalars, or vectors with the given
-/// dimensions.
+/// Returns the encoded types and ranks of `count` uint8 tensors, which are scalars, or vectors with
+/// the given dimensions.
 std::string heads(int field, std::size_t count, const std::string& dims = "") {
   std::string kinds;
   for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};

@@ -53,7 +53,7 @@ TEST_F(FaultToleranceTest, InFlightStepsOfKilledWorkerCountOnce) {
   coordinator_.join();
   // The thread of a killed worker continues, like a process that is still exiting.
   expect_soon([&] { return strategy_.num_calls == 5; });
-  strategy_.expect_counted(4);  // tf expects 4 or more
+  strategy_.expect_counted(4);  // TensorFlow's test accepts 4 or more
 }
 
 TEST_F(FaultToleranceTest, UserErrorIsThrownDespiteWorkerLoss) {

@@ -485,8 +485,8 @@ TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   EXPECT_LE(num_tries, 2);
 }
 
-/// The disk fails at each possible call, even while a failed save is cleaned up. Later versions are
-/// saved.
+/// The disk fails at a later call in each round, and sometimes also while the failed save is
+/// cleaned up. The next save succeeds.
 TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   const HangWatchdog watchdog("a disk that fails", 120s);
   const std::string folder = empty_folder();
@@ -510,7 +510,7 @@ TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   }
 }
 
-/// For example, a closure can fail when it is repeated because its worker's dataset has ended.
+/// A repeated closure can fail, for example, because its worker's dataset has ended.
 TEST(JobCheckpoint, FailedClosureRepetitionIsReportedAsDataLoss) {
   const HangWatchdog watchdog("a closure that fails the second time", 60s);
   const LogLines quiet(LogLevel::kError);

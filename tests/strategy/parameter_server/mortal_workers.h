@@ -61,7 +61,7 @@ class MortalWorker final : public internal::WorkerLink {
   void kill() {
     if (is_alive_.exchange(false)) report_change();
   }
-  /// Restarts the worker without values. Does nothing if it is alive.
+  /// Restarts a dead worker, whose values stay lost. Does nothing if the worker is alive.
   void restart() {
     {
       MutexLock lock(mutex_);

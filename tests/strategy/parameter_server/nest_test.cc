@@ -1,4 +1,4 @@
-// Tests nests and steps by name: conversions, messages, signatures and errors.
+// Tests nests and named steps: conversions, messages, signatures and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
@@ -94,7 +94,7 @@ TEST(Nest, TooDeepNestingIsRejected) {
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
   EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "expected at most 32 levels");
-  // Hand-made messages: 32 nested lists are accepted, but neither 33 nor a thousand.
+  // Hand-made messages: 32 nested lists are accepted; 33 or a thousand are refused.
   const auto lists = [](int depth) {
     std::string message = bytes(1, "");
     for (int i = 0; i < depth; ++i) message = bytes(6, bytes(1, message));
@@ -132,7 +132,7 @@ TEST(Nest, TruncatedAndCorruptedMessagesAreDetected) {
   Packet with_more = packet;
   with_more.payload.push_back(with_more.payload.front());
   EXPECT_ERROR(decode_nest(with_more), kDataLoss, "bytes more");
-  // Changing any byte causes an error or yields a different nest, and never a read beyond the end.
+  // A changed byte causes an error or yields a different nest, but never causes an overrun.
   for (std::size_t i = 0; i < packet.head.size(); ++i) {
     for (const std::byte change : {std::byte{0x81}, std::byte{0x08}, std::byte{0x01}}) {
       Packet damaged = packet;

@@ -144,7 +144,7 @@ inline Packet packet_of(const std::string& message, std::size_t payload = 0) {
   if (payload > 0) packet.payload = {{*zeros, zeros}};
   return packet;
 }
-/// Returns a client's batch, encoded, which consists of these encoded operations.
+/// Returns the encoded batch of a client; `operations` are its operations, already encoded.
 inline Packet batch_packet(const std::string& operations, std::size_t payload = 128) {
   return packet_of(number(2, 1) + operations, payload);
 }

@@ -60,7 +60,7 @@ class Protocol {
     const ModelTask ended = take(state_.tasks, task);
     state_.ledger.finish(ended.number, ended.attempt);
     state_.reported |= bit(state_.contents[ended.number]);
-    add_strays(ended);  // adds strays only with kFinishedBeforeConfirmed
+    add_strays(ended);  // only kFinishedBeforeConfirmed leaves unconfirmed pushes
   }
 
   /// The coordinator puts the closure back; changes that the worker has already sent may still
@@ -116,7 +116,7 @@ class Protocol {
     }
   }
 
-  /// Adds one stray, which also represents its copies, since tables skip repeated pushes.
+  /// Adds one stray push. It also represents its copies, because tables skip repeated pushes.
   void add_stray(const ModelTask& task, std::size_t s) {
     insert_new(state_.strays, push_of(task, s));
   }
@@ -242,7 +242,7 @@ class Protocol {
             id_of(state_.ledger.finished_below())};
   }
 
-  /// Applies a push unless it is a repetition. Returns false if the table refuses it.
+  /// Applies a push unless it is a duplicate. Returns false if the table refuses it.
   bool receive(const ModelPush& push) {
     ModelServer& server = state_.servers[push.server];
     const internal::UpdateStream stream{internal::UpdateStream::Kind::kClosure, push.id, 0};
@@ -433,7 +433,7 @@ class Steps {
                            (from_.phase == Phase::kPausing || from_.phase == Phase::kFreezing);
     const auto first = from_.ledger.next_queued(is_paused);
     if (first) dispatch_steps(*first);
-    // The model attributes all failed attempts to worker 0, which may be the free worker.
+    // The free worker may be worker 0, to which the model attributes all failed attempts.
     const auto other = from_.ledger.next_queued_new_to(0, is_paused);
     if (other && other != first) dispatch_steps(*other);
   }
@@ -463,7 +463,7 @@ class Steps {
   const bool with_texts_;
 };
 
-/// Writer that stores each number, below 256, as one byte.
+/// Writer that stores each number as one byte. Requires: all numbers are below 256.
 class Bytes {
  public:
   template <class... Numbers>

@@ -100,8 +100,8 @@ class ServerProcesses {
   std::vector<std::unique_ptr<Process>> processes_;
 };
 
-/// Job whose workers are threads and whose servers are behind connections. Every closure sends two
-/// messages to each server, which add 1 to a number and to a row.
+/// Job whose workers are threads and whose servers are behind connections. Every closure adds 1 to
+/// a number and to a row on each server, in two messages.
 class CountingJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
@@ -187,7 +187,7 @@ class CountingJob final : public CoordinatedStrategy {
       }
     }
   }
-  /// Kills a server, and reports the loss.
+  /// Kills a server and reports its loss to the server group.
   void kill(int server) {
     processes_.kill(server);
     group_.note_loss(concat("ps ", server, ": killed"));

@@ -472,7 +472,7 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
-/// Worker 0's part of the step succeeds, and a tensor of the client refers to its result.
+/// Worker 0's part of the step succeeds, and the client's tensor `large` refers to its result.
 TEST_F(SessionTest, FailedRemoteStepLeaksNoValues) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());

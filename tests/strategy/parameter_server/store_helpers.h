@@ -58,7 +58,7 @@ inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learnin
   return update;
 }
 
-/// Client of a store that assigns ordinals to its changes.
+/// Client of a store. Assigns ordinals to its changes.
 class Client {
  public:
   Client(VariableService& service, std::uint64_t id,

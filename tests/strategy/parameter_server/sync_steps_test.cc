@@ -41,7 +41,7 @@ UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_ag
   return update;
 }
 
-/// Returns a tensor of zeros after one descent step with the sum of `gradients`.
+/// Returns the value of a zero-initialized variable after one SGD step with the sum of `gradients`.
 Tensor stepped(const std::vector<Tensor>& gradients) {
   Variable expected(Tensor::zeros(kShape));
   expected.storage().update(SgdRule(), {},
@@ -162,7 +162,7 @@ TEST(SyncSteps, BackupRanksReplaceLateRanks) {
   for (const int rank : {2, 1}) {
     job.client(rank).call({update_of(rank, 0, 3, 2)});
   }
-  // Summed in rank order.
+  // The gradients are summed in rank order.
   expect_same_bits(job.read(), stepped({gradient_of(1, 0), gradient_of(2, 0)}));
   // Rank 2 is one step ahead: the store holds its gradient until that step.
   job.clients[2].call({update_of(2, 2, 3, 2)});
@@ -194,8 +194,8 @@ TEST(SyncSteps, DisagreementErrorNamesRanksAndChangesNothing) {
   EXPECT_ERROR(job.clients[1].call({update_of(1, 9, 2, 2)}), kFailedPrecondition, "rank 1",
                "step 9");
   job.clients[1].go_back_to(0);
-  // One batch has updates of both ranks. The second update disagrees, so the first one is dropped,
-  // too.
+  // One batch has updates of both ranks. The second one has a different iteration, so the first one
+  // is dropped, too.
   UpdateShard mine = update_of(0, 1, 2, 2), other = update_of(1, 1, 2, 2);
   other.scalars.iteration = 7;
   EXPECT_ERROR(job.clients[1].call({mine, other}), kInvalidArgument, "ranks 0 and 1", "step 1");
@@ -383,7 +383,7 @@ TEST(SyncReplicas, StepDoesNotWaitForBackupWorker) {
   workers.expect_values(1, -0.6, -1.2);
   workers.take_token(0, of_0);
   workers.take_token(2, of_2);
-  const auto late = workers.run(1);  // still in step 0
+  const auto late = workers.run(1);  // worker 1 is still in step 0
   EXPECT_TRUE(late->is_ready());
   workers.expect_values(1, -0.6, -1.2);
   EXPECT_EQ(workers.num_stale(), 3u);

@@ -84,7 +84,7 @@ void add_operation(TaskProgram& program, std::initializer_list<internal::ValueNu
   add.set_where("add at train.cc:41");
 }
 
-/// Returns a program whose argument is value 0 and whose result is value 1 = 2 * value 0.
+/// Returns a program that doubles its argument, which has value number 0; the result has number 1.
 TaskProgram doubling() {
   TaskProgram program;
   program.add_arguments(0);

@@ -104,8 +104,8 @@ class Gathering {
 /// Variable that every step of every worker decreases by 1.
 struct Countdown {
   Countdown() : optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0}) {}
-  /// Runs one step. Returns the value of w that the step read, negated: the number of decreases
-  /// before it. `between`: called between the read and the update.
+  /// Runs one step. Returns the number of decreases before it, which is the negated value of w that
+  /// it read. Calls `between` after the read and before the update.
   int step(
       Strategy& strategy, const std::function<void()>& between = [] {}) {
     double read = 0.0;
@@ -335,8 +335,8 @@ TEST_F(UpdateModes, SingleWorkerMatchesOneDeviceInEveryMode) {
   }
 }
 
-/// Gradients of two workers make a step. The third worker reads, then three steps are made, so its
-/// gradient is late for all of them.
+/// A step needs the gradients of two workers. The third worker reads, then the other two complete
+/// three steps, so its gradient is late for all of them.
 TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -360,7 +360,7 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
         gathering.meet();
         wait_for(made[0], 3), wait_for(made[1], 3);
       });
-      // The next gradient of this worker is in time: with worker 0's gradient, it makes step 4.
+      // The next gradient of this worker is in time: with worker 0's gradient, it completes step 4.
       EXPECT_EQ(countdown.step(strategy), 9);
       ++made[worker];
     }
@@ -371,14 +371,15 @@ TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
     EXPECT_EQ(countdown.count(), 12);
   });
   expect_no_error(errors);
-  // A late gradient of `w`, and a late change of `iterations`; each completed four steps.
+  // One late gradient of `w` and one late change of `iterations` were dropped; each of the two
+  // variables completed four steps.
   EXPECT_EQ(total_of(&StoreCounts::num_stale_dropped, servers), 2u);
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
 
-/// Gradients of two workers make a step, and each worker counts its own steps. When two workers
-/// have ended, the third one has a step left that no other worker joins; tf's token queue then
-/// returns OutOfRange.
+/// A step needs the gradients of two workers, and each worker counts its own steps. When two
+/// workers have ended, the third one has a step left that no other worker joins. tf's token queue
+/// then returns OutOfRange.
 TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;

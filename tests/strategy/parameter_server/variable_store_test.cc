@@ -150,7 +150,7 @@ TEST_F(VariableStore, EveryUpdateRuleMatchesLocalVariableBitForBit) {
   }
 }
 
-/// Rule that counts its calls and refuses runs of elements that begin at `refused`.
+/// Rule that counts its calls, and fails if the weights begin at the address `refused`.
 class Watched final : public UpdateRule {
  public:
   std::string_view name() const override { return "watched"; }
@@ -231,7 +231,7 @@ TEST_F(VariableStore, RepeatedBatchChangesNothing) {
     expect_tensor(*again[1].value, {2}, {1, 2});
     EXPECT_EQ(state_of(store_), state);
   }
-  // The changes are batched differently this time: only the new changes are applied.
+  // This batch repeats an applied change and adds a new one: only the new one is applied.
   client_.go_back_to(1);
   const auto longer =
       client_.call({ScatterShard{id, ScatterOp::kAdd, rows_of({1}), Tensor::ones({1})},
@@ -261,8 +261,7 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
   expect_tensor(second.read(id), {}, {3});
 }
 
-/// Returns operations that cannot be applied, each with parts of its error, which name the variable
-/// or shard.
+/// Returns operations that cannot be applied, each with fragments of its error message.
 std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
   const ShardId w = whole("w", {4, 2}).id(), n = whole("n", {3}, DType::kInt32).id();
   const ShardId slot = whole("slot", {4, 2}).id(), other = whole("other", {5, 2}).id();
@@ -353,14 +352,14 @@ TEST_F(VariableStore, ConcurrentIncrementsOfTwoClientsAreAllCounted) {
     }
     for (int i = 0; i < 1000; ++i) {
       std::vector<Operation> operations;
-      for (int k = 0; k < 3; ++k) {  // in an order that varies with i
+      for (int k = 0; k < 3; ++k) {  // the order of the shards varies with i
         const ShardSpec& spec = specs[(k + i + number) % 3];
         operations.push_back(addition(spec.id(), Tensor::ones(spec.whole_shape)));
         if (i % 50 == 0) operations.push_back(ReadShard{spec.id()});
       }
       const OperationBatch batch = client.batch(std::move(operations));
       (void)store_.start(batch)->wait(soon());
-      // Sent twice, as after a broken connection.
+      // The batch is sent twice, as after a broken connection.
       if (i % 7 == 0) (void)store_.start(batch)->wait(soon());
     }
   });

@@ -45,14 +45,15 @@ struct HealthOptions {
   /// stopped (only possible on the server's machine). It spans eight heartbeats, so that a single
   /// late one has no effect.
   Duration silent_after = durations::kSilentAfter;
-  /// Silence after which a member counts as lost although its process is not known to be stopped:
-  /// all its threads sleep, or its machine or link is silent. Shorter silences have other causes,
-  /// such as a restarting switch, a full queue or repeated packet loss. A process on the server's
-  /// machine with a thread that runs or waits for a processor counts as alive indefinitely.
+  /// Silence after which a member counts as lost if its process is not known to have stopped. All
+  /// its threads may sleep, or its machine or link may be silent. Shorter silences have other
+  /// causes, such as a restarting switch, a full queue or repeated packet loss. A process on the
+  /// server's machine with a thread that runs or waits for a processor counts as alive
+  /// indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
   /// Time that other members wait in a collective for a missing member before a warning.
   Duration warn_stuck_after = durations::kSayAgainEvery;
-  /// Same as warn_stuck_after, but before a fatal error.
+  /// Time that other members wait in a collective for a missing member before a fatal error.
   Duration abort_stuck_after = durations::kAbortStuckAfter;
 
   /// Returns options that detect losses faster: heartbeat_every is 100 ms (default 250 ms),
@@ -80,8 +81,8 @@ struct WorkerGroupOptions {
   Duration join_timeout = durations::kJoinTimeout;
   /// Transport between workers.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
-  /// Address where this worker listens for messages of the other workers ("0.0.0.0:5000"), and the
-  /// address by which they reach it ("203.0.113.7:31000"), for mapped ports. Default:
+  /// For mapped ports: the address where this worker listens for messages of the other workers
+  /// ("0.0.0.0:5000"), and the address by which they reach it ("203.0.113.7:31000"). Default:
   /// TUTTI_DATA_LISTEN and TUTTI_DATA_ADDRESS; if unset, a free port of the task's own address.
   std::string listen_at = "";
   std::string reached_at = "";

@@ -26,19 +26,19 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 /// Interval between the heartbeats of a member.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
-/// Timeout for a heartbeat of a member that may be stopped, for the agreement on the step at which
-/// a job stops, for the answer to a handshake, and for a task that may have lost its state. Answers
+/// Timeout for the answer to a handshake, for the agreement on the step at which a job stops, for a
+/// heartbeat of a member that may be stopped, and for a task that may have lost its state. Answers
 /// take milliseconds; several lost packets in a row delay them by a second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Timeout after which a silent member, a client whose call stream broke, or a new connection that
 /// has not authenticated itself counts as lost.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// Time after which a member on another machine counts as dead if its connection was closed and it
-/// opened no new one; same for a server whose port refuses connections. An exit closes connections,
-/// a silent link does not. Also the least time that a handshake is given.
+/// opened no new one; the same applies to a server whose port refuses connections. A process that
+/// exits closes its connections; a silent link does not. Also the least timeout of a handshake.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
-/// Time after which members that wait for each other in different collectives are deadlocked, which
-/// is fatal. Longer than a busy machine needs to enter a call that the program has issued.
+/// Time after which members that wait for each other in different collectives count as deadlocked,
+/// which is fatal. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 /// Time that members wait in a collective for a missing member; after it, the wait is fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);

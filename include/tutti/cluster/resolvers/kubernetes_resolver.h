@@ -58,7 +58,7 @@ struct KubernetesPodsOptions {
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;
-  ResolverOverrides overrides = {};  // task of this process, which a list of pods does not contain
+  ResolverOverrides overrides = {};  // task of this process; the pods do not show it
   std::string rpc_layer = "grpc";
 };
 

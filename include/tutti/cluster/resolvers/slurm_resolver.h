@@ -29,8 +29,9 @@ struct SlurmResolverOptions {
 /// Cluster of the tasks of a Slurm step (tf's SlurmClusterResolver). Reads SLURM_PROCID,
 /// SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE. Tasks are numbered node
 /// by node, or round-robin if SLURM_DISTRIBUTION is cyclic; SLURM_NODEID must agree. Throws
-/// kFailedPrecondition for a missing variable, and kInvalidArgument for an invalid one and for more
-/// tasks or GPUs than there are. Sets no variable itself: see cuda_visible_devices().
+/// kFailedPrecondition for a missing variable, and kInvalidArgument for an invalid one, or if the
+/// options name more tasks or GPUs than there are. Sets no variable itself: see
+/// cuda_visible_devices().
 class SlurmResolver : public ClusterResolver {
  public:
   explicit SlurmResolver(const SlurmResolverOptions& options = {},

@@ -57,7 +57,7 @@ class GradientBuckets {
     ::torch::Tensor parameter;
     std::size_t bucket = 0, begin = 0;
     ::torch::Tensor view = {};
-    std::shared_ptr<::torch::autograd::Node> accumulator = {};  // the parameter has a weak pointer
+    std::shared_ptr<::torch::autograd::Node> accumulator = {};  // keeps the parameter's node alive
     std::uintptr_t hook = 0;
     bool is_ready = false;
   };

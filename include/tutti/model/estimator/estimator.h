@@ -26,8 +26,8 @@ struct SessionRunContext {
   double loss = 0.0;              // loss of the last step over all replicas; initially 0
   bool is_chief = true;           // true on the worker that writes and logs
   std::string model_dir;          // Estimator::model_dir()
-  std::function<void()> save;     // saves this step, at most once; collective
-  bool is_asked_to_stop = false;  // set by request_stop()
+  std::function<void()> save;     // function that saves this step, at most once; collective
+  bool is_asked_to_stop = false;  // true after request_stop()
 
   /// Makes train() return after the current step.
   void request_stop() { is_asked_to_stop = true; }
@@ -96,7 +96,7 @@ class SummarySaverHook : public SessionRunHook {
 
  private:
   std::int64_t save_steps_;
-  std::optional<EventFileWriter> events_;  // opened by the chief for the first value
+  std::optional<EventFileWriter> events_;  // event file, which the chief opens for the first value
 };
 
 /// Logs loss and step every `every_n_steps` steps. RunConfig::log_step_count_steps.
@@ -240,7 +240,7 @@ class Estimator {
   std::string warm_start_from_;
   std::vector<Variable> variables_;
   std::int64_t global_step_ = 0;
-  std::shared_ptr<Workers> workers_;  // set by serve()
+  std::shared_ptr<Workers> workers_;  // nullptr before serve()
 };
 
 /// Training part of train_and_evaluate(). tf.estimator.TrainSpec.

@@ -58,7 +58,7 @@ struct EmbeddingOptions {
   Initializer embeddings_initializer = "uniform";
   Regularizer embeddings_regularizer = {};
   Constraint embeddings_constraint = {};
-  /// If true, masks steps with index 0 for the following layers (MaskScope).
+  /// If true, an input of 0 marks a masked step (MaskScope) for the following layers.
   bool mask_zero = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
@@ -95,8 +95,8 @@ struct PositionEmbeddingOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// GPT-2's position embedding: adds row t of a table to step t of x [batch, steps, features].
-/// Weight embeddings [sequence_length, features]. Throws kInvalidArgument for more than
+/// GPT-2's position embedding: adds row t of a table to step t of x [batch, steps, features]. Its
+/// weight is embeddings [sequence_length, features]. Throws kInvalidArgument for more than
 /// sequence_length steps. In a call with a KeyValueCache, steps are counted from the first cached
 /// step.
 class PositionEmbedding : public LayerOf<PositionEmbedding> {

@@ -37,8 +37,8 @@ class Dropout : public LayerOf<Dropout, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Adds normal noise with this standard deviation to the input in training. Random numbers depend
-/// on the same values as in Dropout.
+/// Adds normal noise with this standard deviation to the input in training. As with Dropout, a
+/// repeated step draws the same random numbers.
 class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
  public:
   explicit GaussianNoise(double stddev, LayerOptions options = {});

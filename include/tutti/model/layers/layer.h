@@ -103,8 +103,8 @@ struct LayerOptions {
 };
 
 /// Weight of a custom layer, as a data member: `Weight scale_;`, and in build() `scale_ =
-/// add_weight("ones", input, {.name = "scale"})`. Copies refer to one variable, so, unlike with a
-/// Variable, the assignment affects all copies of the layer. Default: no variable.
+/// add_weight("ones", input, {.name = "scale"})`. Copies share one variable, so an assignment
+/// affects all copies of the layer, unlike with a Variable. Default: no variable.
 class Weight {
  public:
   Weight& operator=(Variable variable) {
@@ -152,7 +152,7 @@ class Layer {
   /// Name of the class ("Conv2D").
   const std::string& type_name() const;
   bool built() const;
-  /// Return shapes of one example; input_shape() and output_shape() return the first ones. Throw
+  /// Return shapes of one example; input_shape() and output_shape() return the first shape. Throw
   /// kFailedPrecondition before the layer is built.
   const Shape& input_shape() const;
   const Shape& output_shape() const;
@@ -208,7 +208,7 @@ class Layer {
 
   /// State of a layer in addition to its weights and constructor arguments.
   struct Extras {
-    std::int64_t random_number = 0;  // used in the keys of random numbers
+    std::int64_t random_number = 0;  // part of the keys of random numbers
     bool frozen = false;
   };
   /// Returns the extras of this layer and all its sub-layers, in the order in which they were
@@ -217,7 +217,7 @@ class Layer {
   /// Sets the extras of these layers. Throws kInvalidArgument if the number of layers differs.
   void restore_extras(std::span<const Extras> extras);
 
-  /// Row of a table of layers, for a direct sub-layer.
+  /// Row for one direct sub-layer in a table of layers.
   struct Summary {
     std::string name;
     std::string type_name;
@@ -263,8 +263,8 @@ class Layer {
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// Returns the treatment of the first input's mask (MaskScope). In a layer that contains layers,
-  /// those layers decide.
+  /// Returns the treatment of the first input's mask (MaskScope). If the layer contains layers,
+  /// these decide.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
   /// Creates a variable "<layer>/<options.name>" of the type dtype_policy().variable.

@@ -23,7 +23,7 @@ struct LayerDescription {
   std::string dtype_policy = "float32";
 };
 
-/// JSON form of a layer, its LayerDescription. To read it, the layer's type must be registered
+/// JSON form of a layer: its LayerDescription. To read it, the layer's type must be registered
 /// (register_layer()).
 template <>
 struct JsonForm<std::shared_ptr<Layer>> {
@@ -41,7 +41,7 @@ void add_layer_maker(std::string type_name, LayerMaker maker);
 std::vector<std::string> readable_layers();
 /// Returns LayerDescription::call, with options that omit name and input_shape.
 Json call_of_layer(const std::string& type_name, const Json::Array& arguments);
-/// Returns the entry for layer type L in the table of readable layers.
+/// Returns the entry for layer type L in the table of layers that load_model() can create.
 template <class L, class... Arguments>
 LayerMaker layer_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> std::shared_ptr<Layer> {

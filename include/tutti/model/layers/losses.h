@@ -39,7 +39,7 @@ struct FocalOptions {
   /// Weight of label 1; label 0 has the weight 1 - alpha. For the categorical loss, weight of every
   /// class.
   double alpha = 0.25;
-  /// Binary loss: true if alpha is used.
+  /// If true, the binary loss uses alpha.
   bool apply_class_balancing = false;
 };
 
@@ -138,13 +138,13 @@ class Loss {
   Json to_json() const;
   static Loss from_json(const Json& json);
 
-  /// Returns true for a cross-entropy made by name, because the name does not determine the kind of
-  /// its predictions.
+  /// Returns true for a cross-entropy made by name: its name does not determine whether it takes
+  /// logits or probabilities.
   bool prediction_kind_is_open() const { return open_kind_; }
   /// Returns the loss for predictions of this kind. Requires: prediction_kind_is_open().
   Loss for_predictions(PredictionKind kind) const;
-  /// Return true for a cross-entropy that takes logits, or probabilities. Both return false for
-  /// other losses and custom functions.
+  /// takes_logits() is true for cross-entropies of logits, takes_probabilities() for those of
+  /// probabilities. Both are false for other losses and custom functions.
   bool takes_logits() const { return kind_ == PredictionKind::kLogits; }
   bool takes_probabilities() const { return kind_ == PredictionKind::kProbabilities; }
 
@@ -152,7 +152,7 @@ class Loss {
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction,
        std::optional<PredictionKind> kind, Json call);
-  /// Sets the name to the first one in the table of losses that has this function.
+  /// Uses the name of the first entry with this function in the table of losses.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
@@ -160,7 +160,7 @@ class Loss {
   Function per_example_;
   Json call_;  // null for a custom function
   LossReduction reduction_ = LossReduction::kAuto;
-  std::optional<PredictionKind> kind_;  // set for a cross-entropy
+  std::optional<PredictionKind> kind_;  // nullopt except for cross-entropies
   bool open_kind_ = false;
 };
 
@@ -172,7 +172,7 @@ struct CrossentropyLossOptions {
   double label_smoothing = 0.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options of losses without other options.
+/// Options of losses that have only the common options.
 struct LossOptions {
   LossReduction reduction = LossReduction::kAuto;
 };

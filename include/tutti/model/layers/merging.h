@@ -18,8 +18,8 @@ struct MergingOptions {
 class Merging : public MultiLayer {
  protected:
   using Operation = Tensor (*)(const Tensor& a, const Tensor& b);
-  /// With mask_use kOwn: if all inputs have masks, a step of the result is unmasked if it is
-  /// unmasked in any input.
+  /// With mask_use kOwn and masks on all inputs, a step of the result is unmasked if it is unmasked
+  /// in any input.
   Merging(Operation merge, MaskUse mask_use, MergingOptions options)
       : MultiLayer(std::move(options.name)), merge_(merge), mask_use_(mask_use) {}
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;

@@ -70,15 +70,15 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 };
 
 namespace internal {
-/// Returns a function with one value per example, [batch]. It applies Keras's rule for "accuracy"
-/// with losses that do not determine it: predictions of one value are binary, labels of the
-/// predictions' shape are one-hot, and other labels are class numbers.
+/// Returns a function that computes one value per example, [batch]. It applies Keras's rule for
+/// "accuracy" with losses that do not determine it: predictions of one value are binary, labels of
+/// the predictions' shape are one-hot, and other labels are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
 // Metrics that count correct and wrong decisions.
 
-/// Definition of a positive decision.
+/// Options that define which predictions are positive.
 struct ConfusionOptions {
   /// Predictions above this value are positive. Use 0 for logits.
   double threshold = 0.5;
@@ -233,7 +233,7 @@ class Auc : public PredictionMetric {
  private:
   AucOptions options_;
   std::vector<double> thresholds_;
-  Variable positives_;  // [2, thresholds]: number of predictions above each, for labels 1 and 0
+  Variable positives_;  // [2, thresholds]: predictions above the threshold, for labels 1 and 0
   Variable labels_;     // [2]: numbers of labels 1 and 0
 };
 

@@ -10,7 +10,7 @@
 namespace tutti {
 
 struct RotaryEmbeddingOptions {
-  /// Features i and i + features / 2 rotate by max_wavelength^(-2 i / features) per step.
+  /// Features i and i + features / 2 are rotated by max_wavelength^(-2 i / features) per step.
   double max_wavelength = 10000.0;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;

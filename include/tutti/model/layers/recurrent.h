@@ -141,9 +141,9 @@ struct BidirectionalOptions {
 };
 
 /// Pair of recurrent layers, "forward_<name>" and "backward_<name>": `Bidirectional(LSTM(64))`. The
-/// second layer processes steps from last to first, and its sequence is reversed before the results
-/// of both layers are merged. Results of masked steps (MaskScope) are 0. Throws kInvalidArgument
-/// for layers that return states.
+/// second layer processes steps from last to first. Its result sequence is reversed, and then
+/// merged with that of the first layer. Results of masked steps (MaskScope) are 0. Throws
+/// kInvalidArgument for layers that return states.
 class Bidirectional : public LayerOf<Bidirectional> {
  public:
   template <std::derived_from<Recurrent> L>

@@ -69,9 +69,9 @@ struct TrainingSessionOptions {
   /// Resumes from the latest checkpoint; throws kNotFound if there is none.
   bool resume = false;
   /// Time between a signal and the shutdown of this machine. If > 0, the session saves at once,
-  /// continues training, and saves again and ends before this time has passed. It reserves time for
-  /// two steps as long as the longest so far, and for two saves as long as the first. A second
-  /// signal ends the session after the current step. tf's TerminationConfig(grace_period).
+  /// continues training, and saves again and ends before this time has passed. It allows for two
+  /// steps as long as the longest so far, and for two saves as long as the first. A second signal
+  /// ends the session after the current step. tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
   /// Called with the number of steps, on all workers, when a signal requires a save; replaces
   /// writing a checkpoint. Does not need a checkpoint_dir. tf's TerminationConfig(save_fn).
@@ -151,7 +151,7 @@ class TrainingSession {
   const Optimizer& optimizer_;
   DistributedDataset batches_;
   TrainingRecord record_;
-  std::optional<Progress> progress_;            // set only on the chief
+  std::optional<Progress> progress_;            // nullopt except on the chief
   MultiWorkerMirroredStrategy* const workers_;  // nullptr for any other strategy
   std::optional<CheckpointManager> checkpoints_;
   std::optional<Recovery> recovery_;
@@ -161,9 +161,9 @@ class TrainingSession {
   std::int64_t saved_step_ = -1;
   TimePoint step_began_;
   Duration longest_step_ = Duration::zero();
-  Duration save_duration_ = Duration::zero();  // time of the first save that a signal caused
-  std::optional<TimePoint> noticed_;           // when this worker first saw a signal
-  std::optional<TimePoint> grace_ends_;        // set when all workers know of a signal
+  Duration save_duration_ = Duration::zero();  // duration of the first save after a signal
+  std::optional<TimePoint> noticed_;           // time at which this worker first saw a signal
+  std::optional<TimePoint> grace_ends_;        // nullopt until all workers know of a signal
   bool stopped_on_request_ = false;
   std::string last_metric_;
   std::shared_ptr<internal::StopSignals> stop_signals_;  // null: the session handles no signals

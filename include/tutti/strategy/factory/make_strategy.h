@@ -42,7 +42,7 @@ struct StrategySpec {
   // Used by parameter_server only:
   std::string update_mode = "sync";        // sync, async or sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // used by sync_replicas only; 0: all workers
-  std::int64_t parameter_servers = 1;      // number of servers in this process without a cluster
+  std::int64_t parameter_servers = 1;      // servers in this process, if there is no cluster
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
@@ -65,7 +65,7 @@ StrategySpec strategy_spec_from_environment(StrategySpec otherwise = {});
 /// values in `spec` are the defaults.
 void add_strategy_flags(Flags& flags, StrategySpec& spec);
 
-/// Returns the options in `spec` that concern summing gradients.
+/// Returns the options in `spec` that control how gradients are summed.
 CommunicationOptions communication_options(const StrategySpec& spec);
 
 }  // namespace tutti

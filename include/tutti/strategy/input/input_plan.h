@@ -34,7 +34,7 @@ struct InputOptions {
   /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
   /// reads. (tf's experimental_per_replica_buffer_size counts batches of one replica.)
   int prefetch = 2;
-  /// This and the next option have no effect on datasets made by a function.
+  /// Neither this option nor the next one affects datasets made by a function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
@@ -63,15 +63,15 @@ struct InputPlan {
   InputOptions options = {};
 
   int num_replicas_in_sync = 0;  // number of replicas on all workers; 0: replica_devices.size()
-  int first_replica = 0;         // this worker's first replica among all replicas
+  int first_replica = 0;         // index of this worker's first replica among all
   int num_workers = 1;
   int worker = 0;
-  /// Sends the number of rows that this worker has for the next step (kNoMoreRows at its end) to
-  /// all workers. Returns the numbers of all workers in worker order; blocks until all workers have
-  /// called it. begin() and ++ call it on the caller's thread once per step, including the last
-  /// step, which has no rows. Required if several workers each read their own part, either by tf's
-  /// rule or from datasets made by a function. A worker whose part has ended gets empty batches
-  /// until no worker has rows.
+  /// Sends the number of rows that this worker has for the next step (kNoMoreRows when its data
+  /// have ended) to all workers. Returns the numbers of all workers in worker order; blocks until
+  /// all workers have called it. begin() and ++ call it on the caller's thread once per step,
+  /// including the last step, which has no rows. Required if several workers each read their own
+  /// part, either by tf's rule or from datasets made by a function. A worker whose part has ended
+  /// gets empty batches until no worker has rows.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
   /// Called with each global batch from which this worker takes its rows; all workers must read
   /// equal batches. `is_first`: true for the first batch of a pass over the dataset.
@@ -97,9 +97,9 @@ struct ValueContext {
   int num_replicas_in_sync = 1;
 };
 
-/// Returns the row counts of the replicas for a batch of `rows` rows by the canonical rule:
-/// ceil(rows / V) each for V replicas while rows last, so the last replicas may get fewer or none.
-/// tf.distribute.MirroredStrategy uses this rule for datasets that are not read from files.
+/// Returns the row counts of the replicas for a batch of `rows` rows by the canonical rule: V
+/// replicas get ceil(rows / V) rows each until none are left, so the last ones may get fewer or
+/// none. tf.distribute.MirroredStrategy uses this rule for datasets that are not read from files.
 std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
 /// Same as replica_rows(), but the counts are proportional to `weights`, rounded by the largest
@@ -117,8 +117,8 @@ std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size,
 /// With drop_remainder an incomplete last batch is dropped.
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
 
-/// Splits each batch into num_pieces batches of ceil(rows / num_pieces) rows, of which the last may
-/// be smaller or empty: tf's legacy rule.
+/// Splits each batch into num_pieces batches of ceil(rows / num_pieces) rows (tf's legacy rule).
+/// The last of them may be smaller or empty.
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces);
 
 }  // namespace tutti

@@ -14,7 +14,7 @@
 
 namespace tutti::torch::internal {
 
-/// Memory of one replica's values, which are reduced over all replicas without an input copy.
+/// Memory of one replica's values. Reductions over all replicas read it without a copy.
 class ReplicaMemory : public FlatMemory {
  public:
   /// Allocates the memory. Call it after the last add().
@@ -92,7 +92,7 @@ class ReplicaGradients {
     return group.memory.value();
   }
 
-  // The view becomes the gradient: if it is cleared in place, the next gradient needs no copy.
+  // Makes each view a gradient. If it is cleared in place, the next gradient needs no copy.
   static void scatter(Group& group, const Gradient& combined) {
     group.memory.take(combined);
     for (std::size_t i = 0; i < group.views.size(); ++i) {

@@ -86,11 +86,11 @@ class Replicated {
   auto* operator->() { return &*module(); }
 
   /// Replaces gradients by their mean over all replicas of all workers, or by their sum (for losses
-  /// divided by the global batch size, as in tf), bit-identical on all replicas. All replicas call
-  /// it inside run(), after backward(). A parameter that this replica did not use contributes a
-  /// gradient of 0; one that no replica used keeps its gradient. Throws kFailedPrecondition outside
-  /// run(), kInvalidArgument for another op, kUnimplemented for sparse gradients, and as
-  /// ReplicaContext::all_reduce().
+  /// divided by the global batch size, as in tf). Results are bit-identical on all replicas. All
+  /// replicas call it inside run(), after backward(). A parameter that this replica did not use
+  /// contributes a gradient of 0; one that no replica used keeps its gradient. Throws
+  /// kFailedPrecondition outside run(), kInvalidArgument for another op, kUnimplemented for sparse
+  /// gradients, and the errors of ReplicaContext::all_reduce().
   void reduce_gradients(ReduceOp op = ReduceOp::kMean,
                         SourceLocation where = SourceLocation::current()) {
     ReplicaContext& replica = ReplicaContext::current();
@@ -120,7 +120,7 @@ class Replicated {
   const std::vector<Module>& modules() const { return modules_; }
 
  private:
-  // Broadcasts bytes by summing them with zeros from all replicas except replica 0.
+  // Broadcasts the bytes of replica 0 as a sum, to which all other replicas add zeros.
   static void broadcast(std::vector<::torch::Tensor>& tensors, ReplicaContext& replica) {
     const ::torch::NoGradGuard no_grad;
     internal::ReplicaMemory memory;

@@ -41,9 +41,9 @@ struct MeshOptions {
   /// empty: none. Around attention(), an all-to-all makes heads the sharded dimension.
   std::string sequence_axis = {};
   /// Axes over which the storage of variables and their slots is sharded in addition to `layout`,
-  /// along the first unsharded dimension that these axes divide. A variable is gathered when it is
-  /// read, and its gradient is reduce-scattered (ZeRO stage 3). A variable without such a dimension
-  /// is copied.
+  /// along the first unsharded dimension that is divisible by the size of these axes. A variable is
+  /// gathered when it is read, and its gradient is reduce-scattered (ZeRO stage 3). A variable
+  /// without such a dimension is copied.
   std::vector<std::string> storage_axes = {};
   /// Number of blocks along each axis. Meshes with the same blocks give bit-identical results, if
   /// their sizes divide the numbers of blocks. Axes that are not listed have one block per
@@ -60,8 +60,8 @@ struct MeshOptions {
 struct MeshTraffic {
   /// Sum over all positions of the bytes that they sent.
   std::uint64_t bytes = 0;
-  /// Sum over exchanges of the larger of the bytes that the busiest position sent and received. If
-  /// each position has its own link, the time of the exchanges grows with this number.
+  /// Each exchange adds the number of bytes that its busiest position sent or received, whichever
+  /// is larger. If each position has its own link, the time of exchanges grows with this number.
   std::uint64_t busiest_bytes = 0;
 };
 
@@ -99,8 +99,8 @@ struct MeshReport {
   std::vector<VariableCost> variables;      // variables except slots, in order of creation
   std::vector<CollectiveCost> collectives;  // exchanges, in order of first use
   Memory memory;
-  /// One sentence for each operation that gathers inputs because it cannot compute with parts, each
-  /// large variable without a layout, and each layout that matches no variable.
+  /// One sentence for each operation that gathers inputs because it cannot compute with shards,
+  /// each large variable without a layout, and each layout that matches no variable.
   std::vector<std::string> warnings;
 
   /// Returns the sum of CollectiveCost::bytes.
@@ -120,9 +120,9 @@ using MeshStep = std::function<void(const Batch&)>;
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function on its own thread. Reading elements on the host
 /// (item(), to_doubles()) gathers them, so all positions must read the same tensors; control flow
-/// may only depend on values that are equal on all positions. A batch whose rows the batch axes do
-/// not divide is computed in full on every position. merge_call() throws.
-/// keras.distribution.ModelParallel.
+/// may only depend on values that are equal on all positions. If the number of rows is not
+/// divisible by the size of the batch axes, every position computes the full batch. merge_call()
+/// throws. keras.distribution.ModelParallel.
 class MeshStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument if the numbers of devices and positions differ, if an option names an
@@ -145,8 +145,8 @@ class MeshStrategy final : public Strategy {
   /// Returns the host, which computes initial values before they are sharded.
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
   const DeviceMesh& mesh() const { return options_.mesh; }
-  /// Returns the layout with which a variable is read; it has no axes if the variable is not
-  /// sharded. Throws kInvalidArgument for a variable of another strategy.
+  /// Returns the layout of the value that a read of the variable returns; it names no axes if that
+  /// value is not sharded. Throws kInvalidArgument for a variable of another strategy.
   Layout layout_of(const Variable& variable) const;
   /// Returns the bytes exchanged between positions since construction, by kind of exchange:
   /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive", "broadcast" and

@@ -17,7 +17,7 @@ struct StragglerOptions {
 /// A worker that is slower than the others.
 struct Straggler {
   int worker = 0;
-  double share = 0.0;             // fraction of the time that the others waited for this worker
+  double share = 0.0;             // fraction of time in which the others waited for this worker
   double seconds_per_step = 0.0;  // seconds per step that the others waited for this worker
   std::int64_t step = 0;          // number of gradient sums at the time of measurement
 };

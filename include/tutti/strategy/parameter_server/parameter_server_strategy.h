@@ -32,7 +32,7 @@ class VariableService;
 struct ParameterServerOptions {
   /// Options of this worker. Its cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};
-  /// Number of shards of each variable; empty: one.
+  /// Function that chooses the number of shards of each variable; empty: one shard.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
   /// Except in kSync, `local.replicas` is the number of replicas on this worker. In kSyncReplicas a
@@ -44,8 +44,8 @@ struct ParameterServerOptions {
   /// workers are backups: the gradients that arrive last are dropped.
   int replicas_to_aggregate = 0;
   int total_num_replicas = 0;
-  /// Without a cluster: number of servers in this process, and number of ClusterCoordinator
-  /// workers, which are threads.
+  /// Without a cluster: number of servers in this process, and number of worker threads of a
+  /// ClusterCoordinator.
   int num_servers = 1;
   int num_workers = 2;
   /// Timeout for each response of a server.
@@ -118,16 +118,16 @@ class ParameterServerStrategy final : public Strategy {
 
   UpdateMode update_mode() const;
   int num_parameter_servers() const;
-  /// Allows `ClusterCoordinator coordinator(strategy)`. Throws kInvalidArgument for kSyncReplicas,
-  /// because a coordinator's steps are asynchronous, and kFailedPrecondition on tasks of a cluster
-  /// without `coordinated`.
+  /// Allows `ClusterCoordinator coordinator(strategy)`. Throws kInvalidArgument for kSyncReplicas
+  /// (a coordinator's steps are asynchronous). Throws kFailedPrecondition on tasks of a cluster if
+  /// `coordinated` is false.
   operator CoordinatedStrategy&();
   /// Returns a variable's shards in row order. Throws kInvalidArgument for a variable of another
   /// strategy.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 
-  /// Scope in which the strategy stores new variables, undivided, on the server of shard `shard` of
-  /// `variable`. Not thread-safe. tf's colocate_vars_with.
+  /// Scope in which the strategy stores each new variable as one shard, on the server that stores
+  /// shard `shard` of `variable`. Not thread-safe. tf's colocate_vars_with.
   class ColocationScope {
    public:
     ColocationScope(ParameterServerStrategy& strategy, const Variable& variable, int shard = 0);

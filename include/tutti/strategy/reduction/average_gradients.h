@@ -16,22 +16,22 @@ struct GradientAndVariable {
   Variable variable;
 };
 
-/// Returns for each variable the mean of the towers' gradients, on the device of the first tower's
-/// gradient, paired with the first tower's variable (towers share variables). Every tower lists the
-/// same variables in the same order; sparse gradients stay sparse. Gradients are added in the order
-/// of the canonical tree, so the mean is bit-identical to all_reduce(MEAN). It is absent if no
-/// tower has a gradient for the variable. Throws kInvalidArgument if there are no towers; also
-/// throws it, naming tower and variable, if variables, shapes, types or kinds of gradient differ
-/// between towers, or if only some towers have a gradient. Corresponds to average_gradients() of
-/// TensorFlow's CIFAR-10 tutorial.
+/// Returns, for each variable, the mean of the towers' gradients and the first tower's variable
+/// (towers share variables). The mean is on the device of the first tower's gradient. Every tower
+/// lists the same variables in the same order; sparse gradients stay sparse. Gradients are added in
+/// the order of the canonical tree, so the mean is bit-identical to all_reduce(MEAN). The mean is
+/// absent if no tower has a gradient for the variable. Throws kInvalidArgument if there are no
+/// towers. Throws it, naming tower and variable, if towers differ in variables, shapes, types or
+/// kinds of gradients, or if only some towers have a gradient. Corresponds to average_gradients()
+/// of TensorFlow's CIFAR-10 tutorial.
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients);
 
 /// Overload in which tower t has the weight `tower_weights[t]` divided by the sum of weights. If
 /// each weight is the tower's number of rows, the result is the gradient of the mean over the full
 /// batch, even if the towers have different numbers of rows. Towers of weight 0 are ignored. With
-/// equal weights, the result is bit-identical to the mean. Also throws kInvalidArgument unless
-/// there is one weight >= 0 per tower and at least one is above 0.
+/// equal weights, the result is bit-identical to that of the function above. Also throws
+/// kInvalidArgument unless there is one weight >= 0 per tower and at least one is above 0.
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients,
     std::span<const double> tower_weights);

@@ -16,7 +16,7 @@ class DeviceBackend;
 
 /// Device gpu:<index>: one of `num_parts` equally large parts of a GPU (tf's logical devices).
 struct LogicalGpu {
-  int index = 0;    // n of gpu:n
+  int index = 0;    // n in the name gpu:n
   int ordinal = 0;  // index among the GPUs that this process may use
   /// Index of the GPU in the machine; nullopt if CUDA_VISIBLE_DEVICES does not determine it.
   std::optional<int> physical;
@@ -42,16 +42,16 @@ VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 void set_virtual_gpus(const VirtualGpus& virtual_gpus);
 
 /// Returns the logical devices of all GPUs; empty if there are none (see gpu_unavailable_reason()).
-/// The first call searches for the driver and the module, and logs the result. The environment
-/// variable TUTTI_CUDA controls the search: auto (default), off (no search), require (throws
-/// kUnavailable if there are no GPUs). Thread-safe.
+/// The first call searches for the GPU driver and tutti's GPU module, and logs the result. The
+/// environment variable TUTTI_CUDA controls the search: auto (default), off (no search), require
+/// (throws kUnavailable if there are no GPUs). Thread-safe.
 const std::vector<LogicalGpu>& logical_gpus();
 /// Returns one line with the reason why there are no GPUs, and the remedy; empty if there are GPUs.
 const std::string& gpu_unavailable_reason();
 
 /// Description, for reports, of the module that provides the GPUs.
 struct GpuModule {
-  std::string path;         // empty if none was opened
+  std::string path;         // path of the module's file; empty if none was opened
   std::string description;  // "CUDA 13.0, ..."; empty if it found no GPUs
   bool is_simulated = false;
   std::vector<std::string> missing;  // CUDA libraries that it needs but that were not found

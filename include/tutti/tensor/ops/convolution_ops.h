@@ -110,8 +110,8 @@ struct UpsampleOptions {
 /// kBilinear has pixel centres at half-integers and repeats the border, as tf.image.resize and
 /// Keras's UpSampling2D do.
 Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
-/// Returns the gradient of upsample2d(): each pixel of dy, weighted, is added to the pixels of an
-/// image of `input_shape` from which it was interpolated. Differentiable.
+/// Returns the gradient of upsample2d(), of shape `input_shape`. Adds each pixel of dy, times the
+/// weights of the interpolation, to the pixels from which it was interpolated. Differentiable.
 Tensor upsample2d_grad(const Operand& dy, const Shape& input_shape,
                        const UpsampleAttributes& attributes);
 

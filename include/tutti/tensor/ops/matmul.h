@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Options of matmul(). If set, each swaps the last two axes of its operand before multiplying.
+/// Options of matmul(). Each option swaps the last two axes of its operand before the product.
 struct MatMulOptions {
   bool transpose_a = false;
   bool transpose_b = false;

@@ -53,8 +53,8 @@ inline Tensor truncated_normal(const Shape& shape, NoRandomKey, double mean = 0.
   return truncated_normal(shape, next_random_key(), mean, stddev, dtype, device);
 }
 
-/// Return elements first, first + 1, ... of the tensors above. They are bit-identical to the same
-/// elements of a full tensor, because an element does not depend on the size.
+/// Return the elements with indices `first`, `first` + 1, ... of the tensors above. They are
+/// bit-identical to these elements of a full tensor, because no element depends on the size.
 Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                            double low, double high, DType dtype = DType::kFloat32,
                            Device device = current_device());

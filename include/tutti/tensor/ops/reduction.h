@@ -96,8 +96,9 @@ struct SortOptions {
 };
 /// Sorts the elements along an axis; NaN counts as the largest value. tf.sort.
 Tensor sort(const Operand& x, SortOptions options = {});
-/// Returns the int64 indices along the axis with which gathering x gives sort(x). Equal elements
-/// keep their order, even if sorted in descending order. tf.argsort with stable=True.
+/// Returns the int64 indices along the axis at which the elements of sort(x) are located in x.
+/// Equal elements keep their order, even if sorted in descending order. tf.argsort with
+/// stable=True.
 Tensor argsort(const Operand& x, SortOptions options = {});
 
 }  // namespace tutti

@@ -56,10 +56,10 @@ Tensor broadcast_to(const Operand& x, const Shape& shape);
 /// depth-1 gives a row of `off`.
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::kFloat32,
                double on = 1.0, double off = 0.0);
-/// Returns the rows of params [rows, ...] at indices (int32 or int64, any shape): shape
-/// indices.shape + params.shape[1:]. Throws kInvalidArgument, naming the index, if an index is out
-/// of range; on GPUs its row is 0 instead. The gradient with respect to params is IndexedSlices.
-/// tf.nn.embedding_lookup.
+/// Returns the rows of params [rows, ...] at indices (int32 or int64, any shape). The result has
+/// the shape indices.shape + params.shape[1:]. Throws kInvalidArgument, naming the index, if an
+/// index is out of range; on GPUs, returns a row of zeros for it instead. The gradient with respect
+/// to params is IndexedSlices. tf.nn.embedding_lookup.
 Tensor gather(const Operand& params, const Operand& indices);
 /// Adds the rows of values [n, ...] in order to a zero tensor of `dense_shape`, at the rows given
 /// by indices [n].
@@ -112,8 +112,8 @@ inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
 /// Splits x into slices along `axis`, which is removed: the inverse of stack(). tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// Returns the slices of x at `indices` (int32 or int64, any shape) along `axis`; the shape of the
-/// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs its slice
-/// is 0 instead. tf.gather.
+/// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs, the
+/// slice for it is zeros instead. tf.gather.
 Tensor gather(const Operand& x, const Operand& indices, int axis);
 
 }  // namespace tutti

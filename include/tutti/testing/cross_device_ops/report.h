@@ -103,7 +103,7 @@ struct Subject {
 
 /// Result of a case. kNotRun: the limit of time or of failures was reached before the case began.
 enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
-/// Returns "passed" and so on.
+/// Returns "passed", "failed", "skipped" or "not_run".
 std::string_view to_string(Verdict verdict);
 
 /// A case and its result.
@@ -112,7 +112,7 @@ struct Result {
   Verdict verdict = Verdict::kPassed;
   std::string message = {};  // the error, or the reason for skipping
   /// Largest error of a sum, in the units of CrossDeviceOps::max_relative_error(), if the operation
-  /// declares one.
+  /// declares such a limit.
   double error = 0.0;
 };
 

@@ -16,14 +16,15 @@ namespace tutti::conformance {
 /// A strategy under test.
 struct StrategySubject {
   std::string name;  // letters, digits and '_'; part of the tests' names
-  /// Makes a strategy for each check. All strategies must be equal and of one process
-  /// (num_workers() 1).
+  /// Makes a strategy for each check. All strategies must have the same configuration and a single
+  /// worker (num_workers() 1).
   std::function<std::unique_ptr<Strategy>()> make;
   /// True if gradients are summed in the canonical tree order, so that results are bit-identical to
   /// those of one device that adds the replicas' gradients in that order.
   bool is_canonical = true;
-  /// Limit for one check. If a check exceeds it, a replica waits indefinitely. Because a thread
-  /// cannot be ended, the process then exits with code 1 after a line that names the check.
+  /// Time limit for one check. A check that exceeds it has a replica that waits indefinitely.
+  /// Because a thread cannot be ended, the process then exits with code 1 after a line that names
+  /// the check.
   Duration limit = std::chrono::seconds(60);
 };
 

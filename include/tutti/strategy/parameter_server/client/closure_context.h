@@ -103,7 +103,7 @@ class ClosureScope {
 
 /// Origin of an error, which callers can check without parsing messages.
 enum class ErrorOrigin : std::uint8_t {
-  kUser = 1,  // thrown by the step
+  kUser = 1,  // error thrown by the step
   kInput,     // an argument (per-worker value, dataset) could not be made or converted
   kWorker,    // a worker, or the connection to it, failed
   kServer,    // a parameter server failed

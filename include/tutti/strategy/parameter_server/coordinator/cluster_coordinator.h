@@ -133,8 +133,8 @@ class ClusterCoordinator {
 
   /// Waits until every closure has ended. Throws ClosureError as schedule() does, and, at the
   /// deadline, kDeadlineExceeded, naming the running closures. If a server is lost later, closures
-  /// since the last checkpoint are repeated; with `join({.durable = true})` that checkpoint
-  /// contains all closures that have ended.
+  /// since the last checkpoint are repeated. `join({.durable = true})` saves a checkpoint that
+  /// contains all closures.
   void join(JoinClosures options);
   void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
   /// Returns true if every closure has ended. Throws as join() does.
@@ -171,8 +171,8 @@ class ClusterCoordinator {
   /// and kFailedPrecondition without a checkpoint_folder.
   void save_checkpoint(TimePoint deadline = TimePoint::max());
   /// Returns the number of closures scheduled so far. Directly after start() with a checkpoint, it
-  /// is the number of closures that the checkpoint contains, so a restarted program continues by
-  /// scheduling the closure with this index.
+  /// is the number of closures whose effects the checkpoint contains, so a restarted program
+  /// continues by scheduling the closure with this index.
   std::uint64_t num_scheduled() const;
 
   bool operator==(const ClusterCoordinator&) const = default;

@@ -49,8 +49,8 @@ namespace internal {
 class SessionCore;
 }  // namespace internal
 
-/// Scope in which device scopes may name other tasks on this thread: `const auto scope =
-/// session.scope();`. Scopes of a thread must be destroyed in reverse order.
+/// Scope in which this thread's device scopes may name other tasks: `const auto scope =
+/// session.scope();`. A thread must destroy its scopes in reverse order.
 class [[nodiscard]] SessionScope {
  public:
   explicit SessionScope(const Session& session);
