@@ -252,8 +252,8 @@ TEST(JobSecret, RefusesPubliclyReadableAndTooShortFiles) {
   EXPECT_INVALID((void)JobSecret::from_file(path),
                  "other users may read '" + path + "'; expected mode 0600; run: chmod 600 " + path);
   ::chmod(path.c_str(), 0600);
-  EXPECT_INVALID((void)JobSecret::from_file(path), path,
-                 "expected 32 to 4096 bytes, got 5; try: head -c");
+  EXPECT_INVALID((void)JobSecret::from_file(path), path, "expected 32 to 4096 bytes",
+                 "got 5; try: head -c");
   EXPECT_INVALID((void)JobSecret::from_file(::testing::TempDir()), "is not a file");
 }
 

@@ -125,10 +125,10 @@ TEST(BufferCollectives, OverlappingMemoryErrorNamesReplicas) {
   std::vector<Floats> in = {Floats(4), Floats(4)};
   const std::vector<ReplicaBuffer> inputs = buffers_of(in);
   std::vector<ReplicaBuffer> crossed = {inputs[1], inputs[0]};
-  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, inputs, crossed), "overlaps", "input of replica 1",
-                 "output of replica 0");
+  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, inputs, crossed), "input and output overlap",
+                 "input of replica 1", "output of replica 0");
   const std::vector<ReplicaBuffer> same = {inputs[0], inputs[0]};
-  EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, same), "overlaps", "0 and 1");
+  EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, same), "outputs overlap", "0 and 1");
   // Adjacent buffers do not overlap.
   std::vector<ReplicaBuffer> halves = {inputs[0], inputs[0]};
   halves[0].count = halves[1].count = 2;

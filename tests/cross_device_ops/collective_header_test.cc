@@ -136,11 +136,11 @@ TEST(CollectiveHeader, CorruptedBytesAreRefused) {
   for (const std::size_t place : {72u, 73u, 74u, 75u}) {
     bytes = good;
     bytes[place] = std::byte{200};
-    EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such")) << place;
+    EXPECT_THAT(data_loss_of(bytes), HasSubstr("got an unknown")) << place;
   }
   bytes = good;
   std::fill(bytes.begin() + 76, bytes.end(), std::byte{'a'});  // texts without a terminator
-  EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such text"));
+  EXPECT_THAT(data_loss_of(bytes), HasSubstr("an unknown text"));
 }
 
 TimePoint in(int milliseconds) {

@@ -425,7 +425,7 @@ TEST(Plugin, ErrorsKeepCodeAndText) {
   EXPECT_ERROR(make_op(fails, 2), kResourceExhausted, "plugin_create_fails",
                "create failed: no fabric", path_of("create_fails"));
   const std::string silent = load_cross_device_ops_plugin(path_of("create_is_silent"));
-  EXPECT_ERROR(make_op(silent, 2), kInternal, "code 0", "its message: nothing");
+  EXPECT_ERROR(make_op(silent, 2), kInternal, "code 0", "its message: none");
   const std::string late = load_cross_device_ops_plugin(path_of("reduce_fails"));
   EXPECT_ERROR(sums_of(late, 2), kDeadlineExceeded,
                "all_reduce failed: peer 3 is silent for -1 ms");

@@ -331,7 +331,7 @@ TEST(ImageFolderDataset, RefusesInvalidOptions) {
     options.validation_split = 0.5;
     options.subset = Subset::kTraining;
   });
-  refuse(kInvalid, {"both subsets", "0.1"}, [](auto& options) {
+  refuse(kInvalid, {"at least one image in the subset", "0.1"}, [](auto& options) {
     options.validation_split = 0.1;
     options.subset = Subset::kValidation;
     options.seed = 1;

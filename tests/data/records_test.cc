@@ -225,7 +225,7 @@ TEST(Csv, RefusesInvalidFieldsAndContinues) {
   expect_error(ErrorCode::kInvalidArgument, {path + ":4", "'a'", "expected int32, got '3.5'"},
                next);
   expect_error(ErrorCode::kInvalidArgument,
-               {path + ":5", "'b'", "the 2 texts", "got 'z'", "unknown_value"}, next);
+               {path + ":5", "'b'", "the 2 values", "got 'z'", "unknown_value"}, next);
   expect_error(ErrorCode::kInvalidArgument, {path + ":6", "'a'", "missing", "default_value"}, next);
   expect_error(ErrorCode::kDataLoss, {path + ":7", "field 2", "end of the file"}, next);
   EXPECT_FALSE(elements->next());

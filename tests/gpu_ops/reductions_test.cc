@@ -413,7 +413,7 @@ TEST(Nccl, ProcessesConnectThroughKeyValueStore) {
   run_process(0);
   other->join();
   EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops("nccl"), {4, 0, gpus(2)}),
-                 "key value store");
+                 "key-value store");
 }
 
 TEST(Nccl, OldOrMissingLibraryErrorStatesRemedy) {
