@@ -320,7 +320,7 @@ bool Connection::flush_locked() {
       messages_.fetch_add(1);
       bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);
     }
-    if (!message.has_ended()) message.end();  // a cancelled message is written to its last byte
+    if (!message.has_ended()) message.end();  // a cancelled message is still sent in full
     queue_.pop_front();
   }
   has_bytes_ = !queue_.empty() && !is_broken_;

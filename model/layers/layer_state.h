@@ -18,7 +18,7 @@ namespace tutti {
 
 /// State that copies of a layer share. Changes only while the layer is built, and in freeze().
 struct Layer::State {
-  /// A weight that the layer itself owns, or a sub-layer.
+  /// A sub-layer, or a weight that the layer itself owns.
   struct Item {
     Variable weight;
     Regularizer regularizer;

@@ -143,10 +143,10 @@ struct RunOutcome {
   bool failed_in_update = false;
 };
 
-/// Sequence of the rendezvous of one run. The last replica to arrive compares the headers and is
-/// the leader, which runs the action while the other replicas sleep (replica 0, on the thread that
-/// called run(), runs the action of a merge call). Any failure aborts the run: every replica that
-/// waits or arrives later gets kAborted.
+/// Meeting point of the replicas of one run, at each of their collective calls. The last replica to
+/// arrive compares the headers and is the leader, which runs the action while the other replicas
+/// sleep (replica 0, on the thread that called run(), runs the action of a merge call). Any failure
+/// aborts the run: every replica that waits or arrives later gets kAborted.
 class Rendezvous {
  public:
   /// Called with one pointer per replica: the argument that the replica passed to meet().

@@ -393,7 +393,7 @@ Hlo HloText::all_gather(const Hlo& x, int axis, int num_replicas) {
 
 namespace {
 
-/// Returns `x`, or a constant of the shape and type of `like` if it is a number.
+/// Returns `x`; if `x` is a number, a constant of the shape and type of `like`.
 Hlo materialized(const Hlo& x, const Hlo& like) {
   return x.text ? x : like.text->constant(x.full_of, like.shape, like.type);
 }

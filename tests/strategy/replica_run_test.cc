@@ -456,7 +456,7 @@ TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   for (std::size_t number = 0; number < std::size(losses); ++number) {
     EXPECT_THAT(warnings_of_loss(*strategy, losses[number]), IsEmpty()) << "loss " << number;
   }
-  // Covers gradients that are averaged instead of summed, and then a single replica.
+  // No warning: the first strategy averages gradients, and the second has a single replica.
   const auto mean = [](const Tensor& x) { return reduce_mean(x); };
   EXPECT_THAT(warnings_of_loss(*strategy, mean, /*own_mean=*/true), IsEmpty());
   EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), IsEmpty());

@@ -99,7 +99,7 @@ class ClosureLedger {
   bool is_between_closures() const { return num_interrupted_ == 0; }
   /// Returns true if a closure that had finished was rolled back and has not finished again.
   bool is_catching_up() const { return num_repeated_ > 0; }
-  /// Returns true if all queued and running closures had finished before a rollback.
+  /// Returns true if all queued and running closures repeat closures that a rollback has undone.
   bool has_only_repeats() const { return queued_.size() + num_running_ == num_repeated_; }
   /// Returns the failures that have not been reported to a caller yet. Closures are accepted only
   /// while there are none.

@@ -84,7 +84,7 @@ class ClosureQueue {
   /// first. If this worker ended the last attempt at a closure, another worker gets the closure,
   /// unless all others are busy or absent. Returns nullopt at the deadline and after stop().
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
-  /// Checks again which workers are present.
+  /// Assigns queued closures again, after workers have become present or absent.
   void wake_workers();
   /// Fails the first queued closure, for which there is no worker. Does nothing if there is none.
   void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
