@@ -129,7 +129,7 @@ TEST_F(DamagedCheckpoint, ErrorNamesTruncatedFile) {
 TEST_F(DamagedCheckpoint, RestoreFailsIfAllVersionsAreDamaged) {
   flip(tensors_, 8000);
   flip(folder_ + "/step_1/model.safetensors.index.json", 800);
-  EXPECT_ERROR(restored_number(folder_), kDataLoss, "no checkpoint", folder_, tensors_,
+  EXPECT_ERROR(restored_number(folder_), kDataLoss, "is damaged", folder_, tensors_,
                "step_1/model.safetensors.index.json");
 }
 

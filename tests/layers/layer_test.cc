@@ -421,7 +421,7 @@ TEST(LayerDescription, ErrorsNameUnknownLayersAndOptions) {
   EXPECT_THAT(error_of_call(R"(["Dense", 3.5, {}])"), HasSubstr("argument 1"));
   EXPECT_THAT(error_of_call(R"(["Dense", -3, {}])"), HasSubstr("positive"));
   const Dense own(1, {.kernel_regularizer = Regularizer([](const Tensor& w) { return w; })});
-  EXPECT_ERROR((void)own.describe(), kUnimplemented, "of your own");
+  EXPECT_ERROR((void)own.describe(), kUnimplemented, "custom function");
 }
 
 Tensor inputs_of(const Shape& example) {

@@ -525,14 +525,16 @@ TEST(MonitorTest, UnknownDirectionIsRejectedBeforeTraining) {
     });
   };
   const std::string text = fit_error(EarlyStopping({.monitor = "val_bleu"}));
-  EXPECT_THAT(text, HasSubstr("EarlyStopping: whether larger values of 'val_bleu' are better"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("EarlyStopping: it is unknown whether larger values of 'val_bleu' are better"));
   EXPECT_THAT(text,
               HasSubstr("expected one of loss, accuracy, auc, precision, mae, weighted_mae "));
   EXPECT_THAT(text, HasSubstr("use .mode = MonitorMode::kMax or MonitorMode::kMin"));
   EXPECT_THAT(fit_error(ReduceLROnPlateau({.monitor = "val_true_positives"})),
-              HasSubstr("ReduceLROnPlateau: whether larger"));
+              HasSubstr("ReduceLROnPlateau: it is unknown whether larger"));
   EXPECT_THAT(fit_error(ModelCheckpoint("x", {.save_best_only = true, .monitor = "f1"})),
-              HasSubstr("ModelCheckpoint: whether larger"));
+              HasSubstr("ModelCheckpoint: it is unknown whether larger"));
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 0);
   const EarlyStopping told({.monitor = "val_bleu", .mode = MonitorMode::kMax});
   model.fit(alternating(4), alternating(4), {.callbacks = {told}, .verbose = kSilent});

@@ -141,8 +141,8 @@ TEST(ModelFile, OmitsCompilationOnRequest) {
                                         return losses::mean_squared_error(y, p);
                                       })});
   EXPECT_ERROR(model.save(model_path()), kUnimplemented,
-               "the loss 'own' is a function of your own, so it cannot be saved; use "
-               "{.compile_arguments = false}");
+               "the loss 'own' is a function of your own, so it cannot be saved; save "
+               "with {.compile_arguments = false}");
   model.save(model_path(), {.compile_arguments = false});
   const std::shared_ptr<Model> again = load_model(model_path());
   EXPECT_FALSE(again->compiled());
@@ -207,7 +207,7 @@ TEST(ModelFile, ErrorForInvalidFileNamesCalledFunction) {
                "load_model: ", "'/nowhere.safetensors'");
   write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");
   EXPECT_ERROR((void)load_model(model_path()), kDataLoss, "load_model: ", model_path(),
-               "is this a safetensors file");
+               "is this a complete safetensors file");
 }
 
 TEST(ModelFile, RejectsDamagedAndNewerFiles) {

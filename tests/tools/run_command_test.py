@@ -159,8 +159,8 @@ class Failures(TuttiRunCase):
         result = subprocess.run(words + ["true"], capture_output=True, text=True, timeout=LIMIT, env=ENVIRONMENT,
                                 preexec_fn=limit(64, 64))
         self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertEqual(result.stderr, "tutti: run: 30 processes: expected a limit of 184 open files, got 64; try a higher "
-                                        "hard limit (ulimit -Hn 184), or fewer processes\n")
+        self.assertEqual(result.stderr, "tutti: run: 30 processes: expected a limit of 214 open files, got 64; try a higher "
+                                        "hard limit (ulimit -Hn 214), or fewer processes\n")
 
 
 @contextlib.contextmanager

@@ -193,7 +193,8 @@ TEST_F(SessionTest, ConnectingToWrongPortFailsWithinTimeout) {
   const std::string target = concat("grpc://", address);
   EXPECT_ERROR(Session(target, {.connect_timeout = 400ms}), kUnavailable,
                concat("Session(\"", target, "\")"), address, "0.4 s");
-  EXPECT_ERROR(Session("worker7.example.com:2222"), kInvalidArgument, "expected grpc://host:port");
+  EXPECT_ERROR(Session("worker7.example.com:2222"), kInvalidArgument,
+               "expected a target grpc://host:port");
 }
 
 TEST_F(SessionTest, ConnectErrorNamesMissingTask) {

@@ -242,7 +242,8 @@ TEST_F(UpdateModes, InvalidOptionsAreRejected) {
     const ParameterServerStrategy strategy(worker, 2, servers, options);
   };
   EXPECT_ERROR(make(options_of(UpdateMode::kSync)), kInvalidArgument, "kAsync");
-  EXPECT_ERROR(make(options_of(UpdateMode::kAsync), 2), kInvalidArgument, "no worker 2 of 2");
+  EXPECT_ERROR(make(options_of(UpdateMode::kAsync), 2), kInvalidArgument,
+               "no worker 2 among 2 workers");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 3;
   EXPECT_ERROR(make(options), kInvalidArgument, "expected 1 .. 2");

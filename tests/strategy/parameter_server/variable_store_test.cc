@@ -452,7 +452,7 @@ TEST_F(VariableStore, CommandsOfDifferentRunOrGenerationAreRejected) {
   const auto order = [&](Kind kind, std::uint64_t generation) {
     return obey(store, {.kind = kind, .generation = generation});
   };
-  EXPECT_ERROR(order(Kind::kOpen, 4), kAborted, "ps 0", "generation 0", "4", "started again");
+  EXPECT_ERROR(order(Kind::kOpen, 4), kAborted, "ps 0", "generation 0", "4", "restarted");
   (void)order(Kind::kClose, 4);
   EXPECT_ERROR(order(Kind::kClose, 3), kAborted, "generation 4");
   EXPECT_ERROR(order(Kind::kFreeze, 3), kAborted, "generation 4");
