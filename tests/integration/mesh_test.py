@@ -2,7 +2,7 @@
 # Kills the processes of a mesh and continues on a different mesh; the bits must equal an
 # undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: mesh_test.py GPT TUTTI
+"""Usage: mesh_test.py GPT TUTTI [--mpirun MPIRUN]
 
 GPT is examples/gpt.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
-from processes import Job, end_with, parse, require, require_same, run_for_metrics  # noqa: E402
+from processes import MPI, Job, end_with, parse, require, require_same, run_for_metrics  # noqa: E402
 
 # 3 epochs of 79 steps, with a backup after step 100.
 FLAGS = ["--text", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../LICENSE"), "--context", "16", "--layers", "1",
@@ -34,7 +34,7 @@ def killed(command, folder):
 
 
 def main():
-    given = parse(__doc__, "gpt", "tutti")
+    given = parse(__doc__, "gpt", "tutti", mpirun=None)
 
     def run(processes, mesh):
         return [given.tutti, "run", "-n", str(processes), "--", given.gpt, *FLAGS, "--mesh", mesh]
@@ -42,6 +42,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tutti_mesh_") as folder:
         whole = run_for_metrics([given.gpt, *FLAGS, "--mesh", "data=2,model=2"], folder)
         require_same("4 processes", whole, run_for_metrics(run(4, "data=2,model=2"), folder))
+        require_same("4 processes over TCP", whole, run_for_metrics([*run(4, "data=2,model=2"), "--transport", "tcp"], folder))
+        if given.mpirun:
+            command = [given.mpirun, "-n", "4", given.gpt, *FLAGS, "--mesh", "data=2,model=2"]
+            require_same("4 processes of mpirun", whole, run_for_metrics(command, folder, environment=MPI))
         for processes, mesh in ((2, "data=1,model=2"), (1, "data=2,model=1")):
             saved = os.path.join(folder, f"saved_{processes}")
             killed(run(4, "data=2,model=2"), saved)
