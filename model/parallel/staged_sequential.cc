@@ -68,7 +68,8 @@ StagedSequential::StagedSequential(StageOptions options, Input input,
       if (variable.storage().devices().front() == device(s)) continue;
       fail(ErrorCode::kInvalidArgument, "StagedSequential: the weights of '", variable.name(),
            "' are on ", variable.storage().devices().front(), ", but stage ", s, " is on ",
-           device(s), "; expected layers that were made for this model and are in one stage");
+           device(s),
+           "; expected layers that were made for this model, each used in only one stage");
     }
   }
 }

@@ -126,11 +126,11 @@ void DistributedDataset::restore(const Json& position) {
   const Json* const global_batch = position.find("global_batch");
   const std::optional<std::int64_t> own_batch = impl_->part.global_batch_size;
   if (batches > 0 && global_batch && own_batch && global_batch->as_int() != *own_batch) {
-    fail(ErrorCode::kFailedPrecondition, "DistributedDataset::restore: the saved position follows ",
-         batches, " global batches of ", global_batch->as_int(), " rows in epoch ", epoch,
-         "; expected the same global batch, got ", *own_batch,
-         ", with which rows would be missed or repeated; use the previous batch size until that "
-         "epoch has ended, or a checkpoint from the end of an epoch");
+    fail(ErrorCode::kFailedPrecondition, "DistributedDataset::restore: the saved position is ",
+         "after ", batches, " global batches of ", global_batch->as_int(), " rows in epoch ", epoch,
+         "; expected the same batch size, got ", *own_batch,
+         ", which would skip or repeat rows; use the previous batch size until that epoch has "
+         "ended, or a checkpoint from the end of an epoch");
   }
   impl_->epoch = static_cast<std::uint64_t>(epoch);
   impl_->batches = batches;

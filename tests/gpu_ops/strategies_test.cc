@@ -571,7 +571,7 @@ TEST(MultiWorkerGpus, UncapturedStepIsLogged) {
     EXPECT_EQ(step.num_captured(), 0);
     expect_tensor(w.value(), {1}, {-1});
   });
-  EXPECT_THAT(log.text(), HasSubstr("with several workers the function itself runs each time"));
+  EXPECT_THAT(log.text(), HasSubstr("with several workers: the function itself runs each time"));
 }
 
 TEST(MultiWorkerGpus, NcclFormsOneGroupOfAllGpus) {
