@@ -42,7 +42,8 @@ Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
     w = {Variable(given({8, 32}, 3), {.name = "dense/kernel"}),
          Variable(given({32}, 4), {.name = "dense/bias"}),
          Variable(given({32, 4}, 5), {.name = "dense_1/kernel"}),
-         Variable(given({4}, 6), {.name = "dense_1/bias"})};
+         Variable(given({4}, 6), {.name = "dense_1/bias"}),
+         Variable(given({8}, 7), {.name = "scale"})};
     optimizer = make_optimizer(spec, w);
   }
   const Dataset data =
@@ -52,8 +53,9 @@ Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
     const auto losses = strategy.run(
         [&](const Batch& part) {
           GradientTape tape;
-          const Tensor hidden =
-              dense(part.features(), w[0].value(), w[1].value(), FusedActivation::kRelu);
+          // The gradient of the scale is partial over both axes.
+          const Tensor hidden = dense(part.features() * w[4].value(), w[0].value(), w[1].value(),
+                                      FusedActivation::kRelu);
           const Tensor error = dense(hidden, w[2].value(), w[3].value()) - part.labels();
           const Tensor loss = reduce_sum(square(error)) / (16.0 * 4.0);
           optimizer->minimize(tape, loss);
@@ -112,7 +114,7 @@ TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
 
 TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
   // On a mesh with more blocks than devices, a worker's terms of a sum over both axes (such as the
-  // clipping norm) are not consecutive.
+  // gradient of the scale) are not consecutive.
   const OptimizerSpec spec = AdamOptions{.clipping = {.global_clipnorm = 0.1}};
   for (const std::vector<MeshAxis>& blocks :
        {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {
