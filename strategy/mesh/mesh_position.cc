@@ -9,7 +9,9 @@
 #include "core/call_site.h"
 #include "tensor/kernel_table.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti::internal {
 
@@ -323,11 +325,16 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   for (int d = 0; d < rank; ++d) {
     if (sharding[d] != now[d]) local = cut(local, d, sharding[d]);
   }
-  // A whole value that becomes partial is the term of the first position; other terms are 0.
+  // Each position adds an equal share of a whole term, as replicas do of a regularization loss. The
+  // shares are exact for powers of two. Integers cannot be divided: the first position adds them.
   const auto added = static_cast<AxisSet>(sharding.partial & ~value.sharding.partial);
-  if (grid_.index(number_, added) != 0) {
+  if (added != 0) {
+    const bool is_first = grid_.index(number_, added) == 0;
+    const double share = is_floating(local.dtype()) ? 1.0 / grid_.size(added) : is_first ? 1 : 0;
     const OpPartitionerScope none(nullptr);
-    local = Tensor::zeros(local.shape(), local.dtype(), device());
+    const SeparateObservers unobserved;
+    const DeviceScope here(device());
+    local = multiply(local, share);
   }
   return local;
 }

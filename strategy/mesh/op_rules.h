@@ -23,7 +23,7 @@ struct FactorsOfTensor {
 
 /// Inputs that may stay partial, because the operation is linear in them. The output is then
 /// partial, too. kTogether: all inputs must be partial over the same axes. A whole input counts as
-/// partial: its first term is the input, the other terms are 0.
+/// partial: each of its terms is an equal share.
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
   kTogether,  // linear in all inputs together: f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2)
