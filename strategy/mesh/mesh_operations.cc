@@ -119,8 +119,8 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
     case Linearity::kNone:
       break;
     case Linearity::kTogether: {
-      // Only one position adds an input that is not partial; the others add 0. So the gradients of
-      // several uses of a value are added first and exchanged once. Inputs that will be broadcast
+      // Positions add equal shares of an input that is not partial. So the gradients of several
+      // uses of a value are added first and exchanged once. Inputs that will be broadcast
       // are still small, so their partial sums are exchanged first.
       for (std::size_t i = 0; i < inputs.size(); ++i) kept |= of(i);
       const bool are_equal = std::ranges::all_of(
