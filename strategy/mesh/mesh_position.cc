@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/call_site.h"
+#include "core/names.h"
 #include "tensor/kernel_table.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/device_scope.h"
