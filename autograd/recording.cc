@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "autograd/gradients.h"
-#include "autograd/replica_shards.h"
 #include "core/names.h"
 #include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -30,11 +29,10 @@ std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits
 
 /// Returns a function that repeats a read of `variable`; null if tapes keep its values.
 ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
-  const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
-  if (!shards || !shards->is_read_again()) return {};
-  return [variable, shards, version = shards->version(), dtype = value.dtype(),
-          device = value.device()] {
-    if (shards->version() != version) {
+  const std::optional<std::uint64_t> version = variable.storage().released_version();
+  if (!version) return {};
+  return [variable, version, dtype = value.dtype(), device = value.device()] {
+    if (variable.storage().released_version() != version) {
       fail(ErrorCode::kFailedPrecondition, "GradientTape::gradient: Variable '", variable.name(),
            "' was written after the step read it, and its value was not kept; expected writes "
            "before the first read or after the gradient; use reshard_after_forward = false");

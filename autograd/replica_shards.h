@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,26 +28,17 @@ class ReplicaShards {
   std::span<const std::size_t> counts_of_workers() const { return counts_of_workers_; }
   /// Returns true if a replica needs only the sum of its shard's gradients.
   bool sums_shards() const { return sums_shards_; }
-  /// Returns true if a tape releases a read value and reads it again in the backward pass.
-  bool is_read_again() const { return is_read_again_; }
-  /// Returns a number that changes with each write. Thread-safe.
-  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  protected:
-  /// The spans and the reference refer to memory that the derived storage owns.
+  /// The spans refer to memory that the derived storage owns.
   ReplicaShards(std::span<const Shard> ranges, std::span<const std::size_t> counts_of_workers,
-                const std::atomic<std::uint64_t>& version, bool sums_shards, bool is_read_again)
-      : ranges_(ranges),
-        counts_of_workers_(counts_of_workers),
-        version_(version),
-        sums_shards_(sums_shards),
-        is_read_again_(is_read_again) {}
+                bool sums_shards)
+      : ranges_(ranges), counts_of_workers_(counts_of_workers), sums_shards_(sums_shards) {}
 
  private:
   const std::span<const Shard> ranges_;
   const std::span<const std::size_t> counts_of_workers_;
-  const std::atomic<std::uint64_t>& version_;
-  const bool sums_shards_, is_read_again_;
+  const bool sums_shards_;
 };
 
 }  // namespace tutti::internal

@@ -55,7 +55,6 @@ struct DeviceCall {
 enum class DeviceRuleId {
   kSgd,
   kAdam,
-  kAdaMax,
   kAdagrad,
   kAdadelta,
   kRmsprop,

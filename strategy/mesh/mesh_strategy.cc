@@ -291,6 +291,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
   static_cast<void>(extended().is_on_read(options));  // checks the options; there is one replica
   const std::optional<Layout> layout = options_.layout.find(options.name);
   internal::MeshPlacement placement{*grid_, extended().services()};
+  placement.reads_again = options_.reshard_after_forward;
   const Shape& shape = initial_value.shape();
   if (layout) {
     placement.sharding =

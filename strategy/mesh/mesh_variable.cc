@@ -12,6 +12,7 @@
 #include "tensor/tensor_impl.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
@@ -133,17 +134,28 @@ Sharding MeshStorage::read_sharding() const {
   return read;
 }
 
-Tensor MeshStorage::read() const {
+Tensor MeshStorage::read_as(DType dtype) const {
   MeshPosition* const position = MeshPosition::current(*this, "value");
   if (position == nullptr) return whole();
   note(false);
-  ShardedTensor value{placement_.sharding, component_of(*position).read(), {shape(), dtype()}};
   const Sharding read = read_sharding();
+  ShardedTensor value{read, component_of(*position).read(), {shape(), this->dtype()}};
   if (read != placement_.sharding) {
-    value.local = position->local_as(value, read);
-    value.sharding = read;
+    if (dtype != this->dtype()) {
+      const OpPartitionerScope none(nullptr);
+      const GradientTape::StopRecording stop;
+      const DeviceScope here(position->device());
+      value.local = cast(value.local, dtype);
+      value.spec.dtype = dtype;
+    }
+    value.local = position->local_as({placement_.sharding, value.local, value.spec}, read);
   }
   return position->tensor_of(value);
+}
+
+std::optional<std::uint64_t> MeshStorage::released_version() const {
+  if (!placement_.reads_again || read_sharding() == placement_.sharding) return std::nullopt;
+  return version_.load(std::memory_order_relaxed);
 }
 
 std::vector<Tensor> MeshStorage::local_components() const {
@@ -169,6 +181,7 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   // After all positions have arrived, no operation reads the old value any more.
   position->exchange_arguments<Tensor>(
       std::move(header), local, [&](const std::vector<Tensor*>& locals) {
+        version_.fetch_add(1, std::memory_order_relaxed);
         for (Part& part : parts_) {
           part.component.assign(op, *locals[static_cast<std::size_t>(part.writer)]);
         }
@@ -177,6 +190,7 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
 
 void MeshStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
+  version_.fetch_add(1, std::memory_order_relaxed);
   if (MeshPosition* const position = MeshPosition::current(*this, "assign_replicated")) {
     const Tensor local = position->local_as(position->part_of(operand), placement_.sharding);
     if (writes(*position) && !MeshExplanation::current()) {
@@ -230,6 +244,7 @@ std::vector<MeshStorage*> MeshStorage::storages_of(std::span<const Variable> slo
 void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
                          const Gradient& gradient, const UpdateScalars& scalars) {
   const std::vector<MeshStorage*> storages = storages_of(slots, rule);
+  version_.fetch_add(1, std::memory_order_relaxed);
   MeshPosition* const position = MeshPosition::current(*this, "update");
   const auto local_gradient = [&](const Gradient& given) -> Gradient {
     if (given.is_none() || (given.is_slices() && placement_.sharding.is_whole())) return given;

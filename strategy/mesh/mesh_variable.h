@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +23,9 @@ class MeshExplanation;
 struct MeshPlacement {
   const MeshGrid& grid;
   const ReplicaServices& services;
-  AxisSet gathered = 0;    // axes over which reads gather
-  Sharding sharding = {};  // sharding of the stored elements
+  AxisSet gathered = 0;     // axes over which reads gather
+  bool reads_again = true;  // MeshOptions::reshard_after_forward
+  Sharding sharding = {};   // sharding of the stored elements
 };
 
 /// Storage of a variable of a mesh strategy. Positions of one device that have the same elements
@@ -39,7 +43,10 @@ class MeshStorage final : public VariableStorage {
   const Sharding& sharding() const { return placement_.sharding; }
   /// Returns the sharding of the value that a step reads.
   Sharding read_sharding() const;
-  Tensor read() const override;
+  Tensor read() const override { return read_as(dtype()); }
+  /// Casts only elements that other positions need.
+  Tensor read_as(DType dtype) const override;
+  std::optional<std::uint64_t> released_version() const override;
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
@@ -76,6 +83,7 @@ class MeshStorage final : public VariableStorage {
   const MeshPlacement placement_;
   std::vector<Part> parts_;
   std::vector<std::size_t> part_of_position_;  // indexed by local position
+  std::atomic<std::uint64_t> version_{0};      // changes with each write
 };
 
 }  // namespace tutti::internal

@@ -346,8 +346,7 @@ FullyShardedStorage::FullyShardedStorage(const Shape& shape, DType dtype,
     : MirroredStorage(shape, dtype, options, owner, placement, work_number,
                       one(std::make_unique<Shards>(shape, dtype, placement->replica_devices, use,
                                                    options.name, make))),
-      ReplicaShards(shards().ranges(), shards().counts_of_workers(), shards().version(),
-                    use.sums_shards, use.reads_again),
+      ReplicaShards(shards().ranges(), shards().counts_of_workers(), use.sums_shards),
       use_(std::move(use)) {}
 
 FullyShardedStorage::~FullyShardedStorage() {
@@ -364,6 +363,10 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
     return whole;
   }
   return use_.team ? read_together(*context, dtype) : shards().gather(context->device(), dtype);
+}
+
+std::optional<std::uint64_t> FullyShardedStorage::released_version() const {
+  return use_.reads_again ? std::optional(shards().version()) : std::nullopt;
 }
 
 Tensor FullyShardedStorage::read_together(LocalReplicaContext& context, DType dtype) const {

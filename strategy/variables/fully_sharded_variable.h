@@ -63,7 +63,7 @@ class ReadAhead;
 struct ShardUse {
   bool keeps_whole = false;  // a device keeps a gathered value until the next write
   bool sums_shards = true;   // see ReplicaShards::sums_shards()
-  bool reads_again = false;  // see ReplicaShards::is_read_again()
+  bool reads_again = false;  // see VariableStorage::released_version()
   /// Workers whose replicas own the other shards; nullptr: all replicas are in this process.
   std::shared_ptr<WorkerTeam> team = nullptr;
   std::shared_ptr<ReadAhead> reads = nullptr;  // nullptr without a team, and for slots
@@ -128,7 +128,8 @@ class Shards final : public Component {
                     const Gradient& gradient, const UpdateScalars& scalars);
   /// Sets shard `index` to its part of `whole`, which must be on the shard's device.
   void assign_shard(int index, const Tensor& whole);
-  const std::atomic<std::uint64_t>& version() const { return version_; }
+  /// Returns a number that changes with each write. Thread-safe.
+  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  private:
   /// Values that a device has gathered, one per type in which it was read.
@@ -176,6 +177,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   /// keeps the value; outside run it is collective.
   Tensor read() const override { return read_as(dtype()); }
   Tensor read_as(DType dtype) const override;
+  std::optional<std::uint64_t> released_version() const override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
   /// Returns the shards that are not empty.
   std::vector<Tensor> local_components() const override;

@@ -6,7 +6,6 @@
 //                    first, where the rule does not use norms)
 //   sgd              3 momentum, 4 nesterov (0 or 1)
 //   adam             3 alpha, 4 1 - beta_1, 5 1 - beta_2, 6 epsilon; slot 2: amsgrad
-//   adamax           3 1 - beta_1, 4 beta_2, 5 epsilon, 6 1 - beta_1^t
 //   adagrad          3 epsilon
 //   adadelta         3 rho, 4 1 - rho, 5 epsilon
 //   rmsprop          3 rho, 4 1 - rho, 5 epsilon, 6 momentum, 7 centered (0 or 1)
@@ -83,17 +82,6 @@ struct AdamUpdate : UpdateFormula<3> {
       second = e.slots[2] = choose(e.slots[2] < e.slots[1], e.slots[1], e.slots[2]);
     }
     e.w -= e.slots[0] * c[3] / (sqrt(second) + c[6]);
-  }
-};
-
-// Kingma and Ba, section 7.1; Keras's Adamax.
-struct AdaMaxUpdate : UpdateFormula<2> {
-  template <class C, class E>
-  static constexpr void apply(const C& c, E& e) {
-    e.slots[0] += (e.g - e.slots[0]) * c[3];
-    const auto decayed = c[4] * e.slots[1], size = abs(e.g);
-    e.slots[1] = choose(decayed < size, size, decayed);
-    e.w -= c[0] * e.slots[0] / (c[6] * (e.slots[1] + c[5]));
   }
 };
 
@@ -258,8 +246,6 @@ void visit_update_formula(DeviceRuleId id, const Visitor& visitor) {
       return visitor.template operator()<SgdUpdate>();
     case DeviceRuleId::kAdam:
       return visitor.template operator()<AdamUpdate>();
-    case DeviceRuleId::kAdaMax:
-      return visitor.template operator()<AdaMaxUpdate>();
     case DeviceRuleId::kAdagrad:
       return visitor.template operator()<AdagradUpdate>();
     case DeviceRuleId::kAdadelta:

@@ -434,27 +434,15 @@ TEST(CudaUpdate, WeightDecayAndMovingAverageMatchCpuBitwise) {
   expect_same_training_of_both_types(internal::MovingAverageRule("test", options));
 }
 
-TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
+TEST(CudaUpdate, WeightDecayFollowsItsFormula) {
   DeviceArena arena;
-  const Tensor w = random_values({50}, DType::kFloat64, -1, 1),
-               g = random_values({50}, DType::kFloat64, -1, 1, 2);
-  const Tensor m = random_values({50}, DType::kFloat64, -1, 1, 3),
-               u = random_values({50}, DType::kFloat64, 0, 1, 4);
-  const DeviceTensor dw = arena.upload(w), dm = arena.upload(m), du = arena.upload(u);
-  DeviceUpdateItem item{dw.data, arena.upload(g).data, {dm.data, du.data}, 50};
-  const DeviceRule adamax{DeviceRuleId::kAdaMax, {0.1, 1.0, 0.0, 1.0 - 0.9, 0.99, 1e-7, 1.0 - 0.9}};
-  cuda::update({DType::kFloat64, adamax, {&item, 1}}, arena.stream());
-  item.gradient = nullptr;
+  const Tensor w = random_values({50}, DType::kFloat64, -1, 1);
+  const DeviceTensor dw = arena.upload(w);
+  const DeviceUpdateItem item{dw.data, nullptr, {}, 50};
   const DeviceRule decay{DeviceRuleId::kWeightDecay, {0.1, 1.0, 0.5}};
   cuda::update({DType::kFloat64, decay, {&item, 1}}, arena.stream());
   std::vector<double> expected;
-  for (std::size_t i = 0; i < 50; ++i) {
-    const double gi = g.host_span<double>()[i], mi = m.host_span<double>()[i];
-    const double mean = 0.9 * mi + 0.1 * gi;
-    const double size = std::max(0.99 * u.host_span<double>()[i], std::abs(gi));
-    expected.push_back((w.host_span<double>()[i] - 0.1 / (1.0 - 0.9) * mean / (size + 1e-7)) *
-                       0.95);
-  }
+  for (const double each : w.host_span<double>()) expected.push_back(each * 0.95);
   expect_tensor(arena.download(dw), {50}, expected, 1e-12);
 }
 

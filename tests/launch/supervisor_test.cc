@@ -128,7 +128,7 @@ TEST(Supervisor, AwaitedMemberWithoutRemainingRestartsFailsJob) {
   EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
   EXPECT_THAT(ended.said,
               HasSubstr("worker-1 has finished and cannot repeat the last steps with it: it was "
-                        "already restarted 1 times"));
+                        "already restarted once"));
 }
 
 TEST(Supervisor, LogsOnlyExitStatusOfDeadProcess) {

@@ -9,6 +9,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategies.h"
@@ -110,6 +111,90 @@ TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
   EXPECT_EQ(train(stored_by_four).hash, expected);
   MeshStrategy stored_by_two(hybrid_sharded(2, 2));
   EXPECT_EQ(train(stored_by_two).hash, expected);
+  MeshOptions options = fully_sharded(4);
+  options.reshard_after_forward = false;
+  MeshStrategy keeps_values(options);
+  EXPECT_EQ(train(keeps_values).hash, expected);
+}
+
+/// Returns the bytes in use on device cpu:3 after a forward pass through eight layers of 64 KiB,
+/// in the second step of Adam.
+std::size_t bytes_after_forward(bool reshard_after_forward) {
+  constexpr Device kLast{DeviceType::kCpu, 3};
+  set_memory_limit(kLast, kUnlimitedMemory);  // counts its bytes apart from those of other devices
+  MeshOptions options = fully_sharded(4);
+  options.reshard_after_forward = reshard_after_forward;
+  std::size_t bytes = 0;
+  {
+    MeshStrategy strategy(options);
+    const auto scope = strategy.scope();
+    std::vector<Variable> layers;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      layers.emplace_back(numbers({128, 128}, i) * 0.05f,
+                          VariableOptions{.name = concat("layer_", i)});
+    }
+    Adam optimizer(layers);
+    for (int step = 0; step < 2; ++step) {
+      strategy.run([&] {
+        const ReplicaContext& context = ReplicaContext::current();
+        GradientTape tape;
+        Tensor x = Tensor::ones({2, 128}, DType::kFloat32, context.device());
+        for (const Variable& layer : layers) x = tanh(matmul(x, layer.value()));
+        const Tensor loss = reduce_sum(square(x));
+        if (context.device() == kLast) bytes = device_memory(kLast).in_use;
+        optimizer.minimize(tape, loss);
+      });
+    }
+  }
+  clear_memory_limit(kLast);
+  return bytes;
+}
+
+TEST(MeshTraining, GatheredValuesAreReleasedAfterForwardPass) {
+  constexpr double kAll = 8 * 128 * 128 * sizeof(float), kPart = kAll / 4;
+  // A device stores its parts of the weights and of two slots.
+  EXPECT_NEAR(static_cast<double>(bytes_after_forward(true)), 3 * kPart, 0.1 * 3 * kPart);
+  EXPECT_NEAR(static_cast<double>(bytes_after_forward(false)), kAll + 3 * kPart, 0.1 * kAll);
+}
+
+TEST(MeshTraining, WriteBetweenReadAndGradientFails) {
+  const auto step = [](const MeshOptions& options) {
+    MeshStrategy strategy(options);
+    const auto scope = strategy.scope();
+    Variable w(numbers({8, 8}, 1), {.name = "w"});
+    strategy.run([w]() mutable {
+      const Tensor x = Tensor::ones({2, 8});
+      GradientTape tape;
+      tape.watch(x);
+      const Tensor y = matmul(x, w.value());
+      w.assign_add(1.0);
+      (void)tape.gradient(y, x);
+    });
+  };
+  MeshOptions options = fully_sharded(2);
+  EXPECT_THAT(message_of([&] { step(options); }),
+              ::testing::HasSubstr("Variable 'w' was written after the step read it"));
+  options.reshard_after_forward = false;
+  step(options);
+}
+
+TEST(MeshTraining, SixteenBitReadsExchangeHalfTheBytes) {
+  MeshStrategy strategy(fully_sharded(4));
+  const auto scope = strategy.scope();
+  const Variable w(Tensor::full({8, 32}, 1.5), {.name = "w"});
+  std::vector<std::uint64_t> bytes;
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    const std::uint64_t before = strategy.traffic()["all_gather"].bytes;
+    strategy.run([&] {
+      const AutocastScope types(type);
+      const Tensor value = w.value();
+      EXPECT_EQ(value.dtype(), type);
+      EXPECT_THAT(value.to_doubles(), ::testing::Each(1.5));
+    });
+    bytes.push_back(strategy.traffic()["all_gather"].bytes - before);
+  }
+  // Each of four positions sends its quarter to the three remaining ones.
+  EXPECT_THAT(bytes, ::testing::ElementsAre(4 * 3 * 8 * 8 * 4, 4 * 3 * 8 * 8 * 2));
 }
 
 TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {

@@ -56,7 +56,10 @@ std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Durat
   }
   if (limit_ == 0) return "";
   if (status == ExitStatus{kWrongUsage, 0}) return "wrong usage would fail again";
-  if (restarts_ >= limit_) return concat("it was already restarted ", restarts_, " times");
+  if (restarts_ >= limit_) {
+    return concat("it was already restarted ",
+                  restarts_ == 1 ? "once" : concat(restarts_, " times"));
+  }
   if (quick_failures_ >= kQuickFailures) {
     return concat("it failed within a second ", quick_failures_, " times in a row");
   }

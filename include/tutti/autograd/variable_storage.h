@@ -100,6 +100,9 @@ class VariableStorage {
   /// Same as read(), but may return the value as `dtype` if other processes can then send fewer
   /// bytes. Requires: both types are floating-point.
   virtual Tensor read_as(DType /*dtype*/) const { return read(); }
+  /// Returns a number that changes with each write, if tapes must release values of read() and call
+  /// it again in the backward pass; nullopt if tapes keep them.
+  virtual std::optional<std::uint64_t> released_version() const { return std::nullopt; }
   /// Returns true if read_rows() transfers less than read(), because values are in another process.
   virtual bool reads_rows() const { return false; }
   /// Returns the rows of read() at the indices `rows` (int64 [n], ascending, in range): [n, ...].

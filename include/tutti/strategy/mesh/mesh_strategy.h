@@ -45,6 +45,10 @@ struct MeshOptions {
   /// gathered when it is read, and its gradient is reduce-scattered (ZeRO stage 3). A variable
   /// without such a dimension is copied.
   std::vector<std::string> storage_axes = {};
+  /// true: values gathered over `storage_axes` are released after the forward pass and gathered
+  /// again for the backward pass. false: they are kept until the backward pass. As in
+  /// FullyShardedOptions.
+  bool reshard_after_forward = true;
   /// Number of blocks along each axis. Meshes with the same blocks give bit-identical results, if
   /// their sizes divide the numbers of blocks. Axes that are not listed have one block per
   /// position.
