@@ -80,33 +80,45 @@ std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
 
 std::vector<std::vector<Tensor>> MeshGroups::gather(AxisSet axes, const std::vector<Tensor>& own,
                                                     const std::string& name) {
+  const Tensor received = needs_workers(axes) ? start_gather(axes, own, name).wait() : Tensor();
+  return by_group(axes, own, received);
+}
+
+bool MeshGroups::needs_workers(AxisSet axes) const {
+  return std::ranges::any_of(grid_.group(first_own(), axes), [&](int position) {
+    return worker_of(position) != worker_of(first_own());
+  });
+}
+
+StartedGather MeshGroups::start_gather(AxisSet axes, const std::vector<Tensor>& own,
+                                       const std::string& name) {
   Workers& workers = workers_of(axes);
+  const std::int64_t count = std::ssize(own) * own.front().num_elements();
+  const DType dtype = own.front().dtype();
+  MutableTensor packed(Shape{count}, dtype, Device{});
+  std::byte* to = packed.data();
+  for (const Tensor& value : own) to = std::ranges::copy(value.to(Device{}).bytes(), to).out;
+  const MutableTensor all(Shape{count * std::ssize(workers.members)}, dtype, Device{});
+  CollectiveHandle handle = workers.communicator->start_all_gather(
+      {packed.data(), static_cast<std::size_t>(count), dtype},
+      {all.data(), static_cast<std::size_t>(all.num_elements()), dtype}, {}, {.name = name},
+      SourceLocation());
+  return {*services_.team, packed.freeze(), all, std::move(handle)};
+}
+
+std::vector<std::vector<Tensor>> MeshGroups::by_group(AxisSet axes, const std::vector<Tensor>& own,
+                                                      const Tensor& received) {
   std::map<int, Tensor> values;  // keyed by position
   for (int p = 0; p < num_own(); ++p) values[first_own() + p] = own[static_cast<std::size_t>(p)];
-  if (workers.communicator) {
-    const auto rows = static_cast<std::int64_t>(own.size());
+  if (received.defined()) {
     const Shape& shape = own.front().shape();
-    const auto size = static_cast<std::size_t>(shape.num_elements());
-    const DType dtype = own.front().dtype();
-    MutableTensor packed(Shape{rows * shape.num_elements()}, dtype, Device{});
-    const std::size_t num_bytes = size * size_of(dtype);
-    for (std::size_t p = 0; p < own.size(); ++p) {
-      const Tensor value = own[p].to(Device{});
-      std::ranges::copy(value.bytes(), packed.data() + p * num_bytes);
-    }
-    const auto num_workers = static_cast<std::int64_t>(workers.members.size());
-    MutableTensor all(Shape{num_workers * rows * shape.num_elements()}, dtype, Device{});
-    workers.communicator->all_gather(
-        {packed.data(), own.size() * size, dtype},
-        {all.data(), workers.members.size() * own.size() * size, dtype}, {}, {.name = name},
-        SourceLocation());
-    const Tensor whole = all.freeze();
-    for (std::int64_t i = 0; i < num_workers * rows; ++i) {
-      const int worker = workers.members[static_cast<std::size_t>(i / rows)];
-      const int position = worker * num_own() + static_cast<int>(i % rows);
-      if (values.contains(position)) continue;
-      values[position] = whole.detached_rows(i * shape.num_elements(), shape.num_elements())
-                             .detached_reshape(shape);
+    std::int64_t next = 0;
+    for (const int worker : workers_of(axes).members) {
+      for (int p = 0; p < num_own(); ++p, next += shape.num_elements()) {
+        values.try_emplace(
+            worker * num_own() + p,
+            received.detached_rows(next, shape.num_elements()).detached_reshape(shape));
+      }
     }
   }
   std::vector<std::vector<Tensor>> result;

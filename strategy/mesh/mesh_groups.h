@@ -10,6 +10,7 @@
 
 #include "strategy/mesh/sharding.h"
 #include "strategy/replicas/local_replica.h"
+#include "strategy/variables/read_ahead.h"
 #include "tutti/strategy/mesh/mesh_strategy.h"
 
 namespace tutti::internal {
@@ -75,6 +76,14 @@ class MeshGroups {
   /// Returns, for each position of this process, the values of its group by index.
   virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
                                                   const std::string& name);
+  /// Returns true if gather(axes, ...) needs values of other workers.
+  bool needs_workers(AxisSet axes) const;
+  /// Starts the messages of gather(). Requires: needs_workers(axes).
+  StartedGather start_gather(AxisSet axes, const std::vector<Tensor>& own, const std::string& name);
+  /// Returns the result of gather(). `received`: the result of start_gather(axes, own, ...), or an
+  /// undefined tensor if it is not needed.
+  std::vector<std::vector<Tensor>> by_group(AxisSet axes, const std::vector<Tensor>& own,
+                                            const Tensor& received);
   /// Cuts each value along `dim` into one part per member of its group. Returns, for each position
   /// of this process, the parts for that position by index of their senders in the group.
   virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,

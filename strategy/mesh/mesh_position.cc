@@ -151,18 +151,34 @@ void give(std::vector<std::vector<Tensor>> by_sum, const std::vector<Exchange*>&
 
 }  // namespace
 
-std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
+std::vector<Tensor> MeshPosition::gathered(
+    const Tensor& value, AxisSet axes,
+    const std::function<std::vector<std::vector<Tensor>>(const std::vector<Tensor>& own,
+                                                         const std::string& call)>& gather) {
   Exchange own{.own = value};
   RendezvousHeader header = header_of(ExchangeKind::kAllGather, 0, value, axes);
   const std::string call = header.signature();
-  exchange_arguments<Exchange>(std::move(header), own,
-                               [&](const std::vector<Exchange*>& positions) {
-                                 auto groups = groups_.gather(axes, values_of(positions), call);
-                                 groups_.count(ExchangeKind::kAllGather, axes, value.num_bytes());
-                                 for (std::size_t p = 0; p < positions.size(); ++p)
-                                   positions[p]->received = groups[p];
-                               });
+  exchange_arguments<Exchange>(
+      std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+        std::vector<std::vector<Tensor>> groups = gather(values_of(positions), call);
+        groups_.count(ExchangeKind::kAllGather, axes, value.num_bytes());
+        for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = groups[p];
+      });
   return std::move(own.received);
+}
+
+std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
+  return gathered(value, axes, [&](const std::vector<Tensor>& own, const std::string& call) {
+    return groups_.gather(axes, own, call);
+  });
+}
+
+std::vector<Tensor> MeshPosition::exchange_ahead(const Tensor& value, AxisSet axes,
+                                                 const GatheredVariable& variable,
+                                                 ReadAhead& reads) {
+  return gathered(value, axes, [&](const std::vector<Tensor>& own, const std::string&) {
+    return groups_.by_group(axes, own, reads.read(variable, value.dtype()));
+  });
 }
 
 Tensor MeshPosition::received(const Tensor& value, AxisSet axes, ExchangeKind kind,

@@ -120,6 +120,9 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
   /// Returns the group's values, by index, on their devices.
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
+  /// Same as exchange(), for values of a variable's parts, which `reads` may have gathered ahead.
+  std::vector<Tensor> exchange_ahead(const Tensor& value, AxisSet axes,
+                                     const GatheredVariable& variable, ReadAhead& reads);
   /// Returns the value that is sent to this position. Member senders[i] of the group sends to
   /// member i.
   Tensor received(const Tensor& value, AxisSet axes, ExchangeKind kind,
@@ -127,6 +130,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Exchanges parts, so that dimension `to` of the value is cut instead of dimension `from`.
   /// Returns this position's new part.
   Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
+  /// Returns true if exchange(value, axes) needs values of other workers.
+  bool needs_workers(AxisSet axes) const { return groups_.needs_workers(axes); }
   /// Returns this position's part of `value` along dimension `dim`.
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
   Tensor joined(std::vector<Tensor> parts, int dim) const;
@@ -203,6 +208,10 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::vector<Tensor> run_on_parts(OpCall call) const;
   /// Throws kInvalidArgument naming `who` if a function of local tensors is running.
   void require_global(std::string_view who) const;
+  std::vector<Tensor> gathered(
+      const Tensor& value, AxisSet axes,
+      const std::function<std::vector<std::vector<Tensor>>(const std::vector<Tensor>& own,
+                                                           const std::string& call)>& gather);
   void count(const PositionSum& sum);
 
   LocalReplicaContext& local_;

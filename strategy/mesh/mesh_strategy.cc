@@ -240,6 +240,7 @@ MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
       options_(std::move(options)),
       grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_), options_.mesh)),
       groups_(std::make_unique<internal::MeshGroups>(*grid_, extended().services())),
+      reads_(team_ ? std::make_shared<internal::ReadAhead>(team_) : nullptr),
       batch_axes_(options_.batch_axes.empty() ? axes_of(*grid_, {{grid_->mesh().axes()[0].name}})
                                               : axes_of(*grid_, options_.batch_axes)),
       sequence_axes_(options_.sequence_axis.empty() ? internal::AxisSet{0}
@@ -290,7 +291,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
   }
   static_cast<void>(extended().is_on_read(options));  // checks the options; there is one replica
   const std::optional<Layout> layout = options_.layout.find(options.name);
-  internal::MeshPlacement placement{*grid_, extended().services()};
+  internal::MeshPlacement placement{*grid_, extended().services(), *groups_, reads_};
   placement.reads_again = options_.reshard_after_forward;
   const Shape& shape = initial_value.shape();
   if (layout) {
@@ -308,7 +309,10 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
 }
 
 void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  if (team_) team_->require_connection();  // here, before concurrent calls of positions
+  if (team_) {
+    team_->require_connection();  // here, before concurrent calls of positions
+    reads_->begin_run();
+  }
   extended().run([&](ReplicaContext& context) {
     run_position(dynamic_cast<internal::LocalReplicaContext&>(context), *groups_, body);
   });

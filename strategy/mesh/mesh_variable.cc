@@ -37,6 +37,10 @@ MeshStorage::MeshStorage(const Shape& shape, DType dtype, double value, Variable
   note(true);
 }
 
+MeshStorage::~MeshStorage() {
+  if (placement_.reads) placement_.reads->forget(*this);
+}
+
 void MeshStorage::make_parts(const std::function<Tensor(int position, Device device)>& make) {
   std::map<std::pair<Device, int>, std::size_t> known;
   const std::vector<Device>& devices = placement_.services.replica_devices;
@@ -137,25 +141,43 @@ Sharding MeshStorage::read_sharding() const {
 Tensor MeshStorage::read_as(DType dtype) const {
   MeshPosition* const position = MeshPosition::current(*this, "value");
   if (position == nullptr) return whole();
-  note(false);
+  MeshExplanation* const explanation = note(false);
   const Sharding read = read_sharding();
   ShardedTensor value{read, component_of(*position).read(), {shape(), this->dtype()}};
   if (read != placement_.sharding) {
-    if (dtype != this->dtype()) {
-      const OpPartitionerScope none(nullptr);
-      const GradientTape::StopRecording stop;
-      const DeviceScope here(position->device());
-      value.local = cast(value.local, dtype);
-      value.spec.dtype = dtype;
+    value.local = cast_part(value.local, dtype);
+    value.spec.dtype = dtype;
+    if (explanation || !position->needs_workers(placement_.gathered)) {
+      value.local = position->local_as({placement_.sharding, value.local, value.spec}, read);
+    } else {
+      int d = 0;  // the dimension along which the storage is cut
+      while (placement_.sharding[d] == read[d]) ++d;
+      value.local = position->joined(
+          position->exchange_ahead(value.local, placement_.gathered, *this, *placement_.reads), d);
     }
-    value.local = position->local_as({placement_.sharding, value.local, value.spec}, read);
   }
   return position->tensor_of(value);
 }
 
+StartedGather MeshStorage::start_gather(DType dtype) const {
+  std::vector<Tensor> own;
+  for (const std::size_t part : part_of_position_) {
+    own.push_back(cast_part(parts_[part].component.read(), dtype));
+  }
+  return placement_.groups.start_gather(placement_.gathered, own, "read " + name());
+}
+
+Tensor MeshStorage::cast_part(const Tensor& part, DType dtype) {
+  if (part.dtype() == dtype) return part;
+  const OpPartitionerScope none(nullptr);
+  const GradientTape::StopRecording stop;
+  const NoDeviceScope where_it_is;
+  return cast(part, dtype);
+}
+
 std::optional<std::uint64_t> MeshStorage::released_version() const {
   if (!placement_.reads_again || read_sharding() == placement_.sharding) return std::nullopt;
-  return version_.load(std::memory_order_relaxed);
+  return version();
 }
 
 std::vector<Tensor> MeshStorage::local_components() const {
@@ -181,7 +203,7 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   // After all positions have arrived, no operation reads the old value any more.
   position->exchange_arguments<Tensor>(
       std::move(header), local, [&](const std::vector<Tensor*>& locals) {
-        version_.fetch_add(1, std::memory_order_relaxed);
+        change_version();
         for (Part& part : parts_) {
           part.component.assign(op, *locals[static_cast<std::size_t>(part.writer)]);
         }
@@ -190,7 +212,7 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
 
 void MeshStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
-  version_.fetch_add(1, std::memory_order_relaxed);
+  change_version();
   if (MeshPosition* const position = MeshPosition::current(*this, "assign_replicated")) {
     const Tensor local = position->local_as(position->part_of(operand), placement_.sharding);
     if (writes(*position) && !MeshExplanation::current()) {
@@ -244,7 +266,7 @@ std::vector<MeshStorage*> MeshStorage::storages_of(std::span<const Variable> slo
 void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
                          const Gradient& gradient, const UpdateScalars& scalars) {
   const std::vector<MeshStorage*> storages = storages_of(slots, rule);
-  version_.fetch_add(1, std::memory_order_relaxed);
+  change_version();
   MeshPosition* const position = MeshPosition::current(*this, "update");
   const auto local_gradient = [&](const Gradient& given) -> Gradient {
     if (given.is_none() || (given.is_slices() && placement_.sharding.is_whole())) return given;

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,15 +22,17 @@ class MeshExplanation;
 struct MeshPlacement {
   const MeshGrid& grid;
   const ReplicaServices& services;
-  AxisSet gathered = 0;     // axes over which reads gather
-  bool reads_again = true;  // MeshOptions::reshard_after_forward
-  Sharding sharding = {};   // sharding of the stored elements
+  MeshGroups& groups;
+  std::shared_ptr<ReadAhead> reads;  // nullptr for one process
+  AxisSet gathered = 0;              // axes over which reads gather
+  bool reads_again = true;           // MeshOptions::reshard_after_forward
+  Sharding sharding = {};            // sharding of the stored elements
 };
 
 /// Storage of a variable of a mesh strategy. Positions of one device that have the same elements
 /// share one part, which the first of them writes. Outside steps, reads return the full value; with
 /// several workers they are collective.
-class MeshStorage final : public VariableStorage {
+class MeshStorage final : public VariableStorage, public GatheredVariable {
  public:
   /// `placement` refers to objects that outlive the variable.
   MeshStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
@@ -40,6 +41,8 @@ class MeshStorage final : public VariableStorage {
   MeshStorage(const Shape& shape, DType dtype, double value, VariableOptions options,
               const void* owner, const MeshPlacement& placement);
 
+  ~MeshStorage() override;
+
   const Sharding& sharding() const { return placement_.sharding; }
   /// Returns the sharding of the value that a step reads.
   Sharding read_sharding() const;
@@ -47,6 +50,7 @@ class MeshStorage final : public VariableStorage {
   /// Casts only elements that other positions need.
   Tensor read_as(DType dtype) const override;
   std::optional<std::uint64_t> released_version() const override;
+  StartedGather start_gather(DType dtype) const override;
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
@@ -64,6 +68,8 @@ class MeshStorage final : public VariableStorage {
     VariableComponent component;
   };
 
+  /// Returns `part` as `dtype`, on its device, without recording on a tape.
+  static Tensor cast_part(const Tensor& part, DType dtype);
   /// Makes the parts. make(position, device) returns the part of a position.
   void make_parts(const std::function<Tensor(int position, Device device)>& make);
   /// Notes the variable in this thread's explanation and returns the explanation; nullptr if
@@ -83,7 +89,6 @@ class MeshStorage final : public VariableStorage {
   const MeshPlacement placement_;
   std::vector<Part> parts_;
   std::vector<std::size_t> part_of_position_;  // indexed by local position
-  std::atomic<std::uint64_t> version_{0};      // changes with each write
 };
 
 }  // namespace tutti::internal

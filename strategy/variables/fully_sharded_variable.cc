@@ -162,12 +162,6 @@ StartedGather Shards::start_gather(DType dtype) const {
   return {*team_, std::move(own), whole, std::move(handle)};
 }
 
-Tensor StartedGather::wait() {
-  const StragglerWatch::Waiting waiting(team.stragglers());
-  handle.wait();
-  return whole.freeze();
-}
-
 Tensor Shards::gathered(Device device, DType dtype) const {
   if (team_) return start_gather(dtype).wait().to(device);
   const auto whole = std::ranges::find(ranges_, shape_.num_elements(), &Shard::count);
@@ -213,12 +207,12 @@ void Shards::keep(const Tensor& whole) const {
 }
 
 void Shards::note_write() {
-  version_.fetch_add(1, std::memory_order_relaxed);
+  change_version();
   for (const auto& kept : kept_) forget(*kept);
 }
 
 void Shards::note_write_of(int index) {
-  version_.fetch_add(1, std::memory_order_relaxed);
+  change_version();
   for (const auto& kept : kept_) {
     if (kept->device == shard(index).device()) forget(*kept);
   }
@@ -474,50 +468,6 @@ void FullyShardedStorage::update_of_whole(LocalReplicaContext& context,
   VariableComponent::update(wholes.front(), memory, rule,
                             whole_of(own.dense().to(context.device())), scalars);
   for (std::size_t i = 0; i < all.size(); ++i) all[i]->assign_shard(r, wholes[i].read());
-}
-
-// Reads of shards that other workers own, each started while the previous layer computes.
-
-void ReadAhead::begin_run() {
-  MutexLock lock(mutex_);
-  begun_.reset();
-  // A restarted worker knows no earlier run, so the other workers must forget theirs.
-  const std::uint64_t before = std::exchange(connection_, team_->connection());
-  if (before != connection_) reads_.clear();
-  before_ = std::exchange(reads_, {});
-}
-
-Tensor ReadAhead::read(const Shards& shards, DType dtype) {
-  MutexLock lock(mutex_);
-  const Read read{&shards, dtype};
-  Tensor whole = take_begun(read);
-  if (!whole.defined()) whole = shards.start_gather(dtype).wait();
-  const std::size_t next = reads_.size() + 1;
-  if (next > before_.size() || before_[next - 1] != read) before_.clear();
-  reads_.push_back(read);
-  if (next < before_.size() && before_[next].shards) {
-    const Read& coming = before_[next];
-    begun_.emplace(
-        Begun{coming, coming.shards->version(), coming.shards->start_gather(coming.dtype)});
-  }
-  return whole;
-}
-
-/// Returns an undefined tensor if another read was started, or if the shards were written since.
-Tensor ReadAhead::take_begun(const Read& read) {
-  std::optional<Begun> begun = std::exchange(begun_, std::nullopt);
-  if (!begun || begun->read != read || begun->version != read.shards->version()) return {};
-  return begun->gather.wait();
-}
-
-void ReadAhead::forget(const Shards& shards) {
-  MutexLock lock(mutex_);
-  for (std::vector<Read>* reads : {&reads_, &before_}) {
-    for (Read& each : *reads) {
-      if (each.shards == &shards) each.shards = nullptr;
-    }
-  }
-  if (begun_ && begun_->read.shards == &shards) begun_->read.shards = nullptr;
 }
 
 }  // namespace tutti::internal

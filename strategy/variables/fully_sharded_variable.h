@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "autograd/replica_shards.h"
 #include "strategy/variables/distributed_variable.h"
 #include "strategy/variables/mirrored_variable.h"
+#include "strategy/variables/read_ahead.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/update_rule.h"
@@ -57,8 +57,6 @@ class ApplyRule final : public UpdateRule {
 UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& weights,
                                  const Tensor& directions);
 
-class ReadAhead;
-
 /// Behavior of replicas of a sharded variable, besides owning a shard.
 struct ShardUse {
   bool keeps_whole = false;  // a device keeps a gathered value until the next write
@@ -69,17 +67,6 @@ struct ShardUse {
   std::shared_ptr<ReadAhead> reads = nullptr;  // nullptr without a team, and for slots
 };
 
-/// Gather of all workers' shards that is in progress.
-struct StartedGather {
-  /// Waits, and returns the value on the host. Must be called once. Throws as Communicator.
-  Tensor wait();
-
-  WorkerTeam& team;
-  Tensor own;  // elements of this worker's shards
-  MutableTensor whole;
-  CollectiveHandle handle;  // destroyed first, as it waits while memory is in use
-};
-
 /// Returns the elements of `shard`, [count], of `value` with any shape, without copying.
 Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 
@@ -88,7 +75,7 @@ Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 /// 64 bytes, so small variables have empty ones. Threads: update_shard() of different replicas may
 /// run concurrently, and so may gather() calls while no shard is written. With other workers,
 /// gather() is collective, one call at a time.
-class Shards final : public Component {
+class Shards final : public Component, public GatheredVariable {
  public:
   /// Creates the elements of a shard, [count], on a device.
   using MakeShard = std::function<Tensor(const Shard& shard, Device device)>;
@@ -112,8 +99,8 @@ class Shards final : public Component {
   /// For ReplicaShards.
   std::span<const Shard> ranges() const { return ranges_; }
   std::span<const std::size_t> counts_of_workers() const { return counts_; }
-  /// Starts the work of gather(). Requires a team. Collective.
-  StartedGather start_gather(DType dtype) const;
+  /// Requires a team.
+  StartedGather start_gather(DType dtype) const override;
   /// Returns the full value as `dtype`; elements are cast before they are copied.
   Tensor gather(Device device, DType dtype) const;
   /// Returns the value kept on the device; undefined if it keeps none that can be cast to `dtype`.
@@ -128,8 +115,6 @@ class Shards final : public Component {
                     const Gradient& gradient, const UpdateScalars& scalars);
   /// Sets shard `index` to its part of `whole`, which must be on the shard's device.
   void assign_shard(int index, const Tensor& whole);
-  /// Returns a number that changes with each write. Thread-safe.
-  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  private:
   /// Values that a device has gathered, one per type in which it was read.
@@ -157,7 +142,6 @@ class Shards final : public Component {
   std::vector<Shard> ranges_;
   std::vector<VariableComponent> shards_;
   std::vector<std::unique_ptr<Kept>> kept_;  // one per distinct device; empty: values are not kept
-  std::atomic<std::uint64_t> version_{0};
 };
 
 /// Storage of a variable whose replicas own its shards. For all functions except update() and
@@ -202,45 +186,6 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
                        const UpdateScalars& scalars);
 
   const ShardUse use_;
-};
-
-/// Prefetcher that starts gathers ahead of the reads that need them. Records the reads of a run in
-/// their order. While the next run repeats them, each read starts the gather of the following one.
-/// The started gathers depend only on this order, which is equal on all workers, so all of them
-/// start the same ones. After a deviation from the previous run, the remaining reads start no
-/// gather. Keeps at most one value that has not been read yet. Threads: read() one at a time;
-/// forget() is thread-safe.
-class ReadAhead {
- public:
-  explicit ReadAhead(std::shared_ptr<WorkerTeam> team) : team_(std::move(team)) {}
-
-  /// Must be called before each run, after the workers are connected.
-  void begin_run();
-  /// Returns the full value of `shards` as `dtype`, on the host. Collective.
-  Tensor read(const Shards& shards, DType dtype);
-  /// Must be called before these shards are destroyed.
-  void forget(const Shards& shards);
-
- private:
-  struct Read {
-    const Shards* shards;
-    DType dtype;
-    bool operator==(const Read&) const = default;
-  };
-  struct Begun {
-    Read read;
-    std::uint64_t version;  // version of the shards when the read was started
-    StartedGather gather;
-  };
-  Tensor take_begun(const Read& read) TUTTI_REQUIRES(mutex_);
-
-  const std::shared_ptr<WorkerTeam> team_;
-  Mutex mutex_;
-  std::uint64_t connection_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);  // reads of this run so far
-  /// Reads of the previous run; empty if this run's reads differ.
-  std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Begun> begun_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

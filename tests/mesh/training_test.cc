@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/mesh/mesh_helpers.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
@@ -235,6 +236,59 @@ TEST(MeshTraining, VariablesShardedOverWorkersMatchMirroredBitForBit) {
   const std::string expected = train(mirrored).hash;
   expect_hash_of_workers(expected, fully_sharded(4));
   expect_hash_of_workers(expected, hybrid_sharded(2, 2));
+}
+
+TEST(MeshTraining, WorkersGatherNextValueDuringLayerComputation) {
+  const auto transports = in_process_transports(2, false);
+  const auto errors = errors_of_ranks(2, [&](int worker) {
+    const auto& transport = transports[static_cast<std::size_t>(worker)];
+    MeshStrategy strategy(make_communicator(transport), fully_sharded(4));
+    const auto scope = strategy.scope();
+    const Variable a(Tensor::full({8, 16}, 1.0), {.name = "a"});
+    const Variable b(Tensor::full({64, 16}, 2.0), {.name = "b"});
+    const std::uint64_t halves_of_both = (8 + 64) * 16 * 4 / 2;
+    for (int step = 0; step < 3; ++step) {
+      const std::uint64_t before = transport->stats().bytes_sent;
+      strategy.run([&] {
+        EXPECT_THAT(a.value().to_doubles(), ::testing::Each(1.0));
+        // The previous step recorded that b is read next, so the gather of b starts early.
+        while (step > 0 && transport->stats().bytes_sent < before + halves_of_both) {
+          Clock::system().sleep_for(std::chrono::milliseconds(1));
+        }
+        EXPECT_THAT(b.value().to_doubles(), ::testing::Each(2.0));
+      });
+    }
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+}
+
+TEST(MeshTraining, ReorderedReadsOfWorkersSeeInterveningWrites) {
+  auto communicators = in_process_communicators(2);
+  const auto errors = errors_of_ranks(2, [&](int worker) {
+    MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),
+                          fully_sharded(4));
+    const auto scope = strategy.scope();
+    const Variable a(Tensor::full({8, 16}, 1.0), {.name = "a"});
+    Variable b(Tensor::full({8, 16}, 2.0), {.name = "b"});
+    auto c = std::make_unique<Variable>(Tensor::full({8, 16}, 3.0), VariableOptions{.name = "c"});
+    const auto expect = [](const Variable& variable, double value) {
+      EXPECT_THAT(variable.value().to_doubles(), ::testing::Each(value));
+    };
+    const auto read_all = [&] { expect(a, 1.0), expect(b, 2.0), expect(*c, 3.0); };
+    for (int i = 0; i < 2; ++i) strategy.run(read_all);
+    strategy.run([&] { expect(*c, 3.0), expect(b, 2.0), expect(a, 1.0); });
+    for (int i = 0; i < 2; ++i) strategy.run([&] { expect(a, 1.0), expect(b, 2.0); });
+    strategy.run([&] {
+      expect(a, 1.0);
+      b.assign(Tensor::full({8, 16}, 4.0));  // the gather of b is in progress
+      expect(b, 4.0);
+    });
+    strategy.run([&] { expect(*c, 3.0), expect(b, 4.0), expect(a, 1.0); });
+    c.reset();
+    strategy.run([&] { expect(a, 1.0), expect(b, 4.0); });
+    expect(b, 4.0);
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
 }
 
 /// Optimizer that needs more than the gradient of a shard: norms of full variables or gradients,

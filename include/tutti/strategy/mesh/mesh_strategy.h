@@ -25,6 +25,7 @@ namespace internal {
 class LocalReplicaContext;
 class MeshGrid;
 class MeshGroups;
+class ReadAhead;
 struct TeamSetup;
 }  // namespace internal
 
@@ -196,6 +197,7 @@ class MeshStrategy final : public Strategy {
   const MeshOptions options_;
   const std::unique_ptr<const internal::MeshGrid> grid_;  // grid of blocks
   const std::unique_ptr<internal::MeshGroups> groups_;
+  const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr: this process has all positions
   // Bit masks of axes: bit i is set for axis i.
   const std::uint8_t batch_axes_;
   const std::uint8_t sequence_axes_;
