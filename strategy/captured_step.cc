@@ -201,7 +201,7 @@ void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Dec
 std::vector<Tensor> CapturedCalls::run(const Call& call) {
   ReplicaContext& context = ReplicaContext::current();
   if (context.device().type == DeviceType::kCpu) {
-    state_->say_eager(StepTracer::current() ? "XLA compiles each step as a whole;"
+    state_->say_eager(StepTracer::current() ? "under XLA, which compiles whole steps"
                                             : "on CPU devices");
     return call.body(call.inputs);
   }
