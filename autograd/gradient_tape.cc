@@ -342,8 +342,8 @@ class BackwardPass {
     }
   }
 
-  /// Runs the node's gradient function on the operation's task, whatever device the gradients are
-  /// on.
+  /// Runs the node's gradient function on the task that ran the operation, regardless of the
+  /// gradients' devices.
   std::vector<Gradient> gradients_where_it_was(const Node& node,
                                                std::span<const Tensor> gradients) {
     std::optional<DeviceScope> task;
@@ -410,12 +410,12 @@ class BackwardPass {
   Recording& recording_;
   std::vector<int> source_slots_;
   NodeLifetime lifetime_;
-  std::size_t num_nodes_;      // excludes nodes that a persistent tape records during the pass
+  std::size_t num_nodes_;      // number before the pass, which adds nodes to a persistent tape
   std::vector<char> wanted_;   // by slot: nonzero for a source
   std::vector<char> depends_;  // by slot: nonzero if it depends on a source
   std::vector<char> active_;   // by node
   std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses it
-  std::vector<std::size_t> report_order_;  // source indices, final ones first
+  std::vector<std::size_t> report_order_;  // source indices, in the order of completion
   std::size_t num_reported_ = 0;
   std::vector<GradientSum> sums_;     // by slot
   std::vector<Gradient> results_;     // by source

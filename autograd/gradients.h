@@ -31,9 +31,9 @@ Tensor padded(const GradientBlock& block);
 /// record the sum.
 Tensor joined(const std::vector<GradientBlock>& blocks);
 
-/// Sum of gradients, which are added in the order of the calls. Sparse gradients are concatenated
-/// in that order; they become dense when a dense gradient is added. Blocks are joined and added to
-/// the dense gradients. Uses operations, so that outer tapes record the sums.
+/// Sum of gradients, which are added in the order of the add() calls. Sparse gradients are
+/// concatenated in that order; they become dense when a dense gradient is added. GradientBlocks are
+/// joined and added to the dense gradients. Uses operations, so that outer tapes record the sums.
 class GradientSum {
  public:
   void add(const Gradient& gradient);
@@ -115,7 +115,7 @@ GradientFunction find_gradient(OpId op);
 /// flows through the operation.
 bool is_constant_for_gradients(OpId op);
 
-/// Returns the values of this call that a tape must keep, as bits.
+/// Return bit masks of the inputs and the outputs of this call that a tape must keep.
 std::uint32_t used_inputs(const OpCall& call);
 std::uint32_t used_outputs(const OpCall& call);
 

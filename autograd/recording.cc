@@ -27,7 +27,7 @@ std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits
   return result;
 }
 
-/// Returns a function that repeats a read of `variable`; null if tapes keep its values.
+/// Returns a function that reads `variable` again; null if tapes keep the value.
 ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
   const std::optional<std::uint64_t> version = variable.storage().released_version();
   if (!version) return {};
@@ -351,7 +351,8 @@ bool& repeating() {
   return active;
 }
 
-/// Gives each output its own identity, even if the function returns an input, or one value twice.
+/// Gives each output a separate identity, even if the function returns an input, or the same value
+/// twice.
 std::vector<Tensor> apart(std::vector<Tensor> outputs) {
   for (Tensor& output : outputs) output = output.alias();
   return outputs;

@@ -26,7 +26,7 @@ namespace tutti::internal {
 /// tables.
 inline constexpr int kNoSlot = -1;
 
-/// Reads the value of a variable again, so that no tape has to keep it.
+/// Function that reads a variable's value again, so that no tape has to keep the value.
 using ReadAgain = std::function<Tensor()>;
 
 /// Arguments of recompute_grad().
@@ -41,7 +41,7 @@ struct Recomputation {
 struct Node {
   OpCall call;  // only the inputs that the gradient uses; others are undefined
   std::vector<std::pair<std::size_t, ReadAgain>>
-      read_again;  // with the input's index; only for inputs that are not kept
+      read_again;  // only for inputs that are not kept, with their indices
   std::vector<TensorSpec> input_specs;
   std::vector<Tensor> outputs;   // only the outputs that the gradient uses
   std::vector<int> input_slots;  // kNoSlot for an input that is not tracked
@@ -80,7 +80,7 @@ class Recording final : public OpObserver {
   /// Returns the slot of the variable if `slot` is a value read from a variable, else kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
-  /// Returns the mean over the first axis that produced `slot`, directly or as a term of a sum.
+  /// Returns the mean over the first axis whose result is `slot` or a term of the sum in `slot`.
   /// Requires: no backward pass has released the nodes.
   std::optional<MeanOfRows> mean_of_rows(int slot) const;
 
@@ -91,7 +91,8 @@ class Recording final : public OpObserver {
   const std::vector<Variable>& variables() const { return variables_; }
 
   Recording* outer = nullptr;  // next outer recording of this thread
-  /// Used by TapeBoundary. close() with an empty `who` opens the boundary again.
+  /// Used by TapeBoundary. After close(who), use of a tensor that was recorded before mark() is an
+  /// error that names `who`; an empty `who` permits it again.
   void mark() { first_inner_slot_ = num_slots(); }
   void close(std::string_view who) { closed_by_ = who; }
 
@@ -126,7 +127,8 @@ class Recording final : public OpObserver {
 
 /// Returns true if a tape of this thread would record a read or an operation now.
 bool any_tape_records();
-/// Records, on this thread's tapes, that `value` (with its own identity) was read from `variable`.
+/// Records on this thread's tapes that `value` was read from `variable`. Requires: no other tensor
+/// has the id of `value`.
 void tapes_see_read(const Variable& variable, const Tensor& value);
 
 /// Records, on this thread's tapes, that `rows` are rows of the variable; `backward` converts the

@@ -68,7 +68,7 @@ class ArrivingSnapshot {
   /// `num_bytes` is the size of the whole file. `source` names it in errors. Throws kDataLoss for a
   /// damaged head.
   ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source);
-  /// Returns the tensors into which to write the elements, in the order of the pieces.
+  /// Returns the tensors that the caller fills with the elements, in the order of the pieces.
   std::span<const MutableTensor> tensors() const { return tensors_; }
   /// Returns the snapshot after all elements were written. Throws kDataLoss naming a damaged
   /// tensor.

@@ -67,8 +67,8 @@ struct Found {
   std::vector<std::string> damaged;  // names of damaged versions
 };
 
-/// Reads the newest undamaged version. Throws errors that are not damage (permissions, memory,
-/// ...).
+/// Reads the newest undamaged version. Rethrows errors that do not mean damage (permissions,
+/// memory, ...).
 Found read_newest(const std::vector<FoundVersion>& versions, const internal::ReadPath& read) {
   Found found;
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {

@@ -106,7 +106,7 @@ class Folder {
   static Folder open(const std::string& path);
   /// Same as open(), but returns nullopt if there is no folder.
   static std::optional<Folder> open_if_there(const std::string& path);
-  /// Same as open(), but makes all missing folders of `path`.
+  /// Same as open(), but creates all missing folders of `path`.
   static Folder make(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -139,8 +139,8 @@ class Folder {
   bool remove_folder(const std::string& name) const noexcept;
   /// Makes earlier additions, renames and removals of names survive a power cut.
   void sync() const;
-  /// Locks out other processes' savers until this object is destroyed. Throws kFailedPrecondition
-  /// if another one holds the lock.
+  /// Locks the folder against savers in other processes until this object is destroyed. Throws
+  /// kFailedPrecondition if another process holds the lock.
   void lock() const;
 
  private:

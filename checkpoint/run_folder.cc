@@ -22,7 +22,7 @@ namespace {
 constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
 constexpr const char* kLatest = "latest";         // earlier format: names the newest single file
-constexpr std::string_view kMark = "is_shared_";  // followed by a unique name: see SharedFolderMark
+constexpr std::string_view kMark = "is_shared_";  // prefix of a unique name: see SharedFolderMark
 constexpr std::size_t kMaxLatestBytes = 4096;
 constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
 
@@ -147,7 +147,8 @@ void remove_unlisted(const Folder& folder, const std::optional<VersionIndex>& in
   }
 }
 
-/// Removes remains of interrupted saves. Keeps a folder with a damaged index for people to inspect.
+/// Removes remains of interrupted saves. Keeps a folder with a damaged index, so that the user can
+/// inspect it.
 void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions) {
   for (const std::string& name : run.names()) {
     const bool is_mark =
@@ -181,8 +182,8 @@ void delete_version(const Folder& run, const FoundVersion& version) {
   log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
 }
 
-/// Deletes all versions older than the newest max_to_keep good ones. Versions that cannot be read
-/// stay for people to inspect.
+/// Deletes all versions older than the newest max_to_keep good ones. Keeps versions that cannot be
+/// read, so that users can inspect them.
 void delete_old(const Folder& run, const SaveSettings& settings) {
   if (settings.max_to_keep == 0) return;
   const std::vector<FoundVersion> versions = find_versions(run);
@@ -205,8 +206,8 @@ struct BegunVersion {
   Folder folder;
   std::string name;
   std::int64_t sequence = 0;
-  /// Tag in the names of its files, so that they do not replace files of an existing version of the
-  /// same step; empty if there is no such version.
+  /// Tag in the file names of this version, so that its files do not replace those of an existing
+  /// version of the same step; empty if there is no such version.
   std::string tag;
 };
 
@@ -228,7 +229,7 @@ BegunVersion begin_version(const std::string& directory, std::int64_t step) {
           replaces ? concat(".save_", sequence) : ""};
 }
 
-/// Commits the version, whose tensor files are synced, then deletes older ones.
+/// Commits the version, then deletes older ones. Its tensor files must already be synced.
 void finish_version(const BegunVersion& begun, VersionIndex index, const CheckpointFile& file,
                     const SaveSettings& settings) {
   index.step = file.info.step;
@@ -314,7 +315,7 @@ std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json(
   }
   std::vector<Json> values;
   std::vector<std::string> messages;
-  std::optional<ErrorCode> code;  // code of the first error that is not damage, if any
+  std::optional<ErrorCode> code;  // code of the first error, other than kDataLoss if there is one
   const std::vector<std::string> texts = self.exchange(own.dump());
   for (std::size_t w = 0; w < texts.size(); ++w) {
     const Json told = Json::parse(texts[w], concat("worker ", w));
@@ -480,7 +481,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
     }
     if (begun) remove_failed(*begun);
     throw;
-  } catch (...) {  // the other workers may have continued, so this worker's files stay
+  } catch (...) {  // keeps this worker's files, because the other workers may have continued
     if (begun) remove_failed(*begun);
     throw;
   }

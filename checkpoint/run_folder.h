@@ -20,7 +20,7 @@ struct FoundVersion {
   CheckpointVersion shown;
   std::optional<VersionIndex> index;  // set for a folder with a readable index
   std::optional<Error> refusal;       // the kUnimplemented error of a version in another format
-  std::int64_t age = 0;               // larger is newer: the sequence, if known
+  std::int64_t age = 0;               // larger means newer; the sequence, if it is known
 };
 
 /// Returns "step_12".
@@ -38,7 +38,7 @@ struct SaveSettings {
 /// Deletes every version that can be read, the oldest first, and the folder if it is then empty.
 void delete_versions(const std::string& directory);
 
-// Several workers save and read together, each its own parts, on a shared disk.
+// Functions for workers that save and read together on a shared disk, each its own parts.
 
 /// This worker, as a member of the workers that save together. If one worker fails, all throw its
 /// error, which names that worker.

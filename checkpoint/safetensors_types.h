@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
               "elements are copied between files and memory as they are");
 
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
-/// Limit that the format's own reader sets.
+/// Maximum header size that the format's reference implementation accepts.
 inline constexpr std::size_t kSafetensorsMaxHeaderBytes = 100'000'000;
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 

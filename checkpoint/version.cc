@@ -193,7 +193,7 @@ IndexedFile write_text(const Folder& folder, const std::string& name, const std:
   return {text.size(), hash_of(text)};
 }
 
-/// Returns the parts of a checkpoint, and its tensors as parts with all elements.
+/// Returns the parts of a checkpoint; a full tensor counts as a part with all elements.
 std::map<std::string, TensorPart> parts_of(const CheckpointFile& file) {
   std::map<std::string, TensorPart> parts = file.parts;
   for (const auto& [name, tensor] : file.tensors) {
@@ -314,7 +314,7 @@ class TensorFile {
     head_ = read_safetensors_head(reader_);
     try {
       entries_ = parse_safetensors_header(head_, reader_.size(), reader_.path()).entries;
-    } catch (const Error& error) {  // damage: tutti writes no unsupported type
+    } catch (const Error& error) {  // damaged file, because tutti writes no unsupported types
       throw Error(ErrorCode::kDataLoss, error.message());
     }
     require_agreement();
@@ -328,7 +328,7 @@ class TensorFile {
     hasher.update(head_);
     std::vector<std::byte> scratch;
     for (const SafetensorsEntry& entry : entries_) {
-      // Bytes [begin, end) of the file go to `to`.
+      // Bytes [begin, end) of the file are read into `to`.
       std::size_t begin = entry.end, end = entry.end;
       std::byte* to = nullptr;
       if (const auto found = destinations.find(entry.name); found != destinations.end()) {
@@ -411,8 +411,8 @@ const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tens
   return &part->second;
 }
 
-/// Returns true if the file must be read: it has wanted elements, or it has no tensors and is read
-/// only to verify its checksum.
+/// Returns true if the file must be read: either it contains wanted elements, or it contains no
+/// tensors and is read only to verify its checksum.
 bool holds_wanted(const VersionIndex& index, const std::string& file, const WantedParts& wanted) {
   for (const auto& [tensor, whole] : index.weight_map) {
     if (whole == file) return true;
@@ -533,7 +533,7 @@ CheckpointFile read_version(const Folder& folder, const WantedParts& wanted) {
       sources.emplace_back(folder, index, name);
     }
   }
-  // Memory is allocated only after the index, headers and file sizes were found to agree.
+  // Allocate memory only after checking that the index, headers and file sizes agree.
   Destinations destinations;
   for (const auto& [tensor, cut] : index.parts) {
     add_destination(destinations, wanted, tensor, cut.dtype, cut.shape);

@@ -83,7 +83,7 @@ std::string tensor_file_name(int number, int count, const std::string& tag);
 VersionIndex write_tensors(const Folder& folder, const std::string& name,
                            const CheckpointFile& values);
 /// Adds the files of `more`. Throws kInvalidArgument if both contain a tensor and their entries for
-/// it do not fit together.
+/// it are inconsistent.
 void add_files(VersionIndex& index, const VersionIndex& more);
 /// Writes info and states of `values` as index.state_file, then the index, whose rename commits the
 /// version, even after a power cut. Returns the index. Requires: the tensor files are synced.
@@ -100,8 +100,8 @@ VersionIndex require_index(const Folder& folder);
 /// Throws kDataLoss unless every file exists and has the size in the index.
 void require_files(const Folder& folder, const VersionIndex& index);
 
-/// Elements to read, by tensor. If a part's shape or type differs from that of the stored tensor,
-/// the part is ignored and the whole tensor is read. The values of the parts are not used.
+/// Elements to read, by tensor. A part whose shape or type differs from that of the stored tensor
+/// is ignored, and the whole tensor is read. The values of the parts are not used.
 using WantedParts = std::map<std::string, TensorPart>;
 
 /// Reads all tensors; for a tensor in `wanted`, returns only the wanted elements (as one value).

@@ -110,7 +110,7 @@ std::vector<std::string> doubts_about(const ClusterResolver& resolver) {
   for (const Task& task : cluster.tasks()) {
     const std::string& address = cluster.task_address(task.type, task.index);
     const auto endpoint = internal::parse_endpoint(address);
-    if (!endpoint) continue;  // not known yet, or not host:port
+    if (!endpoint) continue;  // the address is not known yet, or is not host:port
     std::string& first = is_loopback(endpoint->host) ? loopback : other;
     if (first.empty()) first = concat(task, " at ", address);
   }

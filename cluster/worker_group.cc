@@ -129,8 +129,8 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
 
 }  // namespace
 
-/// Handles fatal verdicts. A *generation* of connections has the number of the last fatal verdict
-/// before it; the next fatal verdict ends the calls of the generation's transport.
+/// Handles fatal verdicts. A *generation* of connections is numbered by the last fatal verdict that
+/// precedes it; the next fatal verdict ends the calls of the generation's transport.
 class WorkerGroup::Alarm {
  public:
   void raise(const Verdict& verdict) {
@@ -166,8 +166,8 @@ class WorkerGroup::Alarm {
     action_ = std::move(action);
   }
 
-  /// Begins to connect a generation; returns the number of the last verdict. A newer verdict raises
-  /// `connecting`.
+  /// Registers the connection attempt of a new generation, which a newer verdict interrupts by
+  /// raising `connecting`. Returns the number of the last verdict.
   std::uint64_t begin(std::shared_ptr<Interruption> connecting) {
     MutexLock lock(mutex_);
     connecting_ = std::move(connecting);
@@ -278,7 +278,8 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
   const Member self = plane_.client->self();
   strategy_ = ConnectedGroups::of_process().count(self);
-  // No worker is a replacement in a later strategy: all workers enter it together.
+  // A worker can be a replacement only in its first strategy: all workers enter later ones
+  // together.
   is_replacement_ = !options.ends_calls && strategy_ == 0 && self.incarnation > 0 &&
                     plane_.client->get(kReadyKey).has_value();
   if (self.incarnation > 0) publish_state(kJoined);
@@ -367,7 +368,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
   }
   if (!ahead.empty()) {
     wait_for_exit(ahead, deadline);
-  } else if (has_unknown) {  // a worker joined a moment ago
+  } else if (has_unknown) {  // a worker has just joined
     Clock::system().sleep_for(durations::kTryAgain);
     return Clock::system().now() >= deadline;  // connect() then names the missing workers
   }
@@ -407,7 +408,7 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 }
 
 bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
-  if (!has_addresses()) return false;  // no process rejoins an MPI job: the error is final
+  if (!has_addresses()) return false;  // no process can rejoin an MPI job: the error is final
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
   // A broken connection may be the first symptom of a death, which the job detects within 250 ms.
   // Waits twice that time, so that on a busy machine one failure does not count as two.

@@ -1,4 +1,4 @@
-// Line of the user's program on whose behalf the current thread runs.
+// Line of the user's program whose call the current thread executes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

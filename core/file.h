@@ -73,7 +73,7 @@ class FileDescriptor {
   int number_ = -1;
 };
 
-/// Returns the result of `call`, a system call, repeating it while signals interrupt it.
+/// Returns the result of the system call `call`, which is repeated while signals interrupt it.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();

@@ -77,7 +77,7 @@ bool is_tfrecord(std::string_view bytes) {
   return masked == get_little_endian<std::uint32_t>(bytes, 8);
 }
 
-/// Returns a description of the text's kind; "" for an unknown kind.
+/// Returns a description of what the text seems to be, such as "a JSON file"; "" if unknown.
 std::string_view kind_of_text(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));

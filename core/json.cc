@@ -179,8 +179,9 @@ std::size_t offset_of_excess_depth(std::string_view text) {
   return text.size();
 }
 
-/// Returns nlohmann's message after "... line 1, column 5: ", which repeats the position. The
-/// quoted text may end within a character, so only ASCII is kept; long text is truncated.
+/// Returns nlohmann's message without its prefix "... line 1, column 5: ", which would repeat the
+/// position. The quoted text may end within a character, so only ASCII is kept; long text is
+/// truncated.
 std::string reason_of(std::string_view message) {
   constexpr std::size_t kMaxLength = 300;
   const std::size_t column = message.find("column ");
@@ -239,7 +240,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     fail_at(offset > 0 ? offset - 1 : 0, reason_of(error.what()));
   }
 
-  /// nlohmann's lexer treats a zero byte between values as the end and ignores everything after it.
+  /// Throws if the text contains a zero byte. nlohmann's lexer would treat one between values as
+  /// the end and ignore everything after it.
   void refuse_zero_bytes() const {
     const std::size_t zero = text_.find('\0');
     if (zero != std::string_view::npos) fail_at(zero, "a zero byte");

@@ -19,7 +19,7 @@ struct AddressParts {
 /// there is no such colon.
 std::optional<AddressParts> split_address(std::string_view text);
 
-/// Returns "host:port". An IPv6 address is put into brackets unless it has them.
+/// Returns "host:port". Encloses an IPv6 address in brackets unless it already has them.
 std::string join_address(std::string_view host, int port);
 
 /// Returns the shortest form of an IPv6 address ("::1" for "0:0:0:0:0:0:0:1"), with its zone

@@ -199,8 +199,8 @@ namespace {
 
 constexpr int kMostFrames = 64;
 
-/// Destination of the signal handler's result. The handler claims the request by its thread number,
-/// so that a late answer cannot overwrite that of the next thread.
+/// Result of the signal handler. The handler claims the request by its thread's number, so that a
+/// late answer cannot overwrite the next thread's answer.
 struct Answer {
   std::atomic<int> asked_thread{0};
   std::array<void*, kMostFrames> frames;

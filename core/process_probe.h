@@ -44,10 +44,10 @@ struct ProcessState {
   /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }
 };
-/// Returns the state of a process; kIsGone even if its number now belongs to another process.
+/// Returns the state of a process; kIsGone also if its pid now belongs to another process.
 ProcessState inspect_process(std::int64_t pid, std::uint64_t start_time);
 
-/// Returns the process's number and command: "pid 812 (./train)".
+/// Returns the process's PID and command: "pid 812 (./train)".
 std::string process_text(std::int64_t pid);
 /// Returns process_text() of the process that listens at a TCP port of this machine, or "" if it is
 /// not found.
@@ -61,7 +61,7 @@ namespace tutti {
 
 /// Returns the name and stack of each thread of this process, including the calling one, with a
 /// line per frame: "program(function+0x1f) [0x...]". Functions of programs linked without -rdynamic
-/// have no names. Sends a signal (SIGRTMIN + 3) to one thread after the other; its handler stays
+/// have no names. Sends a signal (SIGRTMIN + 3) to each thread in turn; its handler stays
 /// installed. A thread that does not answer within a second is listed without a stack. Thread-safe:
 /// calls run one at a time.
 std::string stacks_of_all_threads();

@@ -7,7 +7,8 @@
 
 namespace tutti {
 
-/// Token of a device that hosts several replicas. Granted in the order of requests.
+/// Token that allows its holder to use a device shared by several replicas. Granted in the order of
+/// requests.
 class RunToken {
  public:
   /// Waits until this thread has the token. Never call it while holding a mutex that a token holder

@@ -1,5 +1,5 @@
-// Checks of calls: those that one member can make alone, and those of all members' buffers
-// together.
+// Checks of collective calls: those that each member can make alone, and those that need the
+// buffers of all members.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/call_checks.h"
 

@@ -13,9 +13,9 @@ namespace tutti::internal {
 /// and type.
 void require_equal(std::string_view who, std::span<const Tensor> values);
 
-/// Makes all checks that member `member` of a group of `size` members can make alone: of types,
-/// memory, root, reduction (MEAN is permitted) and counts. An output may overlap its input only if
-/// both are the same memory. Throws kInvalidArgument.
+/// Performs all checks that member `member` of a group of `size` members can perform by itself:
+/// types, memory, root, reduction (MEAN is permitted) and counts. An output may overlap its input
+/// only if both are the same memory. Throws kInvalidArgument.
 void check_call(const CollectiveCall& call, std::size_t member, std::size_t size);
 
 /// Calls check_call() for each member and checks the buffers together: equal counts, types and

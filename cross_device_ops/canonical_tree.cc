@@ -59,7 +59,7 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
   return internal::sum_on_gpu(op, operands, where).to(destination);
 }
 
-/// Sums and divides. Floating types keep their own precision, except 16-bit types, which use
+/// Returns the mean. Floating types keep their own precision, except 16-bit types, which use
 /// float32 because their sum may overflow. Integers use float64, with a float32 result.
 Tensor mean(std::span<const Tensor> values, Device destination) {
   const SeparateObservers unseen;
@@ -154,8 +154,8 @@ std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode
   return static_cast<std::size_t>(right - nodes.begin());
 }
 
-/// Reduces inputs, each the value of a replica or a node, into `out`. `scratch` has one block for
-/// each level of the tree but the first.
+/// Reduces `inputs`, one value per replica or node, into `out`. `scratch` has one block for each
+/// level of the tree except the first.
 template <ReduceOp op, class T>
 void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNode> nodes, T* out,
                   std::size_t count, T* scratch) {

@@ -50,9 +50,10 @@ class CollectiveEngine {
   /// call, the thread that calls answer_state_queries() may also call this during run().
   virtual std::optional<Error> failure_of_peer() { return std::nullopt; }
 
-  /// Returns the engine of a group of some ranks, with its own order of calls. All members of
-  /// `ranks` (increasing rank numbers of this group, including this rank) call it. `number` counts
-  /// the groups made from this group, starting at 1, and is equal on all members.
+  /// Returns an engine for a subgroup, whose calls are ordered independently of this engine's
+  /// calls. All members of `ranks` (increasing rank numbers of this group, including this rank)
+  /// must call it. `number` counts the groups made from this group, starting at 1, and is equal on
+  /// all members.
   virtual std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                                      std::uint32_t number) = 0;
 
@@ -60,8 +61,9 @@ class CollectiveEngine {
   /// at a.cc:3", "is in no collective; its last one was ...". Never blocks. Called about ten times
   /// a second by a thread of the communicator, also during run().
   virtual void answer_state_queries(const std::function<std::string()>& own_state) = 0;
-  /// Returns the states of all ranks, by rank, for the report on a stalled call: "does not answer"
-  /// for ranks that are silent until the deadline, empty for this rank. May be called during run().
+  /// Returns the state of each rank, indexed by rank, for the report on a stalled call: "does not
+  /// answer" for ranks that are silent until the deadline, empty for this rank. May be called
+  /// during run().
   virtual std::vector<std::string> states_of_ranks(TimePoint deadline) = 0;
 };
 

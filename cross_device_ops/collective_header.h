@@ -23,7 +23,7 @@ enum class Mismatch {
   kOperation,
   kReduceOp,
   kDType,
-  kDevice,  // memory of GPUs on one rank, of hosts on the other
+  kDevice,  // GPU memory on one rank, host memory on another
   kCount,
   kShape,
   kRoot,
@@ -53,7 +53,7 @@ struct CollectiveHeader {
   DType dtype = DType::kFloat32;
   std::uint8_t refused = 0;      // 1: this rank cannot make the call
   std::array<char, 48> name{};   // truncated, null-terminated
-  std::array<char, 40> file{};   // end of the path
+  std::array<char, 40> file{};   // end of the source file's path
   std::array<char, 40> shape{};  // text, truncated
 
   /// Marks a call that this rank cannot make and only announces to the other ranks. The reason
@@ -62,8 +62,8 @@ struct CollectiveHeader {
   bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.
   std::uint64_t fingerprint() const;
-  /// Adds the name to names_seen as two of its 64 bits, enough to distinguish a changed order from
-  /// a new name.
+  /// Records the current name by setting two of the 64 bits of names_seen, enough to distinguish a
+  /// changed order of calls from a new name.
   void remember_name();
   /// Returns the first difference; nullopt for equal calls. Returns kOrder if the sequence numbers
   /// differ, or if each rank has already seen the other's name.

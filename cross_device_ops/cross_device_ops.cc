@@ -296,7 +296,7 @@ class BufferCopies {
     }
   }
   std::span<const ReplicaBuffer> buffers() const { return copies_; }
-  /// Copies everything back to the originals, rounding once.
+  /// Copies all buffers back to the originals, rounding once.
   void write_back() const {
     for (std::size_t r = 0; r < copies_.size(); ++r) internal::convert(copies_[r], originals_[r]);
   }

@@ -51,7 +51,7 @@ class DeviceWork {
   std::byte* scratch(Device device, std::size_t bytes);
   /// Copies from any device, in the stream of `to`'s device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
-  /// These copy to or from host memory. Pinned memory must stay valid until the copy is done.
+  /// Copy to or from host memory. Pinned memory must stay valid until the copy is done.
   void copy_to_host(const ReplicaBuffer& from, std::byte* to);
   void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
   /// Combines `inputs` along the canonical tree into `output`, on output's device. The inputs may
@@ -94,7 +94,7 @@ void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
 ReplicaBuffer buffer_of(const Tensor& tensor);
 ReplicaBuffer buffer_of(const MutableTensor& tensor);
 
-// The buffers of the following functions have one length, one dtype and a `work`.
+// The following functions require buffers of the same length and dtype, each with a `work`.
 
 /// Combines in place: each device computes a slice from all buffers, then slices are copied to all.
 /// A device reads (V-1)/V of a buffer from its peers, twice: as much as in a ring.

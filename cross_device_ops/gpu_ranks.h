@@ -39,7 +39,7 @@ struct GpuChoice {
 /// has its own GPU and NCCL is available; else an operation that reads the memory of peers.
 GpuChoice choose_for_gpus(std::span<const Device> devices);
 
-/// Key of Group::store for an NCCL id on which the ranks have agreed.
+/// Key in Group::store of the NCCL id on which the ranks have agreed.
 inline constexpr std::string_view kNcclIdKey = "nccl/agreed_id";
 /// Returns a new id for an NCCL group. Throws kUnavailable if NCCL is missing.
 std::string make_nccl_id();
@@ -58,14 +58,14 @@ using GatherTexts =
 /// Report of a rank on its GPUs. Every rank decides from the reports of all ranks, so all decide
 /// alike.
 struct GpusOfRank {
-  std::string reason;  // why they cannot be NCCL ranks, "has ..."; "" if they can
+  std::string reason;  // reason why the GPUs cannot be NCCL ranks, "has ..."; "" if they can
   std::string names;   // machine and GPU per device, to detect shared GPUs
 
   /// Returns `reason` and `names`, one per line.
   std::string to_text() const { return reason + "\n" + names; }
   static GpusOfRank from_text(const std::string& text);
 };
-/// Returns a report on devices, which need not be GPUs.
+/// Reports whether these devices, which need not be GPUs, can be NCCL ranks.
 GpusOfRank gpus_for_nccl(std::span<const Device> devices);
 /// Returns why some rank cannot use NCCL, as "<who> 1 has ..."; empty if all can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);

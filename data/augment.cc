@@ -170,8 +170,8 @@ void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t
   }
 }
 
-/// Copies a box into each row from its partner; sets each row's weight to the share of its pixels
-/// that it keeps.
+/// Copies a box from each row's partner into the row; sets the row's weight to the fraction of its
+/// own pixels that remain.
 Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<double>& weights,
                 const SampleRandom& random) {
   const std::int64_t height = images.shape()[1], width = images.shape()[2];
@@ -265,7 +265,7 @@ double large_gamma(const RandomStream& random, std::uint64_t variable, double sh
       return d * v;
     }
   }
-  return d;  // approximate median; reached about once in 20^64 calls
+  return d;  // approximate median; probability of getting here: about 20^-64 per call
 }
 
 /// Returns the logarithm of a gamma variable, because variables with a small shape may be too small

@@ -159,7 +159,7 @@ class DataShardIterator : public ShardIterator {
   }
 
   std::int64_t index_;
-  std::int64_t seen_ = 0;  // number of elements of the first round that were read
+  std::int64_t seen_ = 0;  // number of elements read so far in the first round
   bool ended_ = false;
   std::optional<Element> first_;
 };

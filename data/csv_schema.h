@@ -73,16 +73,16 @@ class CsvReader {
   std::int64_t too_long_ = 0;  // line of the record that was too long; 0: none
 };
 
-/// Column that is read. Immutable after its type is known.
+/// A column to read. Immutable once its type is known.
 struct CsvField {
   CsvColumn column;
   std::size_t index = 0;           // index of the field in a record
   DType stored = DType::kFloat32;  // type of its component
   bool inferred = false;           // the type was inferred from records
   std::string text = "";           // "'six' in line 4": one of its texts
-  std::string text_form = "";      // "a decimal comma": form of that text, if it is a number
-  bool mostly_numbers = false;     // most fields are numbers, but not all
-  std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary text
+  std::string text_form = "";      // form of that text if it is a number: "a decimal comma"
+  bool mostly_numbers = false;     // most fields are numbers, but some are not
+  std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary entry
 
   bool is_category() const { return column.categorical || !column.vocabulary.empty(); }
   bool is_known() const { return is_category() || column.dtype.has_value(); }

@@ -18,8 +18,8 @@ using NumberedFunction = std::function<Element(const Element&, std::uint64_t num
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;
 
-/// Number of rows that a function returns. kKept: the same number that it receives, so the batch
-/// size remains known.
+/// Number of rows in a function's result. kKept: equal to the number of rows of its argument, so
+/// the batch size remains known.
 enum class Rows { kKept, kUnknown };
 
 /// Returns `dataset` mapped by the function that `make` returns for the epoch. If

@@ -57,7 +57,7 @@ std::int64_t range_length(std::int64_t begin, std::int64_t end, std::int64_t ste
   return static_cast<std::int64_t>(std::min<std::uint64_t>(length, INT64_MAX));
 }
 
-/// Source of elements that are computed from their numbers.
+/// Source whose elements are computed from their indices.
 class IndexedSource : public DatasetSource {
  public:
   using At = std::function<Element(std::int64_t index)>;
@@ -542,8 +542,8 @@ class FillingIterator : public ElementIterator {
   }
 
  private:
-  // Returns the next element of below_. After an exception, an element is missing, so the pass is
-  // incomplete.
+  // Returns the next element of below_. On an exception, marks the pass as incomplete, because an
+  // element is missing.
   std::optional<Element> next_below() {
     try {
       return below_->next();
@@ -574,7 +574,7 @@ class CacheSource : public internal::ForwardingSource {
     }
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
-  /// Returns a source with a store of its own, because another input has other elements.
+  /// Returns a cache of `below` with a new store, because a different input has different elements.
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<CacheSource>(std::move(below));
   }

@@ -191,7 +191,8 @@ Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::in
   constexpr std::string_view kWho = "image::resize_with_crop_or_pad";
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
-  // Integer division truncates towards zero, so an odd pixel is removed or added at the end.
+  // Integer division truncates towards zero, so the extra pixel of an odd difference is removed or
+  // added at the end.
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);
 }
@@ -452,7 +453,7 @@ Tensor per_image_standardization(const Tensor& image) {
   return result.freeze();
 }
 
-// Random steps. Each uses the 64-bit numbers 0, 1, ... of its stream, in this order.
+// Random image steps. Each draws the 64-bit numbers 0, 1, ... of its stream, in this order.
 
 namespace {
 

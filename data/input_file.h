@@ -135,7 +135,7 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
 
 // Byte order, and records of TFRecord files.
 
-/// Reverses the bytes of each element, which has `size` bytes. Converts big-endian numbers.
+/// Reverses the bytes of each element of `size` bytes, to convert big-endian numbers.
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
 
 // TFRecord files. A record is its length (8 bytes), the masked checksum of these bytes, the data

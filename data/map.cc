@@ -204,7 +204,7 @@ class MapIterator : public internal::ForwardingIterator {
       : ForwardingIterator(std::move(below)), fn_(std::move(fn)) {}
 
   std::optional<Element> next() override {
-    // An element that cannot be read also gets a number, as it does with several parallel calls.
+    // An element that cannot be read also uses up a number, as it does with several parallel calls.
     const std::uint64_t number = next_number_++;
     std::optional<Element> element = below().next();
     if (!element) return std::nullopt;
@@ -397,7 +397,7 @@ struct Reading {
 
 struct Prefetching {
   std::size_t depth = 1;
-  internal::FunctionRandom random = {};  // keys for sources that draw random numbers in next()
+  internal::FunctionRandom random = {};  // random keys for sources that draw numbers in next()
 };
 
 class PrefetchIterator : public ElementIterator {
@@ -443,7 +443,7 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  // Runs on the thread.
+  // Runs on the prefetch thread.
   void read_ahead() {
     bool more = true;
     while (more && wait_for_room()) {

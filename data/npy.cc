@@ -286,7 +286,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
     copy_elements(data, header, expected, narrow.data());
     widen(narrow, header.type.name, tensor);
   }
-  if (header.type.dtype == DType::kBool) {  // no other byte is a bool
+  if (header.type.dtype == DType::kBool) {  // normalizes the bytes to 0 and 1
     for (std::size_t i = 0; i < expected; ++i) {
       tensor.data()[i] = std::byte{tensor.data()[i] != std::byte{0}};
     }
@@ -442,7 +442,8 @@ std::optional<std::string> array_name(const Entry& entry) {
   return entry.name.substr(0, entry.name.size() - kSuffix.size());
 }
 
-/// Returns the entries of `names` in their order, or those of all arrays if `names` is empty.
+/// Returns the entries called `names`, in that order, or the entries of all arrays if `names` is
+/// empty.
 std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
                                   const std::vector<std::string>& names, const std::string& source,
                                   std::vector<std::string>& left_out) {

@@ -343,7 +343,7 @@ void read_value(WireReader& list, WireType type, std::vector<std::string>& value
     list.skip({1, type});
 }
 
-/// Reads numbers, which may be single or packed: every protobuf reader must accept both.
+/// Reads numbers, which may be unpacked or packed: every protobuf reader must accept both.
 template <class Number>
 void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
   constexpr bool kIsFloat = std::is_same_v<Number, float>;
@@ -363,7 +363,7 @@ void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
   }
 }
 
-// A second list of the same kind continues the first one, because protobuf merges messages.
+// A later list of the same kind is appended to the earlier one, because protobuf merges messages.
 template <class Values>
 void read_list(WireReader list, Feature& feature) {
   if (!std::holds_alternative<Values>(feature)) feature = Values{};
@@ -475,7 +475,7 @@ std::string serialize_example(const Example& example) {
   return bytes;
 }
 
-// Examples as elements of datasets.
+// tf.train.Examples as elements of datasets.
 
 namespace {
 

@@ -319,7 +319,7 @@ std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
 std::string TarReader::wrong_checksum(std::string_view block) const {
   constexpr std::size_t kPlace = 148, kLength = 8;
   const std::uint64_t expected = octal_at(block, kPlace, kLength);
-  std::int64_t sum = 0, signed_sum = 0;  // some old programs added signed bytes
+  std::int64_t sum = 0, signed_sum = 0;  // some old tar programs summed signed bytes
   for (std::size_t i = 0; i < block.size(); ++i) {
     const bool blank = i >= kPlace && i < kPlace + kLength;
     sum += blank ? ' ' : static_cast<unsigned char>(block[i]);

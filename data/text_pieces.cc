@@ -56,7 +56,7 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
   return letters == "re" || letters == "ve" || letters == "ll" ? 3 : 0;
 }
 
-/// Returns the length in bytes of a piece of spaces. At the end of the text it includes all spaces.
+/// Returns the length in bytes of a run of spaces. At the end of the text it includes all spaces.
 /// Elsewhere it excludes the last of several spaces, which belongs to the next piece.
 std::size_t gap_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);

@@ -47,7 +47,7 @@ class ByteAlphabet {
     }
   }
 
-  /// Returns the character for a byte, in UTF-8.
+  /// Returns the character that represents a byte in tokens, in UTF-8.
   const std::string& character(unsigned char byte) const { return characters_[byte]; }
 
   /// Returns the bytes of a token. A token with characters outside the alphabet is returned
@@ -83,7 +83,7 @@ struct BytePairRules {
     bool rstrip = false;       // absorbs the spaces after the token
     bool single_word = false;  // does not match within a word
   };
-  /// Pre-tokenizer, which splits each piece of the previous one.
+  /// Pre-tokenizer, which splits each of the pieces that the previous pre-tokenizer produced.
   struct Cut {
     bool adds_prefix_space = false;
     TextPattern pattern = TextPattern::kNone;
@@ -93,7 +93,7 @@ struct BytePairRules {
   std::vector<std::string> tokens;
   std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>> numbers;
   std::array<std::int64_t, 256> of_bytes = {};
-  /// Merges by merge_key().
+  /// Merges, keyed by merge_key().
   std::unordered_map<std::uint64_t, Merge> merges;
   std::vector<AddedToken> added;         // longest token first
   std::string first_of_added;            // distinct first bytes of added tokens
@@ -101,7 +101,7 @@ struct BytePairRules {
   std::vector<Cut> cuts;                 // applied in this order
   /// True if a piece that the vocabulary contains becomes one token without merging.
   bool ignores_merges = false;
-  /// Numbers of added tokens that the vocabulary does not have.
+  /// Token numbers of the added tokens that are not in the vocabulary.
   std::unordered_set<std::int64_t> outside_vocabulary;
 
   static std::uint64_t merge_key(std::int64_t left, std::int64_t right) {
@@ -135,7 +135,7 @@ class MergingPiece {
   struct Part {
     std::int64_t token = 0;
     std::size_t previous = 0;  // index of the previous part; SIZE_MAX in the first part
-    std::size_t next = 0;      // index; parts_.size() in the last part
+    std::size_t next = 0;      // index of the next part; parts_.size() in the last part
     bool is_gone = false;
   };
   struct Pair {
@@ -191,7 +191,7 @@ void append_tokens(const BytePairRules& rules, std::string_view piece,
   MergingPiece(rules, piece).append_to(tokens);
 }
 
-/// Encoder of one text. Copies the tokens of a repeated piece.
+/// Encoder of one text. Reuses the tokens of a piece that occurs again.
 class TextEncoder {
  public:
   explicit TextEncoder(const BytePairRules& rules) : rules_(rules) {}
@@ -605,7 +605,7 @@ class RulesReader {
 
   std::string source_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, std::int64_t> numbers_;  // keyed by token as in the file
+  std::unordered_map<std::string, std::int64_t> numbers_;  // keyed by token text as in the file
   std::size_t num_merges_ = 0;
   std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
 };

@@ -82,7 +82,8 @@ class MultiInputSource : public DatasetSource {
     });
   }
 
-  /// Returns the shard of the first part that is sharded.
+  /// Returns the pass shard of the first concatenated dataset that is sharded; the default if there
+  /// is none.
   PassShard pass_shard() const override {
     for (const Dataset& part : parts_) {
       if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;
@@ -262,7 +263,7 @@ class InterleaveIterator : public ElementIterator {
 
  private:
   struct Slot {
-    Dataset dataset;  // lives as long as its iterator
+    Dataset dataset;  // must outlive `elements`
     std::unique_ptr<ElementIterator> elements;
   };
 
@@ -305,8 +306,8 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// Returns the input's elements in place of files, because the dataset made from each element
-  /// reads files; nullopt if these datasets do not read files.
+  /// Returns the elements of the input dataset as if they were files, because the dataset that is
+  /// made from each element reads files; nullopt if these datasets do not read files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

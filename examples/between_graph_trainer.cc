@@ -77,8 +77,8 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
     const Tensor logits = model(batch.features(), {.training = true});
     const Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     const Tensor loss = compute_average_loss(per_example, batch.global_rows() * batches_per_step);
-    // The step number is read after the weights. If the last step has ended meanwhile, minimize()
-    // would wait for workers that have exited.
+    // The step number is read after the weights. If the last step has ended in the meantime,
+    // minimize() would wait for workers that have already exited.
     if (global_step.value().item_int() < trainer.train_steps) optimizer.minimize(tape, loss);
     return loss;
   };

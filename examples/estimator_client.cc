@@ -36,7 +36,7 @@ int train(const std::string& model_dir, std::int64_t steps) {
       ParameterServerOptions{.local = {.devices = "cpu:0"}, .coordinated = true});
   Estimator estimator(model_fn, {.model_dir = model_dir, .train_distribute = strategy});
   const auto repeated = [] { return input_fn().repeat(); };
-  // returns on workers and servers, which exit here
+  // workers and servers serve here until the chief is done, then exit
   if (const auto code = estimator.serve(repeated)) return *code;
 
   estimator.train_on_workers({.max_steps = steps});

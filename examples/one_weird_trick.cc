@@ -70,7 +70,7 @@ double train(const char* name, DenseScheme scheme, int updates, const Options& o
 int compare(const Options& options) {
   constexpr int kWeights = (kFeatures + 1) * kHidden + (kHidden + 1) * 4;
   std::printf("dense gradients, summed by data parallelism: %d bytes a step\n",
-              // to one worker and back
+              // each number travels to one worker and back
               2 * 4 * (static_cast<int>(options.workers) - 1) * kWeights);
   std::printf("%-13s %7s %9s %11s %11s  loss\n", "scheme", "updates", "ms/step", "bytes",
               "busiest");

@@ -26,7 +26,7 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 }
 
 void EarlyStopping::on_train_begin() {
-  (void)monitor_.larger_is_better(model());  // throws before the first epoch
+  (void)monitor_.larger_is_better(model());  // throws if unknown, before the first epoch
   best_ = internal::Monitor::kNothing;
   best_epoch_ = waited_ = 0;
   stopped_epoch_.reset();
@@ -98,7 +98,7 @@ void EarlyStopping::restore_state(const Json& state) {
   best_names_ = value_of<std::vector<std::string>>(state.at("best_names"));
 }
 
-// Ends training when the loss is NaN or infinite.
+// TerminateOnNaN: ends training when the loss is NaN or infinite.
 
 void TerminateOnNaN::on_train_begin() { reason_.clear(); }
 

@@ -260,7 +260,7 @@ std::vector<Tensor> ReplicaStep::call_model(const Parts& parts, CallContext cont
 
 namespace {
 
-/// Returns true if every row is >= 0 and adds up to 1, unlike logits.
+/// Returns true if the elements of every row are >= 0 and add up to 1, unlike logits.
 bool are_distributions(const Tensor& rows) {
   if (rows.rank() < 2 || rows.shape()[-1] < 2 || !is_floating(rows.dtype())) return false;
   const auto classes = static_cast<std::size_t>(rows.shape()[-1]);

@@ -518,7 +518,7 @@ Logs FitLoop::fetched_logs() {
   if (is_seen_by_run || warned_of_loss_ || std::isfinite(logs.at("loss"))) return logs;
   const std::vector<int> replicas =
       not_finite(compiled_.loss_tracker.totals_of_replicas(), strategy.first_replica());
-  if (replicas.empty()) return logs;  // another worker reports the loss
+  if (replicas.empty()) return logs;  // the worker of that replica warns
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
                      " or before: the loss of Model::fit is not finite; try a smaller learning "

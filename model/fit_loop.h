@@ -65,15 +65,16 @@ struct CompiledModel {
   std::int64_t steps_per_execution = 1;
   bool has_constraints = false;
 
-  /// Returns the loss, losses of outputs, metrics and metrics of layers, without duplicates, with
-  /// their names in logs.
+  /// Returns the loss, the outputs' losses, the metrics and the layers' metrics, without
+  /// duplicates, each with its name in logs.
   std::vector<std::pair<std::string, Metric*>> all_metrics();
   Logs logs();
   void reset_metrics();
 };
 
-/// Throws kInvalidArgument naming `who` unless a call with tensors passes one for each input of the
-/// model and labels for each output. There may be no labels, because layers may add all losses.
+/// Throws kInvalidArgument naming `who` unless a call with tensors passes one tensor for each input
+/// of the model and labels for each output. Labels may be omitted entirely, because layers may add
+/// all losses.
 void require_counts(const Model& model, std::string_view who, std::size_t inputs,
                     std::size_t labels);
 /// Same as require_counts(), but for a batch of `components`: inputs, labels, then weights (one for
@@ -92,7 +93,7 @@ using ClassWeights = std::map<std::int64_t, double>;
 /// Returns the class weights of each output; empty if the options have none. Throws
 /// kInvalidArgument unless there is one map per output of the model.
 std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options);
-/// Warns about weights for classes that the output does not have (class number too large).
+/// Warns about class weights whose class number is too large for the output.
 void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights);
 /// Warns about weighted classes that do not occur in these labels (one tensor per output).
 void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> class_weights,
@@ -155,7 +156,7 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks);
 
 // Epochs and steps.
 
-/// Number of batches that a call takes from its data, and names for its messages.
+/// Number of batches that a call takes from its data, and the names used in its messages.
 struct FeedSteps {
   const char* who;                                    // "Model::fit"
   const char* option;                                 // "steps_per_epoch"
@@ -198,7 +199,7 @@ class BatchFeed {
   std::optional<DistributedDataset::Iterator> iterator_;
   bool advance_ = false;  // true if next() has returned the batch at the iterator
   std::int64_t step_ = 0;
-  bool is_restored_ = false;  // true: the restored first pass may have no batches left
+  bool is_restored_ = false;  // true: restored within a pass, which may have no batches left
   bool has_ended_ = false;    // true: restored after the end of the epoch's pass
   bool warned_ = false;       // true: the warning that a pass ended within an epoch was logged
 };

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Builder that arranges the calls that lead to the outputs in the order in which they were made.
+/// Collects the layer calls that lead to the outputs, in the order in which they were made.
 class Functional::Builder {
  public:
   Builder(Graph& graph, std::span<const SymbolicTensor> inputs) : graph_(graph) {

@@ -188,7 +188,7 @@ Json length_of_file(const std::string& path, bool is_writer) {
 void cut_file(const std::string& path, const Json& length, bool is_writer) {
   if (!is_writer || length.is_null()) return;
   if (length_of_file(path, true).as_int() <= length.as_int()) return;
-  std::error_code ignored;  // writing to the file reports the error
+  std::error_code ignored;  // a later write to the file reports the error
   std::filesystem::resize_file(path, static_cast<std::uintmax_t>(length.as_int()), ignored);
 }
 

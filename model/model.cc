@@ -32,7 +32,8 @@ Dataset dataset_of(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
 
 constexpr std::int64_t kDefaultBatchSize = 32;
 
-/// Returns Keras's batch size for `rows` rows. Invalid numbers of steps are rejected later.
+/// Returns the batch size that Keras would use for `rows` rows. Invalid numbers of steps are
+/// rejected later.
 std::int64_t batch_size_of(const FitOptions& options, std::int64_t rows) {
   if (options.batch_size) return *options.batch_size;
   const std::int64_t steps = options.steps_per_epoch.value_or(0);

@@ -1,4 +1,4 @@
-// Whole models in files: Model::save() and load_model().
+// Saving and loading of complete models: Model::save() and load_model().
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -31,7 +31,7 @@ struct ModelDescription {
   std::optional<CompileDescription> compile;
 };
 
-/// Layers with the same name are one layer that is called several times.
+/// Layers with the same name become one layer that is called several times.
 std::shared_ptr<Layer> make_sequential(std::string name, Input input,
                                        std::vector<std::shared_ptr<Layer>> layers) {
   for (auto layer = layers.begin(); layer != layers.end(); ++layer)
@@ -69,7 +69,7 @@ ModelDescription read_description(const internal::CheckpointFile& file) {
 
 /// Skips the layer numbers of the restored layers, so that the random numbers of new layers differ.
 void pass_over(const std::vector<Layer::Extras>& extras) {
-  constexpr std::int64_t kMost = 10'000'000;  // limit for corrupted files
+  constexpr std::int64_t kMost = 10'000'000;  // upper bound, in case the file is corrupted
   std::int64_t most = 0;
   for (const Layer::Extras& each : extras) most = std::max(most, each.random_number);
   internal::require(most <= kMost, "expected a random_number of at most ", kMost, ", got ", most);

@@ -164,7 +164,7 @@ std::string schedule_type() {
   return name.erase(name.rfind("Options"));
 }
 
-/// Returns options in which `numbers` sets numbers and flags by name.
+/// Returns options whose numbers and flags are set by name from `numbers`.
 template <class Options>
 Options options_of(const std::string& name, const std::map<std::string, double>& numbers) {
   const std::string who = "learning-rate schedule '" + name + "'";

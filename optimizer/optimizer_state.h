@@ -64,7 +64,7 @@ class GradientAccumulator {
                       std::int64_t steps);
 
   std::int64_t steps() const { return steps_; }
-  /// Returns the number of held steps: 0 .. steps() - 1. Equal in all replicas.
+  /// Returns the number of steps accumulated so far: 0 .. steps() - 1. Equal in all replicas.
   std::int64_t num_held() const { return num_held_.value().item_int(); }
 
   /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;

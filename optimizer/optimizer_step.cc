@@ -67,7 +67,7 @@ struct Optimizer::Step {
 };
 
 Optimizer::Step Optimizer::read_step() const {
-  const StepRecorderScope not_recorded(nullptr);  // note_replays() repeats the reads in replays
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() repeats these reads in replays
   Step step;
   step.scalars.iteration = iterations_.value().item_int();
   std::int64_t num_calls = step.scalars.iteration;

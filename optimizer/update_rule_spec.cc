@@ -34,7 +34,7 @@ Rule make_moving_average(const Json& d) {
   return std::make_shared<internal::MovingAverageRule>("ema", options);
 }
 
-/// A rule that wraps another one, and owns it.
+/// A DecoupledWeightDecayRule together with the rule that it wraps, which must outlive it.
 struct DecayingRule {
   explicit DecayingRule(Rule inner) : then(std::move(inner)), rule(*then) {}
   Rule then;

@@ -22,7 +22,7 @@ namespace {
 
 enum class Action { kRun, kCapture, kReplay };
 
-/// Calls of one signature.
+/// State of the calls that have one signature.
 struct Entry {
   int num_calls = 0;
   UsedVariables used;

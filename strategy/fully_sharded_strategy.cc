@@ -60,7 +60,7 @@ bool FullyShardedStrategy::is_cut(const Tensor& initial_value,
 
 void FullyShardedStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (team_) {
-    team_->require_connection();  // here, before concurrent calls of replicas
+    team_->require_connection();  // checked before replicas make concurrent calls
     reads_->begin_run();
   }
   extended().run(body);

@@ -25,7 +25,7 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCommitsKept = 2;
-/// Longer than it takes to detect a stopped worker.
+/// Time to wait for a verdict; longer than it takes to detect a stopped worker.
 constexpr Duration kPatience = std::chrono::seconds(4);
 /// Maximum number of repeats of a step if a connection breaks in each of them.
 constexpr int kMostRepeats = 20;
@@ -68,7 +68,7 @@ void Recovery::commit(std::int64_t step, const SourceLocation& where) {
   const CallSite site(where);
   if (!team_) return;
   kept_.push_back({step, state_.snapshot(step)});
-  team_->gather_texts("", "commit");  // waits for all workers, which some snapshots do not
+  team_->gather_texts("", "commit");  // waits for all workers, because not every snapshot does
   if (kept_.size() > kCommitsKept) kept_.pop_front();
   num_repeats_ = 0;
 }
@@ -169,7 +169,7 @@ CheckpointOptions checkpoint_options(Strategy& strategy) {
     };
     options.worker = team->worker();
     options.connect = [team]() -> ExchangeTexts {
-      // Uses its own group, because background saving runs concurrently with the team's other
+      // Uses a separate group, because background saving runs concurrently with the team's other
       // calls.
       std::vector<int> all(static_cast<std::size_t>(team->num_workers()));
       std::iota(all.begin(), all.end(), 0);

@@ -451,7 +451,7 @@ std::vector<Tensor> Strategy::values_of_all_replicas(const PerReplica<Tensor>& l
 
 }  // namespace tutti
 
-// Shared by all strategies: reductions over replicas, updates of components, input.
+// Functions that all strategies share: reductions over replicas, updates of components, input.
 
 namespace tutti {
 
@@ -667,7 +667,7 @@ std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
   return length;
 }
 
-/// Returns the sum over `axes` of each value, on its device; reduce_sum rejects bool.
+/// Returns the sum over `axes` of each value, on its device. Throws for bool, as reduce_sum() does.
 std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<const int> axes) {
   std::vector<Tensor> sums;
   for (const Tensor& value : values) {

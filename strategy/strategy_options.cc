@@ -287,8 +287,8 @@ bool are_gpus(const LocalStrategyOptions& options) {
 }
 
 /// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients over
-/// `workers`. `order` is the determinism of the algorithm that is used without NCCL: if the options
-/// name no algorithm, NCCL requires kCanonical.
+/// `workers`. If the options name no algorithm, NCCL may do so only if `order`, the determinism of
+/// the algorithm used without NCCL, is kCanonical.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);
@@ -306,7 +306,8 @@ WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, in
   return gpus;
 }
 
-/// Refuses algorithms that send sums: compression to 16 bits is for gradients of single replicas.
+/// Throws for algorithms that send partial sums, because compression to 16 bits applies only to
+/// gradients of single replicas.
 void check_compression(std::string_view who, const WorkerTeam& team,
                        const LocalStrategyOptions& options) {
   const WireCompression compression = options.cross_device_ops.options.compression;

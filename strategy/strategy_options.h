@@ -16,8 +16,8 @@ namespace tutti::internal {
 /// naming `who` for missing or duplicate devices, and for too few replicas.
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
 
-/// Returns the XLA devices that the options name, one per replica, and replaces them in `options`
-/// by CPU devices: xla:i by cpu:i. Returns none if `who` does not compute on XLA. Throws
+/// Returns the XLA devices that `options` names, one per replica, and replaces them there by CPU
+/// devices: xla:i by cpu:i. Returns an empty vector if `who` does not compute on XLA. Throws
 /// kInvalidArgument or kUnimplemented naming `who` and an option that does not apply to XLA.
 std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options);
 

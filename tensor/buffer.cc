@@ -20,8 +20,8 @@ namespace tutti {
 //
 // A size class is a multiple of the granularity, at most a quarter above the requested size. A
 // cached buffer keeps its Buffer object and its memory together, so that a hit costs one lock and
-// no call of the source. When the cache is full, the least recently used size classes are emptied
-// first.
+// does not call the source. When the cache is full, the least recently used size classes are
+// emptied first.
 
 Buffer::~Buffer() {
   if (data_) allocator_->source_.release(data_);
@@ -228,7 +228,7 @@ namespace {
 constexpr std::size_t kHostAlignment = 64;
 
 std::byte* allocate_on_host(std::size_t size) {
-  // Without huge pages, passes over large values spend much of their time on looking up pages.
+  // Without huge pages, passes over large values spend much of their time on page-table lookups.
   // Systems without huge pages ignore the advice.
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const bool is_large = size >= kHugePage;

@@ -34,8 +34,8 @@ struct BufferAllocatorOptions {
   std::function<void()> on_shortage = {};
   /// Called for each freed buffer. Must not allocate.
   std::function<void(std::byte*)> on_recycle = {};
-  /// Called on the thread that frees a buffer. If that thread captures work that may use the
-  /// buffer, takes the buffer, which must not be reused, and returns true.
+  /// Called on the thread that frees a buffer. If that thread is capturing work that may use the
+  /// buffer, takes ownership of it, so that it is not reused, and returns true.
   std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 
@@ -48,7 +48,8 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   ~BufferAllocator();
   BufferAllocator& operator=(BufferAllocator&&) = delete;
 
-  /// Throws kResourceExhausted naming the limit, and the numbers of bytes in use and in the cache.
+  /// Allocates a buffer. Throws kResourceExhausted, naming the limit and the bytes in use and in
+  /// the cache, if that fails.
   BufferRef allocate(std::size_t size);
   AllocatorStatistics statistics() const;
   /// Resets the peak to the current use.

@@ -70,7 +70,7 @@ Device Device::parse(std::string_view text) {
   std::optional<DeviceSpec> spec;
   try {
     spec = DeviceSpec::parse(text.starts_with('/') ? std::string(text) : "/" + std::string(text));
-  } catch (const Error&) {  // reported below, in terms of a device
+  } catch (const Error&) {  // the error below lists the accepted device names
   }
   if (!spec || spec->job || spec->replica || spec->task || !spec->type || !spec->index) {
     fail(ErrorCode::kInvalidArgument,

@@ -66,7 +66,7 @@ enum class DeviceRuleId {
   kMovingAverage,
   kWeightDecay
 };
-/// A rule and its numbers in this step, in the order given in update_rules.h.
+/// An update rule and its constants for this step, in the order that update_rules.h specifies.
 struct DeviceRule {
   static constexpr std::size_t kNumConstants = 12;
   static constexpr std::size_t kWeightDecay = 2;  // index of the decay applied before the rule
@@ -124,7 +124,8 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   virtual bool is_done() const = 0;
-  /// Waits for all work before the event. Throws kInternal naming the device if that work failed.
+  /// Waits for all work that was queued before the event was recorded. Throws kInternal naming the
+  /// device if that work failed.
   virtual void synchronize() const = 0;
   /// Returns the time since `earlier`. Requires: both are done and were returned by record_timed()
   /// of the same device.
@@ -158,7 +159,7 @@ class DeviceContext {
 
   // Memory and copies.
 
-  /// Returns memory aligned to 256 bytes; nullptr if the GPU has none left. Waits for nothing.
+  /// Returns memory aligned to 256 bytes; nullptr if the GPU has none left. Does not block.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* data) noexcept = 0;
 
@@ -188,12 +189,12 @@ class DeviceContext {
   virtual std::shared_ptr<DeviceEvent> record_foreign(void* stream) = 0;
   virtual void wait_foreign(void* stream, const DeviceEvent& event) = 0;
 
-  /// Captures the work that is put into the streams, instead of running it, until end_capture().
+  /// Until end_capture(), captures the work that is put into the streams instead of running it.
   /// Other streams join by waiting for an event of kCompute; at the end, kCompute must wait for
   /// these streams.
   virtual void begin_capture() = 0;
   /// Returns a function that launches the captured work on the compute stream, any number of times.
-  /// Throws kFailedPrecondition if the work cannot be captured (a synchronisation, say).
+  /// Throws kFailedPrecondition if the work cannot be captured (for example, a synchronisation).
   virtual std::function<void()> end_capture() = 0;
 };
 

@@ -22,7 +22,7 @@ namespace {
 /// because tensors in static storage may live as long.
 class CpuMemories {
  public:
-  /// Returns nullptr if the device shares the host's memory with other devices.
+  /// Returns the device's allocator; nullptr if the device shares the host's memory.
   BufferAllocator* own(Device device) const {
     return active_[index(device)].load(std::memory_order_acquire);
   }

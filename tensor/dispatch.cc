@@ -61,7 +61,7 @@ void move_inputs_to_device(OpCall& call) {
   check_devices(call);
 }
 
-/// Returns the rows that a slice of whole rows selects, as a view; nullopt for other slices.
+/// Returns a view of the rows if the slice selects complete rows; nullopt for other slices.
 std::optional<Tensor> sliced_rows(const OpCall& call) {
   const Shape& from = call.inputs[0].shape();
   const Shape& to = call.outputs[0].shape;

@@ -25,8 +25,8 @@ class PinnedRing;
 class Uploads;
 struct LogicalGpu;
 
-/// Work in the streams of GPUs that ends only if other GPUs or processes take part: collectives.
-/// Thread-safe.
+/// Work in GPU streams that completes only if other GPUs or processes participate, such as a
+/// collective. Thread-safe.
 class PeerWork {
  public:
   virtual ~PeerWork() = default;
@@ -35,14 +35,16 @@ class PeerWork {
   /// Abandons work that has failed or takes too long. If some of the work was abandoned, now or
   /// earlier, throws the error that caused this.
   virtual void check() = 0;
-  /// Called before the launch of a graph that may contain peer work. Throws if the work cannot run.
+  /// Called before the launch of a graph that may contain peer work. Throws if that work cannot
+  /// run.
   virtual void check_graph() = 0;
   /// Called after the launch of the graph, which runs from `began` to `ended`.
   virtual void note_graph(std::shared_ptr<DeviceEvent> began,
                           std::shared_ptr<DeviceEvent> ended) = 0;
 };
 
-/// The peer work of one device, and the host's waits while it is pending. Thread-safe.
+/// Watch over the peer work of one device: the host's waits check it while it is pending.
+/// Thread-safe.
 class PeerWatch {
  public:
   using List = std::vector<std::shared_ptr<PeerWork>>;
@@ -51,7 +53,7 @@ class PeerWatch {
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the added work whose objects still exist.
   List list() const;
-  /// Waits for `event`. Throws the error that check() of pending peer work throws.
+  /// Waits for `event`. If check() of pending peer work throws, throws its error.
   void wait(const DeviceEvent& event) const;
   /// Same as wait(), but returns false if `event` is not done at `deadline`.
   bool wait_until(const DeviceEvent& event, TimePoint deadline) const;
@@ -68,7 +70,7 @@ class GpuDevice {
  public:
   static constexpr std::size_t kAlignment = 256;  // alignment of device memory, in bytes
 
-  /// Returns the number of devices, from gpu:0 on. Throws as logical_gpus() does.
+  /// Returns the number of GPU devices: gpu:0, gpu:1, ... Throws as logical_gpus() does.
   static int count();
   /// Same as gpu_unavailable_reason().
   static const std::string& why_none();
@@ -113,8 +115,8 @@ class GpuDevice {
   /// Copies from host memory. Waits only for room in pinned memory. The host memory may change
   /// after this returns.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
-  /// Copies host memory for work that is queued from now on, concurrently with the work that is
-  /// queued already. The host memory may change after this returns.
+  /// Copies host memory for work that is queued later. The copy runs concurrently with work that is
+  /// already queued. The host memory may change after this returns.
   BufferRef upload(const void* from, std::size_t bytes);
   /// Waits for the preceding work and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
@@ -129,8 +131,8 @@ class GpuDevice {
   const PeerWatch& peers() const { return peers_; }
 
   /// Delays one variable's update until other work is queued, so that one launch performs many
-  /// updates. Keeps `buffers` alive until that launch. They need not include the buffers of weights
-  /// and slots, because the next owner of that memory queues its work behind the launch.
+  /// updates. Keeps `buffers` alive until that launch. `buffers` need not include the weights and
+  /// slots, because the next owner of their memory queues its work behind the launch.
   /// `step_values`: as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);

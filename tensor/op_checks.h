@@ -15,7 +15,7 @@ namespace tutti::internal {
 // Checks shared by public operations, and prefixes of their errors.
 
 /// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
-/// program for which the library works (CallSite), or no line if that is not known.
+/// program that called the library (CallSite), or no line if that is not known.
 SourceLocation callers_line(const SourceLocation& where);
 /// Returns the beginning of an operation's errors: "add at train.cc:41", or "add" without a known
 /// line.

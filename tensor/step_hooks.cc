@@ -49,7 +49,7 @@ LazyValues& lazy_values() {
 }
 
 /// Allocator of host memory that is first touched when the elements are materialized. It is
-/// separate, so that freed buffers of other allocators need not be looked up here.
+/// separate, so that only its own freed buffers are looked up among the lazy values.
 BufferAllocator& lazy_allocator() {
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(

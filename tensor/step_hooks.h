@@ -52,7 +52,7 @@ class StepRecorder {
   /// Records that a variable is read or written: its elements must be in the same memory in each
   /// replay.
   virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
-  /// Records that every step computes `key` again from the random context.
+  /// Records that `key` comes from the random context, so that every step computes it again.
   virtual void follows_step(const RandomKey& key) = 0;
   virtual bool is_of_step(const RandomKey& key) const = 0;
 
@@ -91,8 +91,8 @@ class StepTracer {
   /// Records that a variable is read, so that the whole variable becomes an argument, even if
   /// operations later use only views of its elements.
   virtual void note_variable(const Tensor& whole) = 0;
-  /// Returns true if work on the value is traced: this step made the value, or the step's device
-  /// has it.
+  /// Returns true if operations on the value are traced: this step computed the value, or the
+  /// step's device has it.
   virtual bool holds(const Tensor& value) const = 0;
   /// Returns the value that the step uses in place of a new tensor that the host fills, or in place
   /// of a copy of `value`. The default, nullopt, makes the caller create a tensor with memory.
@@ -118,8 +118,8 @@ class RemoteRecorder {
 
   /// Returns the outputs of an operation of another task; nullopt if this process computes it.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
-  /// Returns the device of another task that has or will have the value; nullptr if it is a value
-  /// of this process.
+  /// If another task has or will have the value, returns its device there; nullptr for a value of
+  /// this process.
   virtual std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const = 0;
 
  private:
@@ -200,8 +200,8 @@ std::size_t offset_in_buffer(const Tensor& tensor);
 
 /// Fills a lazy buffer before the host reads it. Costs one load if there are no lazy tensors.
 void materialize(const BufferRef& buffer);
-/// Detaches the buffer from its lazy value: before the host writes all of it, or after it was
-/// materialized.
+/// Detaches the buffer from its lazy value, either before the host overwrites the entire buffer or
+/// after the value was materialized.
 void forget_lazy_value(const BufferRef& buffer);
 
 }  // namespace internal

@@ -1,4 +1,4 @@
-// Tensors: making, viewing, reading and printing them.
+// Tensors: creation, views, access to elements, and printing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 

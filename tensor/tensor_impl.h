@@ -15,7 +15,7 @@ struct Tensor::Impl {
   Device device;
   std::uint64_t id = next_id();
 
-  /// Returns 1, 2, ...: unique in the process.
+  /// Returns the next id, 1, 2, ..., which is unique within the process.
   static std::uint64_t next_id();
   static Tensor tensor_of(Impl impl) { return Tensor(std::make_shared<const Impl>(impl)); }
   friend Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype,
@@ -27,10 +27,11 @@ struct Tensor::Impl {
 /// Makes a tensor of a whole buffer of these elements, in the memory of `device`.
 Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
-/// Makes a tensor of elements that are already in host memory (received ones, say) and begin at
-/// byte `offset` of `buffer`. Shares the buffer, whose bytes must not change any more. A writer
-/// that takes over the tensor copies it first if the buffer is shared. Throws kInvalidArgument
-/// unless `offset` is a multiple of 64 and the elements fit into the buffer. Thread-safe.
+/// Makes a tensor of elements that are already in host memory, for example because they were
+/// received, and begin at byte `offset` of `buffer`. Shares the buffer, whose bytes must no longer
+/// change; a writer that takes over the tensor first copies it if the buffer is shared. Throws
+/// kInvalidArgument unless `offset` is a multiple of 64 and the elements fit into the buffer.
+/// Thread-safe.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype);
 

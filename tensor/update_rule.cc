@@ -1,5 +1,5 @@
-// UpdateRule: its number and its description. Gradient: access by form, and conversion to a dense
-// tensor.
+// Implements UpdateRule (number and description) and Gradient (access by form, and conversion to a
+// dense tensor).
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
 
@@ -30,7 +30,7 @@ Json UpdateRule::describe() const {
        "without; implement describe(), and call register_update_rule() in every task");
 }
 
-// Gradients: access by form, and conversion of rows to a dense tensor.
+// Gradients: access to the dense or sparse form, and conversion of slices to a dense tensor.
 
 Gradient::Gradient(Tensor dense) {
   if (dense.defined()) value_ = std::move(dense);

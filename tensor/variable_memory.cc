@@ -48,8 +48,8 @@ void VariableMemory::assign(const Tensor& value) {
   note_use();
   if (num_pins_ == 0) return value_.assign(value);
   if (is_alone_in_place()) return value_.write(value);
-  // Copies, because another variable's fixed address may be written before this value is moved to
-  // ours.
+  // Copies the value: it may be at the fixed address of another variable, which may be overwritten
+  // before the value is moved to ours.
   value_.assign(value.to(device()).copy());
 }
 

@@ -154,11 +154,11 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   options.health.abort_stuck_after = durations::kLongestStep;
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
-    // Parameter servers join only in strategies that use them.
+    // Parameter servers join the job only under strategies that use them.
     auto& members = task.type == "ps" ? options.welcome : options.expected;
     members.push_back({task.type, task.index, task.address});
   }
-  options.linger = Duration::zero();  // the server ends after all processes
+  options.linger = Duration::zero();  // not needed: the server outlives all processes
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 

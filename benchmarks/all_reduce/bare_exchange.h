@@ -56,7 +56,7 @@ class BareExchange {
     std::size_t summed = 0;
     exchange(rank, reinterpret_cast<char*>(values), reinterpret_cast<char*>(received_.data()),
              bytes, piece_of(bytes), [&](std::size_t got) {
-               // These values were sent before, so they may change now.
+               // These values have already been sent, so they may be overwritten.
                const std::size_t end = got / sizeof(float);
                for (std::size_t i = summed; i < end; ++i) values[i] += received_[i];
                summed = std::max(summed, end);

@@ -60,7 +60,7 @@ class Rank {
   BufferRef memory_;
 };
 
-/// Subject "tcp-bare": the lower bound of "tcp".
+/// Subject "tcp-bare": the lower bound for "tcp".
 class BareRank {
  public:
   BareRank(int rank, BareExchange& exchange, std::size_t most)

@@ -22,7 +22,7 @@ namespace {
 
 using namespace tutti;
 
-// Engine that does nothing: it treats each call of two ranks as done.
+// Engine for two ranks that does nothing and treats each call as completed.
 class IdleEngine final : public internal::CollectiveEngine {
  public:
   int rank() const override { return 0; }

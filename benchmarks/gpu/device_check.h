@@ -18,7 +18,7 @@ struct CheckOptions {
   std::string spoil;       // operation or optimizer in whose results one element is changed
 };
 
-/// Compares the calls of each operation and type with the results on cpu:0.
+/// Runs calls of each operation and type, and compares their results with those on cpu:0.
 Findings check_ops(const CheckOptions& options);
 /// Compares gradients that a tape computes on the device.
 Findings check_gradients(const CheckOptions& options);

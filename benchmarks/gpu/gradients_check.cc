@@ -18,7 +18,7 @@ std::vector<Tensor> value_and_gradients(const Program& program, const Device& de
   GradientTape tape;
   for (const Tensor& source : sources) tape.watch(source);
   const Tensor y = program.function(inputs);
-  // The square makes the gradients of the elements different.
+  // The square gives each element a different gradient.
   const std::vector<Gradient> gradients = tape.gradient(square(y) + y, sources);
   std::vector<Tensor> results = {y.to(Device{})};
   for (const Gradient& gradient : gradients) {

@@ -17,7 +17,7 @@ Tensor values(const Shape& shape, DType dtype, double low, double high, std::uin
   return cast(round(x * 64.0f) / 64.0f, dtype);
 }
 
-/// Collector of programs whose inputs have one type.
+/// Collects programs whose inputs all have the type `dtype`.
 class Programs {
  public:
   explicit Programs(DType dtype) : dtype_(dtype) {}

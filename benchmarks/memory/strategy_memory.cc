@@ -44,8 +44,8 @@ std::unique_ptr<Strategy> sharded(const LocalStrategyOptions& local, int stage, 
       FullyShardedOptions{.local = local, .stage = stage, .reshard_after_forward = reshard});
 }
 
-/// Returns a formula of the peak for each strategy. The weights take P bytes, Adam's slots 2 P, a
-/// replica's gradients P, and the summed gradients P. A shard takes 1/N of that.
+/// Returns a formula for the peak memory of each strategy. The weights take P bytes, Adam's slots 2
+/// P, a replica's gradients P, and the summed gradients P. A shard takes 1/N of that.
 std::vector<Case> cases() {
   const auto all = [](const Problem& p) { return p.parameters() * sizeof(float); };
   const auto part = [all](const Problem& p) { return all(p) / p.replicas; };

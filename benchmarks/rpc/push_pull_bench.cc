@@ -143,7 +143,7 @@ class Servant {
 struct Turn {
   std::string name;
   std::function<void()> once;
-  int times_bytes = 1;  // number of bytes, as a multiple of the bare stream's
+  int times_bytes = 1;  // bytes moved, as a multiple of those that the bare stream moves
   std::vector<double> seconds = {}, ratios = {};
 };
 
@@ -197,7 +197,7 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
       turns.push_back({own.name() + " update", [&] { own.update(job); }});
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
-      // does not apply, because a step waits for the values that it pulls
+      // cannot be done several times in a row, because a step waits for the values that it pulls
       if (job.in_a_row > 1) continue;
       turns.push_back({own.name() + " update+pull", [&] { own.update_and_pull(job); }, 2});
     }

@@ -14,7 +14,7 @@ namespace {
 /// Minimum duration of the measurement of each size.
 constexpr double kSeconds = 0.15;
 
-/// Returns the calls per second of the fastest tenth of all calls.
+/// Returns the rate of the fastest tenth of all calls, in calls per second.
 template <class Call>
 double fastest_rate(const Call& call) {
   const tutti::Clock& clock = tutti::Clock::system();

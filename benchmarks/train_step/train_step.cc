@@ -31,7 +31,7 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
         LocalStrategyOptions{.replicas = static_cast<int>(options.replicas)});
   }
   if (options.strategy == "multi_worker_mirrored") {
-    // 0 gives each worker one replica.
+    // For MultiWorkerOptions, 0 means one replica per worker.
     const std::int64_t replicas = options.replicas > 1 ? options.replicas : 0;
     MultiWorkerOptions workers{.local = {.devices = options.devices.empty() ? "cpu:0" : devices,
                                          .replicas = static_cast<int>(replicas)}};

@@ -146,8 +146,8 @@ class Measurement {
   }
 
   double floor_round(const CallPlan& plan) {
-    // Fill with zeros: if the memory had another element type, its bytes might be infinite as
-    // float32.
+    // Fills with zeros, because the memory may hold elements of another type, whose bytes could be
+    // infinities if read as float32.
     rank_team_.run([&](int rank) {
       const Elements& flat = ranks_.rank(rank).flat_input;
       std::fill_n(flat.data, flat.num_bytes(), std::byte{0});

@@ -31,12 +31,12 @@ struct BenchRow {
   std::size_t count = 0;
   std::optional<BenchCell> out_of_place;  // empty if the shape supports only in-place calls
   BenchCell in_place;
-  double largest_error = 0.0;  // over sums of this and smaller sizes; see ListErrors
+  double largest_error = 0.0;  // maximum over this and smaller sizes; see ListErrors
   BenchTime floor;
   BenchTime of_floor;  // time of the lower bound divided by the time in place, within one round
 };
 
-/// Returns median, minimum and maximum of the rounds' seconds.
+/// Returns the median, minimum and maximum duration of the rounds.
 BenchTime summary_of(const std::vector<double>& rounds);
 
 /// These return rates in GB/s. The algorithm bandwidth is one rank's bytes per second. The bus

@@ -20,8 +20,8 @@ std::size_t rounded_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Gradients of TensorFlow's CIFAR-10 tutorial: two 5x5 convolutions with 64 filters, dense layers
-/// of 384, 192 and 10 units.
+/// Element counts of the gradients of TensorFlow's CIFAR-10 tutorial: two 5x5 convolutions with 64
+/// filters, dense layers of 384, 192 and 10 units.
 std::vector<std::size_t> cifar10_cnn() {
   return {5 * 5 * 3 * 64, 64, 5 * 5 * 64 * 64, 64, 2304 * 384, 384, 384 * 192, 192, 192 * 10, 10};
 }
@@ -91,7 +91,8 @@ double tolerance(DType dtype, ReduceOp op, double expected) {
   return std::abs(expected) * (is_half(dtype) ? 0.01 : 1e-6);
 }
 
-/// Calls visitor(values, index of their first element in the list) for each buffer.
+/// Calls visitor(values, first) for each buffer; `first` is the index of values[0] in the full
+/// list.
 template <class Visitor>
 void for_buffers(std::span<const Elements> list, const Visitor& visitor) {
   std::size_t first = 0;

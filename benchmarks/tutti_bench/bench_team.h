@@ -41,8 +41,8 @@ class BenchTeam {
   int size() const { return static_cast<int>(threads_.size()); }
   /// Returns the barrier of the current job.
   SpinBarrier& barrier() { return *barrier_; }
-  /// Runs job(0) ... job(size - 1), each on its thread, and waits for all. Rethrows the exception
-  /// of a job: the original one instead of the aborts that it caused.
+  /// Runs job(0) ... job(size - 1), each on its own thread, and waits for all of them. Rethrows a
+  /// job's exception: the original one, not the aborts that it caused.
   void run(const std::function<void(int thread)>& job);
 
  private:
@@ -92,8 +92,8 @@ std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
 /// Returns the nanoseconds in which a cache line moves between two cores and back, or 0 if there is
 /// only one core.
 double ping_pong_nanoseconds();
-/// Returns "near" (cores share a cache), "far", "busy" (other programs use the cores) or "one
-/// core".
+/// Returns the relation of two cores: "near" (they share a cache), "far", "busy" (other programs
+/// use them) or "one core".
 const char* place_of_cores(double nanoseconds);
 
 double median_of(std::vector<double> values);

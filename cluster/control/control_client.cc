@@ -112,7 +112,7 @@ class ControlSession final : public ControlClient {
   StopGate gate_;
   Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
   TimePoint last_heard_;        // time of the server's last message; used by thread_
-  bool knows_history_ = false;  // true once the verdict about this process's joining arrived
+  bool knows_history_ = false;  // true once the verdict on this process's join has arrived
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -125,13 +125,14 @@ class ControlSession final : public ControlClient {
   std::unique_ptr<Thread> thread_;
 };
 
-/// Number of refusals after which a refusal is final: a single one may be due to a damaged
-/// handshake.
+/// Number of refusals after which a refusal counts as final: a single refusal may be due to a
+/// damaged handshake.
 constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Returns true if the call failed because of its connection, not its message, and may be repeated.
+/// Returns true if the call failed because of its connection rather than its request, so that it
+/// may be repeated.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -193,7 +194,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     MutexLock lock(mutex_);
     unsent_.pop_front();
     is_writing_ = false;
-    if (!ok) {  // the server's last messages have not been read yet
+    if (!ok) {  // does not end the stream: the server's last messages are still unread
       can_write_ = false;
       unsent_.clear();
     }
@@ -315,7 +316,7 @@ void ControlSession::run() {
       if (!reconnect()) return;
       last_heard_ = last_round = now();
     }
-    // The server answers heartbeats as soon as the system schedules it.
+    // The server answers heartbeats as soon as the operating system schedules its process.
     const bool is_late = now() - last_heard_ >= silent_after() / 2;
     if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
       // The server is alive, and its answer may be waiting for a thread of this process.

@@ -307,8 +307,9 @@ void JobService::send_verdicts(Link& link) {
   if (event.has_history()) link.link->send(event);
 }
 
-/// Batching matters for large jobs, whose members join and leave within a second: one message per
-/// pair of members took a twelfth of the processor time when 64 processes started.
+/// Verdicts are sent in batches, because in large jobs all members join and leave within a second:
+/// with one message per pair of members, these messages took a twelfth of the processor time when
+/// 64 processes started.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);
@@ -519,7 +520,7 @@ JobService::Reactor* JobService::ReportFailure(Context* context,
   return answer(context, request->member(), [&](MemberRecord& record) TUTTI_REQUIRES(mutex_) {
     record.has_failed = true;
     const std::string text = concat(record.joined.who.task.to_string(), ": ", request->message());
-    // The report may be a repetition after a broken connection.
+    // The report may have been resent after a broken connection.
     const auto is_it = [&](const Verdict& verdict) { return verdict.message == text; };
     if (std::ranges::none_of(verdicts_, is_it)) {
       declare(record, {record.number, VerdictKind::kFailed, true,
@@ -716,7 +717,7 @@ void JobService::announce_server_end() {
   for (const auto& stream : streams_) stream->finish(grpc::Status::OK);
 }
 
-// Values of the store.
+// StoreTable: the values of the control store.
 
 namespace {
 

@@ -87,9 +87,10 @@ class JobService final : public v1::Job::CallbackService {
 
   /// Detects silent, stuck and late members. Must be called every kTryAgain.
   void tick();
-  /// Waits until all members have left or were given up.
+  /// Waits until every member has left or been given up.
   void wait_until_all_have_left(TimePoint deadline);
-  /// Announces to all members that the server ends; each stream ends after sending this.
+  /// Announces to all members that the server is shutting down; each stream ends after it has sent
+  /// this.
   void announce_server_end();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;

@@ -39,7 +39,7 @@ std::uint64_t restarts() {
   fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
 }
 
-/// Sets this process's name in its trace.
+/// Names this process after its task in the trace.
 void enter_as(const std::vector<MemberTask>& tasks, std::size_t self) {
   if (self < tasks.size()) {
     const MemberTask& task = tasks[self];

@@ -31,7 +31,7 @@ namespace internal {
 Endpoint parse_grpc_target(std::string_view who, const std::string& text);
 /// Returns the same number in all processes that reach each other at 127.0.0.1.
 std::int64_t number_of_this_machine();
-/// Overload with a number for this task's machine, for tests.
+/// Overload for tests, with `machine` in place of number_of_this_machine().
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
                          const JoinOptions& options, std::int64_t machine);
 }  // namespace internal

@@ -117,7 +117,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
                              seconds_text(away), " s", letter));
 }
 
-/// A member's position in the calls of one group at one time.
+/// Position of a member in the sequence of calls of one group, at one point in time.
 struct Position {
   MemberRecord* record = nullptr;
   const GroupProgress* group = nullptr;
@@ -292,8 +292,8 @@ std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePo
   return waiters;
 }
 
-/// Returns for each group the smallest number of calls made by a waiter that is not inside a call
-/// of this group.
+/// Returns, for each group, the smallest `entered` count among the waiters that are outside the
+/// group's calls.
 std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>& waiters) {
   std::map<std::string_view, std::uint64_t> last;
   for (const Waiter& waiter : waiters) {

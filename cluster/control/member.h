@@ -36,7 +36,7 @@ struct Member {
   std::uint64_t incarnation = 0;  // number of restarts of the task before this process
   std::string host = {};          // name of its machine
   std::int64_t pid = 0;
-  bool is_here = false;  // joined, not left, not given up
+  bool is_here = false;  // true if it has joined, has not left and was not given up
   /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if it is another
   /// machine.
   std::string to_string() const;
@@ -80,7 +80,7 @@ struct GroupProgress {
   std::string group;           // equal on all members of the group
   std::uint64_t entered = 0;   // collectives entered so far
   std::uint64_t finished = 0;  // collectives finished so far
-  std::string call;            // the last one: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
+  std::string call;            // latest call: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
   Duration since{};            // time since `call` ended, or since it began if it still runs
   bool operator==(const GroupProgress&) const = default;
 };

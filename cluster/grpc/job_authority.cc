@@ -81,7 +81,7 @@ Key key_of_authority(const JobSecret& secret) {
   const Number most(BN_dup(EC_GROUP_get0_order(group.get())));
   const Number scalar(BN_secure_new());
   const Point point(EC_POINT_new(group.get()));
-  // Computes a scalar from 1 to order - 1.
+  // Computes a scalar in [1, order - 1].
   check(wide && most && scalar && point && BN_sub_word(most.get(), 1) == 1 &&
             BN_nnmod(scalar.get(), wide.get(), most.get(), numbers.get()) == 1 &&
             BN_add_word(scalar.get(), 1) == 1 &&

@@ -128,7 +128,7 @@ class GroupConnector {
 
   struct WatchedListener {
     Listener listener;
-    bool is_ready = true;  // poll() saw a new connection, or this rank has not accepted yet
+    bool is_ready = true;  // true if poll() reported a new connection, and before the first accept
   };
 
   /// Returns the pause between two polls; longer if many ranks share processors and the store.
@@ -183,13 +183,14 @@ class GroupConnector {
     return kNoRank;
   }
 
-  /// Connects to the next lower rank, or continues an attempt. Called repeatedly, because this rank
-  /// also accepts connections meanwhile and an earlier run's announcement may be replaced. The
-  /// pause between calls is longer if many ranks poll the store or an answer is likely.
+  /// Connects to the next lower rank, or continues such an attempt. Called repeatedly, because this
+  /// rank must accept connections meanwhile, and because an earlier run's announcement may be
+  /// replaced. The pause between calls is longer if many ranks poll the store or an answer is
+  /// likely.
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNoRank) return;
-    // The announcement of a failed attempt may have been replaced.
+    // The announcement that a failed attempt used may have been replaced since.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
     if (!call_ || text != called_text_) {  // otherwise the current attempt is still running
@@ -357,7 +358,7 @@ class GroupConnector {
     switch (handshake.state()) {
       case Handshake::State::kRefused:
         refuse(pending_peer, misfit.empty() ? handshake.reason() : misfit);
-        // The properties of a rank of this run do not change, so retrying cannot help.
+        // An incompatible rank of this run stays incompatible, so retrying cannot help.
         if (announced) require_fit(handshake.peer()->rank, *announced);
         return true;
       case Handshake::State::kStranger:
@@ -457,7 +458,8 @@ class GroupConnector {
     return ranks;
   }
 
-  /// Reads confirmations. If one peer has confirmed, the next one may have done so, too.
+  /// Reads confirmations. After each one, also reads the next peer's, because it may have arrived,
+  /// too.
   void receive_confirmations() {
     bool reads_next = false;
     for (int rank = 0; rank < size(); ++rank) {
@@ -539,18 +541,18 @@ class GroupConnector {
   std::optional<PendingPeer> call_;         // call to the highest lower rank that is not connected
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
-  std::optional<std::string> called_text_;  // that rank's value in the store
+  std::optional<std::string> called_text_;  // value in the store of the rank being called
   std::optional<Announcement> called_;      // called_text_, parsed
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // the last attempt failed because of this machine or an unknown host
+  bool is_hopeless_ = false;  // the last attempt failed on this machine or for an unknown host
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
-  std::string last_refusal_;  // text about a refused peer that claims to be a rank
+  std::string last_refusal_;  // text about the last refused peer that claimed to be a rank
   TimePoint accept_again_ = TimePoint::min();
   TimePoint read_all_at_ = TimePoint::min();  // time of the next read of all confirmations
 };

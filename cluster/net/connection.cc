@@ -146,8 +146,8 @@ void Connection::abort(const Error& reason) {
 
 void Connection::close() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
 
-/// Resets the connection instead of closing it, because an end-of-file would reach the peer only
-/// after the undelivered bytes, and so perhaps never.
+/// Resets the connection instead of closing it: the peer would receive an end-of-file only after
+/// the undelivered bytes, which may never arrive.
 void Connection::reset() noexcept {
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
@@ -156,7 +156,7 @@ void Connection::reset() noexcept {
 
 namespace {
 
-// Writing frames: header, head and body in one system call. Encoding of frames: numbers at fixed
+// Writing of frames: header, head and body in one system call. Encoding of frames: numbers at fixed
 // offsets; every field is validated.
 
 // Size of the part that is written before the checksum of the next part is computed, so that
@@ -349,7 +349,7 @@ namespace {
 
 // Limit of bytes per move(), so that other connections are served, too.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
-// Size of the buffer for bodies that no receiver wants.
+// Size of the buffer for message bodies that are dropped.
 constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
 
 std::span<std::byte> dropped_bytes() {
@@ -383,7 +383,8 @@ void Connection::read(IoResult& result) {
   }
 }
 
-/// Performs one system call, and updates num_staged_ and reading_->arrived.
+/// Performs one read, and updates num_staged_ and reading_->arrived. `wanted` receives the number
+/// of bytes for which there was room.
 std::size_t Connection::read_bytes(std::size_t& wanted) {
   std::array<iovec, 2> places{};
   std::size_t num_places = 0;

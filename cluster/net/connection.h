@@ -60,7 +60,7 @@ struct Operation {
     ended_.store(true);  // seq_cst: see mesh.cc
   }
   bool has_ended() const { return ended_.load(); }
-  /// Returns the reason of a failure; nullopt after success. Requires: has_ended().
+  /// Returns the error that ended the operation; nullopt after success. Requires: has_ended().
   const std::optional<Error>& error() const { return error_; }
 
  private:
@@ -135,7 +135,7 @@ class Connection {
 
   struct IoResult {
     bool moved = false;            // bytes were read or written
-    std::optional<Error> failure;  // the connection has ended; no more bytes will be read
+    std::optional<Error> failure;  // reason why the connection ended; no more bytes will be read
     std::optional<Error> abort;    // the peer has aborted the group
   };
   /// Writes what the system accepts and reads the available bytes, at most a few MiB. Reads bodies

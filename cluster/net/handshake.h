@@ -46,8 +46,8 @@ class Handshake {
   enum class State {
     kRunning,
     kDone,      // both sides are authenticated
-    kRefused,   // by either side; see reason()
-    kStranger,  // not a rank of this version; the caller closes the connection silently
+    kRefused,   // refused by either side; see reason()
+    kStranger,  // the peer is not a rank of this version; the caller closes the connection silently
   };
 
   Handshake(Side side, RankHello own, JobSecret secret);

@@ -170,7 +170,7 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  // A thread may test one operation per peer, so poll all peers in one system call.
+  // A thread may test operations with many peers in turn, so poll all peers in one system call.
   if (size() > 2 && Clock::system().now() >= look_again_) {
     poll_peers(TimePoint::min());
     look_again_ = deadline_after(Clock::system().now(), kSpin);
@@ -225,8 +225,8 @@ bool Mesh::read_from_peer(int rank) {
     int no_rank = kNone;
     if (!is_aborted_) lost_peer_.compare_exchange_strong(no_rank, rank);
     peer.fail(*result.failure);
-    // Reset the connection: the peer may not know of the failure, as only this side finds a damaged
-    // message.
+    // Reset the connection, because the peer may not know of the failure: only this side detects a
+    // damaged message.
     peer.reset();
   }
   return result.moved || result.failure;
@@ -301,7 +301,7 @@ void Mesh::flush_aborts() noexcept {
       if (peer->flush()) moved = true;
       if (!peer->has_bytes()) continue;
       descriptors.push_back(peer->watched());
-      // Bytes from peers are not read any more, so they must not wake this thread.
+      // Bytes from peers are no longer read, so they must not wake this thread.
       descriptors.back().events = POLLOUT;
     }
     const TimePoint now = Clock::system().now();
@@ -312,8 +312,8 @@ void Mesh::flush_aborts() noexcept {
   }
 }
 
-/// Waits until the operating systems of all peers have received all bytes; bytes in transit could
-/// be lost when this process exits.
+/// Waits at most `duration` until the operating systems of all peers have received all bytes,
+/// because bytes in transit could be lost when this process exits.
 void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);

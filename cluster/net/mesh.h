@@ -94,7 +94,8 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   std::atomic<int> lost_peer_{kNone};
 };
 
-/// Returns a mesh that closes when its last reference is destroyed. Works may outlive it.
+/// Returns a mesh that closes when its last reference is destroyed. Its Work objects may outlive
+/// it.
 std::shared_ptr<Transport> shared_mesh(int rank, std::vector<ConnectedPeer> peers,
                                        MeshOptions options);
 

@@ -64,7 +64,7 @@ bool is_only_later(int error);
 enum class ByteFlow { kOpen, kClosed };
 /// Reads the available bytes into `bytes`; sets `count` to their number.
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
-/// Writes as much as the system accepts.
+/// Writes as many bytes as the socket accepts without blocking; sets `count` to their number.
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
                    std::size_t& count);
 /// Writes a few bytes to the empty buffer of a new connection; returns false if it is broken.
@@ -132,7 +132,7 @@ class AddressLimit {
 /// unlogged ones. Not thread-safe.
 class RefusalLog {
  public:
-  /// `who` is the server that refuses, such as "control".
+  /// `who`: name of the refusing server in the log lines, such as "control".
   explicit RefusalLog(std::string who);
   void note(std::string_view reason, TimePoint now);
 

@@ -79,7 +79,7 @@ SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environ
   const int num_tasks = require_int(environment, "SLURM_STEP_NUM_TASKS", 1);
   nodes = expand_node_list(environment.at(kSlurm, "SLURM_STEP_NODELIST", kRemedy));
   read_tasks_per_node(options, environment);
-  // The sum may overflow an int although each number does not.
+  // The sum may overflow an int although no single number does.
   const auto placed =
       std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), std::int64_t{0});
   if (placed > internal::kMostTasks) {
@@ -303,7 +303,8 @@ std::vector<std::string> read_group(Reader& reader) {
   return numbers;
 }
 
-/// Appends every suffix to every name; the last bracket varies fastest.
+/// Combines every name with every suffix; the suffixes, which come from the last bracket, vary
+/// fastest.
 std::vector<std::string> multiply(const std::vector<std::string>& names,
                                   const std::vector<std::string>& suffixes, const Reader& reader) {
   if (names.size() * suffixes.size() > kMaxNodes) reader.fail_size();

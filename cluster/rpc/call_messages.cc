@@ -21,7 +21,7 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 using Wire = google::protobuf::internal::WireFormatLite;
 
-// Numbers of the fields that all messages of calls have (calls.proto).
+// Field numbers that all call messages share (calls.proto).
 constexpr int kCall = 1, kHead = 2, kTensorBytes = 3, kError = 4, kTensors = 15;
 
 /// Size below which copying a chunk is cheaper than referencing it.
@@ -158,7 +158,7 @@ grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
     }
   }
   std::vector<grpc::Slice> slices(1);
-  std::size_t room = kPieceBytes;  // bytes left in this message; all of it fits into the L2 cache
+  std::size_t room = kPieceBytes;  // bytes left in this message; a full one fits into the L2 cache
   while (out.piece < pieces.size() && room > 0) {
     const std::size_t small = small_run(out, room);
     const SharedBytes bytes = small > 0 ? gathered(out, small) : next_piece(out, room);
@@ -196,7 +196,7 @@ struct CallReader::Fields {
   }
 
  private:
-  /// Parses the fields before the bytes of the tensors, and returns the number of these bytes.
+  /// Parses the fields that precede the tensor bytes, and returns the number of these bytes.
   std::uint64_t read_front(CodedInputStream& in) {
     while (const std::uint32_t tag = in.ReadTag()) {
       std::uint32_t length = 0;

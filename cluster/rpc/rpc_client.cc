@@ -102,7 +102,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   std::string damage_ TUTTI_GUARDED_BY(mutex_);  // error of an unreadable message
   Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered calls
   std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error of later calls
+  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error that later calls throw
   std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason; nullopt if not broken
 };
 
@@ -145,7 +145,7 @@ void ClientStream::OnWriteDone(bool ok) {
   const DeferredRelease later;
   MutexLock lock(mutex_);
   is_writing_ = false;
-  if (!ok) can_write_ = false;  // the server's last messages have not been read yet
+  if (!ok) can_write_ = false;  // continue to read: the server's last messages may still arrive
   write_next(sent);
 }
 

@@ -97,7 +97,7 @@ class RpcClient {
   void fail_all(const Error& error);
   /// Same as fail_all(), but the connection stays open until the destructor closes it.
   void end_calls(const Error& error);
-  /// Waits until the connection has broken or the calls were ended. Returns the reason.
+  /// Waits until the connection has broken or the calls have been ended. Returns the reason.
   std::string wait_for_end();
   /// Returns why the connection broke; nullopt while it is connected.
   std::optional<std::string> why_broken() const;

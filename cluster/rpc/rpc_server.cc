@@ -68,8 +68,8 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
  private:
   class Call;
-  /// Returns true if the next message may be read now; otherwise reading pauses until work()
-  /// resumes it.
+  /// Accepts a message. Returns true if the next one may be read now; otherwise reading pauses
+  /// until work() resumes it.
   bool accept(CallMessage message);
   void dispatch(const std::shared_ptr<Call>& call);
   void work();
@@ -107,7 +107,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::optional<grpc::Status> finish_with_ TUTTI_GUARDED_BY(mutex_);
   bool is_finished_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
-  Event left_;  // set when the handler receives no more calls
+  Event left_;  // set once the handler will receive no more calls
 };
 
 /// A server's streams. Thread-safe.
@@ -258,8 +258,8 @@ void ServerStream::dispatch(const std::shared_ptr<Call>& call) {
   }
 }
 
-/// Waits for the client's earlier streams: a call of a broken connection may be repeated on the
-/// next one, and the original must not be executed after its repetition.
+/// Waits for the client's earlier streams: a call on a broken connection may be repeated on the
+/// next one, and the original must not be executed after the repeated call.
 void ServerStream::wait_for_earlier() {
   std::vector<std::shared_ptr<ServerStream>> earlier;
   {

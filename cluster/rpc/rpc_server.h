@@ -20,7 +20,7 @@ namespace tutti {
 /// a tool in another language).
 struct RpcPeer {
   MemberTask task = {};
-  std::uint64_t incarnation = 0;  // restarts of the task before this process
+  std::uint64_t incarnation = 0;  // number of restarts of the task before this process
   std::uint64_t client = 0;       // random; see RpcClientOptions::client
   std::string address = {};       // for error messages
   /// Returns "worker 1 (192.0.2.7:4711)", or "worker 1" if it is on this machine.

@@ -15,8 +15,8 @@ namespace tutti::internal {
 
 using MakeSchedule = Schedule (*)(const CallShape&);
 
-/// An algorithm: a schedule for each operation that differs between algorithms; broadcast,
-/// all_to_all and barrier are common to all. A schedule depends on its CallShape only.
+/// Algorithm: the schedules of the operations that differ between algorithms; broadcast, all_to_all
+/// and barrier are common to all. A schedule depends on its CallShape only.
 struct Algorithm {
   std::string_view name;
   Determinism determinism;
@@ -28,7 +28,8 @@ struct Algorithm {
   MakeSchedule all_gather;
   MakeSchedule reduce_scatter;
 
-  /// Returns false for 16-bit types if values are combined in several steps, each of which rounds.
+  /// Returns true if the algorithm supports `op` for this type. It does not support 16-bit types if
+  /// it combines values in several steps, each of which rounds.
   bool supports(ReduceOp op, DType dtype) const {
     return can_combine(op, dtype) && (combines_once || !is_half(dtype));
   }
@@ -60,7 +61,7 @@ Schedule binomial_broadcast(const CallShape& shape);
 Schedule direct_exchange_all_to_all(const CallShape& shape);
 Schedule dissemination_barrier(const CallShape& shape);
 
-/// Knowledge that a rank needs about the other ranks before it may leave a call.
+/// What a rank must know about the other ranks before it may leave a call.
 enum class Closing {
   kHeaders,   // all headers are equal
   kReceived,  // all headers are equal, and every rank has received all its messages

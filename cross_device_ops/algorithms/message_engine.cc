@@ -284,8 +284,8 @@ class MessageRun {
   const TimePoint deadline_;
   const EncodedHeader own_header_;
   EncodedHeader left_header_{};
-  bool header_is_due_;  // this rank's header is not sent yet
-  bool left_is_due_;    // the receive for the left neighbour's first message is not posted yet
+  bool header_is_due_;  // true until this rank's header is sent
+  bool left_is_due_;    // true until the receive for the left neighbour's first message is posted
   bool verified_ = false;
   std::unique_ptr<Work> header_work_;  // sends a header without data
   std::size_t current_ = 0;            // index of the current step
@@ -302,7 +302,8 @@ std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
   return std::as_writable_bytes(numbers);
 }
 
-// Returns true if the work has ended. An exited peer or an abort only ends the query.
+// Returns true if the work has ended, even with an error: an exited peer or an abort only ends the
+// query.
 bool ended(Work& work) {
   try {
     return work.test();
@@ -313,9 +314,9 @@ bool ended(Work& work) {
 
 }  // namespace
 
-/// One rank's side of the state queries between ranks. A query is a message of 8 bytes, its number.
-/// The answer consists of this number, the count of calls that the rank has begun, and up to 512
-/// bytes of text. Thread-safe.
+/// Endpoint of one rank for state queries between ranks. A query is a message of 8 bytes, which
+/// contain its number. The answer consists of this number, the count of calls that the rank has
+/// begun, and up to 512 bytes of text. Thread-safe.
 class RankStates {
  public:
   explicit RankStates(RankLink link)
@@ -372,7 +373,7 @@ class RankStates {
           if (!answers[p] || states[p].answered) continue;
           if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
         }
-        answer_state_queries({});  // other ranks may be querying too
+        answer_state_queries({});  // the other ranks may be querying, too
         if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       }
     } catch (const Error&) {
@@ -520,7 +521,8 @@ class MessageEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Makes a new plan for each call, which takes only some tenths of a microsecond for short calls.
+  /// Makes a new plan for each call. For short calls, this takes only a few tenths of a
+  /// microsecond.
   CallPlan plan_of(const CollectiveCall& call) {
     CallShape shape{.collective = call.collective,
                     .size = size(),

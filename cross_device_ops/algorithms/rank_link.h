@@ -23,7 +23,7 @@ enum class Purpose : std::uint16_t {
   kIntroduction = 5,
   kNonce = 6,
   kDataOf = 16,           // first of a range: data without a header, by Collective
-  kOfOperation = 0x8000,  // first of a range: tags of a CrossDeviceOps that spans processes
+  kOfOperation = 0x8000,  // start of a range: tags of a CrossDeviceOps that spans processes
 };
 
 /// Some ranks of a transport as a group, numbered from 0. A value type.
@@ -59,7 +59,7 @@ struct RankLink {
   }
   void exchange_bytes(Purpose purpose, std::span<std::byte> values, TimePoint deadline,
                       std::string_view who) const;
-  /// Returns the group of some members, see CollectiveEngine::subgroup.
+  /// Returns the group of `members`; see CollectiveEngine::subgroup.
   RankLink subgroup(const std::vector<int>& members, std::uint32_t number) const;
 };
 

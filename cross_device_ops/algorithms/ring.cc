@@ -55,8 +55,8 @@ class Ring {
     if (travels(range, k)) schedule.send(shape_.peer(1), range);
   }
 
-  /// Receives a chunk from the left neighbour, combines it with `own` if given, and sends it to the
-  /// right if `onward`.
+  /// Receives a chunk from the left neighbour, combines it with `own` if that is set, and forwards
+  /// it to the right neighbour if `onward` is true.
   void pass(Range into, bool onward, std::optional<Range> own = std::nullopt) {
     for (std::size_t k = 0; k < num_segments_; ++k) {
       const Range range = segment_of(into, k, segment_);

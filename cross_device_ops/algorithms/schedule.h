@@ -71,7 +71,8 @@ struct Schedule {
   void verify();
 };
 
-/// Call as algorithms see it: equal on all ranks except for `rank` and the counts of all_to_all.
+/// Description of a collective call for the algorithms: equal on all ranks except for `rank` and
+/// the counts of all_to_all.
 struct CallShape {
   Collective collective = Collective::kAllReduce;
   int size = 1;

@@ -36,7 +36,7 @@ class Lockstep {
     }
   }
 
-  /// Throws kInternal if the schedules do not match.
+  /// Runs the schedules of all ranks. Throws kInternal if they do not match.
   void run() {
     bool moved = true;
     while (moved) {
@@ -57,7 +57,7 @@ class Lockstep {
  private:
   struct Message {
     Range range;              // in the sender's memory
-    DeviceWork::Event event;  // on GPUs: occurs when the range has its values
+    DeviceWork::Event event;  // on GPUs: marks when the range has been written
   };
   struct Reader {
     ByteRange range;

@@ -1,4 +1,4 @@
-// Public collectives of one rank.
+// Implements Communicator: the public collectives of one rank.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -55,7 +55,7 @@ CollectiveHandle& CollectiveHandle::operator=(CollectiveHandle&& other) noexcept
 }
 
 CollectiveHandle::~CollectiveHandle() {
-  // Wait, because the caller may free the memory next; the call has its own deadline.
+  // Waits, because the caller may free the memory next; the call has its own deadline.
   if (call_) call_->ended.wait_until(TimePoint::max());
 }
 

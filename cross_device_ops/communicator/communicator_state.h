@@ -201,7 +201,7 @@ class CommunicatorState {
   const int size_;
   GpuCalls gpu_;
   CollectiveHeader header_;            // header of the current call; unchanged fields are kept
-  const char* header_file_ = nullptr;  // header_.file is the end of this path
+  const char* header_file_ = nullptr;  // full path, whose end is stored in header_.file
   std::size_t name_size_ = 0;          // length of header_.name
   std::uint32_t num_groups_ = 0;
   std::vector<std::size_t> even_counts_[2];

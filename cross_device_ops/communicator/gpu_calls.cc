@@ -196,7 +196,7 @@ void begin_after(GpuDevice& gpu, const DeviceEvent& event) {
   gpu.with_context([&](DeviceContext& context) { context.wait(kCalls, event); });
 }
 
-/// Makes later work of the caller's stream wait for the call.
+/// Makes later work of the caller's stream wait for the call. Returns the event at the call's end.
 std::shared_ptr<DeviceEvent> end(GpuDevice& gpu, const CallRequest& request) {
   return gpu.with_context([&](DeviceContext& context) {
     std::shared_ptr<DeviceEvent> done = context.record(kCalls);
@@ -305,7 +305,7 @@ void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& be
       if (!in_place) num_bytes += staged_bytes(output.num_bytes());
     }
     if (num_bytes > (staging_ ? staging_->size() : 0)) {
-      if (staged_) wait(gpu, *staged_, deadline);  // the allocator may reuse the memory
+      if (staged_) wait(gpu, *staged_, deadline);  // copies must end before the old memory is freed
       staging_ = allocate_pinned(num_bytes);
     }
     std::byte* place = staging_ ? staging_->data() : nullptr;

@@ -37,7 +37,7 @@ class GpuCalls {
   /// State recorded when a call is made.
   struct Begun {
     std::shared_ptr<void> selection;     // see DeviceBackend::keep_selection()
-    std::shared_ptr<DeviceEvent> event;  // end of the stream's earlier work
+    std::shared_ptr<DeviceEvent> event;  // marks the end of the stream's earlier work
   };
   /// Records the call's position in its stream. Throws kUnavailable if there is no such GPU,
   /// kInvalidArgument for a GPU other than that of earlier calls and for buffers outside its

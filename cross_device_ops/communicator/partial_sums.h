@@ -30,8 +30,8 @@ class PartialSums {
   /// Returns the type of partial sums of `dtype`: float32 for 16-bit numbers, so that they are
   /// rounded once.
   static DType sum_dtype(DType dtype);
-  /// Returns a buffer for a partial sum. If possible, allocates it in memory that calls access
-  /// without a copy.
+  /// Returns a buffer for a partial sum, if possible in memory that collectives access without a
+  /// copy.
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
   /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the

@@ -214,7 +214,8 @@ class InProcessTransport final : public Transport {
     return work;
   }
 
-  /// Returns the transfer's other side if it is queued, and marks both as copying; else nullptr.
+  /// If the matching transfer of the peer is queued, returns it and marks both as copying; else
+  /// returns nullptr.
   static Transfer* match(Transfer& transfer) {
     PeerChannel& channel = transfer.channel;
     MutexLock lock(channel.mutex);

@@ -134,10 +134,10 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
   return !before(part.data, whole.data) && before(part.data, whole.data + whole.num_bytes());
 }
 
-/// A call with one input and one output, which ends when test() returns true. Until then the
-/// caller's memory is in use by MPI. `on_copies`: the call uses its own memory instead. A rank that
-/// fails after joining makes a call on copies, because other ranks may have begun their calls,
-/// which MPI ends only when all ranks have begun. Not thread-safe.
+/// A call with one input and one output, which ends when test() returns true. Until then MPI uses
+/// the caller's memory, or, with `on_copies`, copies of it. A rank that fails after joining makes a
+/// call on copies, because other ranks may have begun their calls, which MPI ends only when all
+/// ranks have begun. Not thread-safe.
 class MpiCall {
  public:
   /// Begins the call. Throws kOutOfRange if MPI cannot count its elements.
@@ -264,7 +264,7 @@ using durations::kLinger;
 constexpr int kFirstTag = 1000;
 constexpr int kNumTags = 32767 - kFirstTag;
 
-/// Data that the ranks of a group exchange while the group is made.
+/// Data that ranks exchange when they form a group.
 struct Introduction {
   std::int32_t process = 0;  // rank in MPI_COMM_WORLD
   std::int32_t tag = 0;      // only the tag from rank 0 is used

@@ -35,7 +35,8 @@ class MpiRuntime {
   /// Returns tutti's duplicate of MPI_COMM_WORLD, on which MPI functions return error codes.
   MPI_Comm comm() const { return comm_; }
 
-  /// Throws if MPI was finalised, or, with the reason given to retire(), if that was called.
+  /// Throws if MPI was finalised or retire() was called; in the latter case the error has the
+  /// reason given to retire().
   void require_usable();
   bool is_usable() noexcept;
   /// Forbids further MPI calls of this process, including MPI_Finalize. Only the first reason is

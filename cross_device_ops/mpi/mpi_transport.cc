@@ -46,13 +46,13 @@ struct MpiFrame {
   enum class Kind : std::uint16_t {
     kHello,    // the rank has connected
     kMessage,  // a short message: head and body
-    kOffer,    // head of a long message, whose body waits for kAccept
+    kOffer,    // head of a long message; kAccept requests its body
     kAccept,   // answer to an offer: send the body
     kRefuse,   // answer to an offer: no receive wants the body
     kChunk,    // the next part of an accepted body
     kCancel,   // withdraws an offer
     kAbort,    // the group has ended; the text is the reason
-    kGoodbye,  // the rank's transport has closed
+    kGoodbye,  // the rank has closed its transport
   };
   struct Header {
     Kind kind = Kind::kHello;
@@ -101,8 +101,8 @@ struct MpiFrame {
 /// Frames of one process arrive in the order in which they were posted.
 class MpiDispatcher {
  public:
-  /// A rank of a channel. A channel is a group of ranks; this process may have several of its
-  /// ranks.
+  /// Rank within a channel, which is a group of ranks; several ranks of a channel may be in this
+  /// process.
   struct Address {
     std::uint64_t channel = 0;
     int rank = 0;
@@ -119,8 +119,8 @@ class MpiDispatcher {
     return dispatcher;
   }
   explicit MpiDispatcher(MpiRuntime& runtime) : runtime_(runtime) {}
-  // Runs at the end of the process, after MPI_Finalize: until then MPI may still read memory of
-  // frames.
+  // Runs at the end of the process, after MPI_Finalize. Before that, MPI may still read the memory
+  // of frames.
   ~MpiDispatcher() {
     try {
       if (runtime_.is_usable()) {
@@ -161,8 +161,8 @@ class MpiDispatcher {
                         process, kTag, runtime_.comm(), &sent.request),
               "MPI_Isend");
   }
-  /// Returns `ended()`, which is called with the mutex held; if it is false, makes progress and
-  /// calls it again.
+  /// Calls `ended()` with the mutex held; if it is false, makes progress and calls it again.
+  /// Returns the last result.
   bool drive(const std::function<bool()>& ended) {
     MutexLock lock(mutex_);
     if (ended()) return true;
@@ -343,7 +343,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         post_to_all({.kind = Kind::kGoodbye});
       }
       drain_frames();
-    } catch (const Error&) {  // the launcher informs the other ranks
+    } catch (const Error&) {  // if this fails, the launcher informs the other ranks
     }
   }
 
@@ -404,7 +404,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     void end(std::optional<Error> reason = std::nullopt) {
       if (ended) return;
       error = std::move(reason);
-      ended = true;  // set last: readers without the mutex then read the error
+      ended = true;  // set last, so that readers without the mutex then read a complete error
     }
     bool is_offered() const { return is_send && body.size() > kShortBytes; }
 
@@ -503,7 +503,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
   }
 
-  // The following functions require the dispatcher's mutex.
+  // Requires for the following functions: the dispatcher's mutex is held.
   void take(MpiFrame frame) {
     const MpiFrame::Header header = frame.header();
     if (header.from < 0 || header.from >= size()) return;

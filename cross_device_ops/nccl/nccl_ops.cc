@@ -28,7 +28,8 @@ namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr std::string_view kIdKey = "nccl/unique_id";  // set by rank 0
-constexpr int kPollsBeforePause = 200;                 // a launch takes tens of microseconds
+constexpr int kPollsBeforePause =
+    200;  // long enough for a launch, which takes tens of microseconds
 constexpr auto kTimeToFinalize = std::chrono::seconds(5);
 
 bool is_fine(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
@@ -139,7 +140,7 @@ class NcclGroup final : public PeerWork {
     wait_for_host_work(what, deadline_after(Clock::system().now(), timeout_));
     note(what, std::move(began));
   }
-  /// Ends running and later launches with this reason, as kAborted.
+  /// Ends running and later launches with kAborted and this reason.
   void abort(const Error& reason) noexcept {
     MutexLock lock(mutex_);
     close(Error(ErrorCode::kAborted, reason.message()));
@@ -180,7 +181,7 @@ class NcclGroup final : public PeerWork {
   struct Launched {
     std::string what;
     Events began, ended;
-    std::optional<TimePoint> running_since = std::nullopt;  // when check() first saw it run
+    std::optional<TimePoint> running_since = std::nullopt;  // when check() first found it running
   };
 
   bool spans_processes() const {

@@ -63,7 +63,8 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   }
   PluginTable checked;
   checked.path = path;
-  // Members beyond the plugin's size stay NULL; members that tutti does not know are ignored.
+  // Members beyond the size of the plugin's table stay NULL; members that tutti does not know are
+  // ignored.
   Table& known = checked.calls;
   std::memcpy(&known, table, std::min(size, sizeof(Table)));
   checked.name = checked_name(known.name, path);

@@ -1,4 +1,4 @@
-// Checked table of a plugin.
+// Validated function table of a plugin.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -102,12 +102,12 @@ void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
 void Segment::populate(std::size_t offset, std::size_t bytes) {
   populate_large(offset, bytes);
   if (bytes == 0 || ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
-  // Fall back to allocating the file's pages if the kernel does not support MADV_POPULATE_WRITE.
+  // Falls back to allocating the file's pages if the kernel does not support MADV_POPULATE_WRITE.
   if (errno == EINVAL &&
       ::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
     return;
   }
-  if (errno == EFAULT) errno = ENOSPC;  // EFAULT means no memory: an access would crash
+  if (errno == EFAULT) errno = ENOSPC;  // EFAULT means out of memory: an access would crash
   fail_memory("filling", bytes);
 }
 

@@ -24,7 +24,7 @@ namespace internal {
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kLargePageBytes = std::size_t{2} << 20;
-/// Offset of the first range in a place. It is one large page, not 0, because offset 0 means that
+/// Offset of the first range in a rank's place: one large page, not 0, because offset 0 means that
 /// there is no range.
 inline constexpr std::size_t kPlaceBegin = kLargePageBytes;
 inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
@@ -77,7 +77,7 @@ class HostMemory {
  public:
   /// Makes the memory of ranks that are processes. segments[r] is the place of rank r.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
-  /// Makes the memory of ranks that are threads of this process and share this object.
+  /// Constructs the memory of ranks that are threads of this process; they share this object.
   HostMemory() = default;
 
   int rank() const { return rank_; }
@@ -102,9 +102,8 @@ class HostMemory {
   /// blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
-  /// Replaces the buffers in this rank's place with private memory of the same content and
-  /// addresses, which isolates them from later writes of peers. Called by a rank that gives up
-  /// early.
+  /// Replaces this rank's buffers in shared memory by private memory with the same content and
+  /// addresses, which later writes of peers do not affect. Called by a rank that gives up early.
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 

@@ -1,4 +1,4 @@
-// Waiting for memory that other processes write.
+// Waits for changes to memory that other processes write.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

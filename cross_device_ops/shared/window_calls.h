@@ -22,7 +22,7 @@ class WindowCalls {
   /// before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
-  /// Method that carries out the call; depends on the data that all ranks have published. way()
+  /// Method of executing the call; it depends on the data that all ranks have published. way()
   /// requires that all ranks have arrived.
   enum class Way { kInline, kShared, kNeither };
   Way way();

@@ -154,7 +154,8 @@ bool WindowGroup::all_arrived(std::uint64_t round) const {
 void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   const std::uint64_t round = round_;
   own().entry(round).arrived.store(round);
-  // If processes compete for cores, all sleepers are woken once instead of at each arrival.
+  // If processes compete for cores, the last rank to arrive wakes all sleepers, instead of each
+  // rank.
   if (!shares_parts_ || is_last(shared_header_->arrivals, round)) wait_->notify();
   try {
     const auto ready = [&] { return all_arrived(round) || is_closed(); };

@@ -34,7 +34,8 @@ class PartLanes {
     return std::clamp(std::min(parts, cores), 1, kMost);
   }
 
-  /// Returns an unassigned part of the round, or -1 if there is none. Rounds are numbered from 1.
+  /// Assigns a part of the round to the caller and returns it; -1 if none is left. Rounds are
+  /// numbered from 1.
   int take(std::uint64_t round, int parts, int lanes) {
     const int own = std::max(::sched_getcpu(), 0) % lanes;
     for (int i = 0; i < lanes; ++i) {
@@ -58,8 +59,8 @@ class PartLanes {
     while (next < round * size) {
       if (!taken.compare_exchange_weak(next, next + 1)) continue;
       const std::uint64_t place = next % size;
-      // Odd rounds assign parts in reverse order: the last parts of the previous round are still in
-      // the cache.
+      // Odd rounds assign parts in reverse order, because the last parts of the previous round are
+      // still in the cache.
       return first + static_cast<int>(round % 2 == 0 ? place : size - 1 - place);
     }
     return -1;
@@ -84,12 +85,12 @@ struct WindowEntry {
 
 /// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
-  alignas(64) std::atomic<std::uint64_t> finished{0};  // last round in which this rank is done
+  alignas(64) std::atomic<std::uint64_t> finished{0};  // last round that this rank has finished
   alignas(64) std::atomic<std::uint64_t> sent{0};      // steps; see StagedReduction
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
   alignas(64) std::atomic<std::size_t> num_left{0};  // members done with the window
-  std::atomic<std::uint64_t> slots{0};               // offset of the slots in the place; 0: none
+  std::atomic<std::uint64_t> slots{0};               // offset in this rank's memory; 0: no slots
 };
 
 /// Header of the group's shared state. Each window has one; only member 0's is used.
@@ -127,8 +128,9 @@ struct WindowLayout {
   std::size_t bytes_of_slots() const { return size * kDepth * slot_bytes; }
 };
 
-/// One member's window at this process's addresses. Entries, tables and inline data exist twice,
-/// because a rank may enter the next round before all ranks have left this one.
+/// One member's window, at the addresses where this process maps it. Entries, tables and inline
+/// data are double-buffered, because a rank may enter the next round before all ranks have left
+/// this one.
 class Window {
  public:
   Window(std::size_t offset, std::byte* place, const WindowLayout& layout)
@@ -205,9 +207,9 @@ class WindowGroup {
 
   /// Starts a round. The first call makes this rank's window and finds the other ranks' windows.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
-  /// Waits for all ranks; the caller has filled the entry. If the group is closed, throws its
-  /// reason. Closes the group with kUnavailable or kAborted on a failure, and on a timeout with
-  /// kDeadlineExceeded naming the ranks that did not join.
+  /// Waits for all ranks. Requires: the caller has filled in its entry. If the group is closed,
+  /// throws the error that closed it. Closes the group with kUnavailable or kAborted on a failure,
+  /// and on a timeout with kDeadlineExceeded naming the ranks that did not join.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
   /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted.
   void need_slots();
@@ -231,9 +233,9 @@ class WindowGroup {
   /// Returns an unassigned part, or -1 if there is none.
   int take_part();
   void finish_part();
-  /// Waits until all parts are done. The wait is short, because no part waits for anything. Threads
-  /// wait without a deadline. On failure, buffers in HostMemory are detached, because a stopped
-  /// process may resume its part later.
+  /// Waits until all parts are processed. The wait is short, because processing a part never
+  /// blocks. Ranks that are threads wait without a deadline. On failure, buffers in HostMemory are
+  /// detached, because a suspended process may resume its part later.
   void leave(TimePoint deadline);
 
   /// Ends running and later arrivals with this reason. Only the first reason is kept.

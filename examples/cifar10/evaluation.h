@@ -1,4 +1,4 @@
-// Evaluation of a training's checkpoints. It uses the moving averages of the weights.
+// Evaluation of the checkpoints of a training run, using the moving averages of the weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,7 +38,7 @@ struct Precision {
   double at_1() const { return static_cast<double>(correct) / static_cast<double>(total); }
 };
 
-/// Network with the moving averages of a checkpoint as its weights.
+/// Evaluates the network with the moving averages of a checkpoint as its weights.
 class Evaluator {
  public:
   /// Evaluates on these devices, each of which gets a part of each batch.

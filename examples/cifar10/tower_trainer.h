@@ -26,7 +26,7 @@ struct TowerTrainerOptions {
   /// Batch size of each tower, or of an average tower if tower_weights is set.
   std::int64_t batch_size = 128;
   bool use_fp16 = false;
-  /// Shares of the batch, one per tower, for devices of different speed; empty means equal shares.
+  /// Share of the batch for each tower, for devices of different speeds; empty means equal shares.
   /// Loss and update remain those of the global batch.
   std::vector<double> tower_weights = {};
 };

@@ -107,7 +107,8 @@ std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
   return tokenizer.decode(tokens.host_span<std::int64_t>());
 }
 
-/// Prints what a training step costs each device of the mesh. The model's memory is not allocated.
+/// Prints the cost of a training step on each device of the mesh, without allocating the model's
+/// memory.
 int explain(Strategy& strategy, const GptOptions& options) {
   auto* const mesh = dynamic_cast<MeshStrategy*>(&strategy);
   if (!mesh) fail(ErrorCode::kInvalidArgument, "gpt: expected --mesh with --explain, got none");

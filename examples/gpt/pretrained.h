@@ -21,7 +21,7 @@ struct PretrainedPlace {
   std::int64_t part = 0, num_parts = 1;
 };
 
-/// Returns the places of all variables. Parts of one tensor are adjacent and in order.
+/// Returns the positions of all variables. Parts of one tensor are adjacent and in order.
 std::vector<PretrainedPlace> pretrained_places(const GptConfig& config);
 
 GptConfig read_config(const std::string& folder);

@@ -60,7 +60,7 @@ struct Estimator::Run {
   SessionRunContext context;
   std::int64_t last = 0;    // number of the last step
   std::int64_t saved = -1;  // step of the last save; -1: none
-  /// Returns the number of steps that have updated the variables; it names checkpoints.
+  /// Returns the number of steps that have updated the variables; checkpoints are named after it.
   std::function<std::int64_t()> num_done = [this] { return context.global_step; };
 };
 

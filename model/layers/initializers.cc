@@ -94,7 +94,7 @@ void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t
 Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerContext& context) {
   internal::require(shape.rank() >= 2,
                     "initializers::orthogonal: expected a weight of rank >= 2, got shape ", shape);
-  if (StepTracer::current()) {  // a trace has only shapes
+  if (StepTracer::current()) {  // while tracing, only the shape is known
     return Tensor::zeros(shape, DType::kFloat32, context.device);
   }
   const auto columns = static_cast<std::size_t>(shape[-1]);

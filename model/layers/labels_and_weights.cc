@@ -23,7 +23,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns advice if labels are class numbers instead of one-hot, or vice versa.
+/// Returns advice if labels are class numbers but one-hot labels are expected, or vice versa.
 std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
   constexpr std::string_view kSparse = "sparse_";
   if (who.starts_with(kSparse) && labels == predictions)
@@ -115,7 +115,7 @@ Tensor mean_per_example(const Tensor& values) {
   return reduce_mean(values, {.axes = axes});
 }
 
-// Adapting weights of examples to values.
+// Fitting of example weights to the shape of values.
 
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who) {
   Tensor weight = cast(sample_weight, values.dtype()).to(values.device());

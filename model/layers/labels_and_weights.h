@@ -57,7 +57,7 @@ class StepWeights {
   /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one
   /// unit, and the other functions must not be used.
   bool any() const { return shape_.rank() > 0; }
-  /// Calls `per_example` with every step as an example of its own. Returns its values; 0 where the
+  /// Calls `per_example` with each step as a separate example and returns its values; 0 where the
   /// mask is false.
   Tensor values(const std::function<Tensor(const Tensor&, const Tensor&)>& per_example,
                 const Tensor& labels, const Tensor& predictions) const;

@@ -87,7 +87,7 @@ Tensor Metric::ratio(const Variable& numerator, const Variable& denominator) {
   if (host_reads_at_once(sum)) {
     return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64) : sum / count;
   }
-  const Tensor none = equal(count, 0.0);  // so that the host does not wait for the count
+  const Tensor none = equal(count, 0.0);  // on the device, so that the host does not wait
   return where(none, 0.0, sum / where(none, 1.0, count));
 }
 

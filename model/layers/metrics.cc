@@ -156,7 +156,7 @@ SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string 
 
 namespace {
 
-/// Distance of the first and last threshold from 0 and 1, so that both values lie between
+/// Distance of the first threshold below 0 and of the last above 1, so that 0 and 1 are between
 /// thresholds (Keras's epsilon).
 constexpr double kBeyond = 1e-7;
 

@@ -174,7 +174,7 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
   return axes;
 }
 
-/// Returns the dimensions of these axes, which are the shape of gamma, beta and scale.
+/// Returns the lengths of these axes, which form the shape of gamma, beta and scale.
 Shape dims_of(const Shape& example, const std::vector<int>& axes, std::string_view who) {
   std::vector<std::int64_t> dims;
   for (const int axis : checked_axes(example, axes, who)) dims.push_back(example[axis - 1]);

@@ -102,7 +102,7 @@ Regularizer orthogonal(double factor) {
                           "regularizers::orthogonal: expected a matrix, got shape ",
                           weight.shape());
         const std::int64_t rows = weight.shape()[0];
-        // As in Keras, a lower limit keeps rows of zeros at zero.
+        // As in Keras, norms have a lower limit, so that rows of zeros stay zero.
         const Tensor norms = sqrt(maximum(reduce_sum(square(weight), {{1}, true}), 1e-12));
         const Tensor unit = weight / norms;
         const Tensor products = abs(matmul(unit, unit, {.transpose_b = true}));
@@ -120,7 +120,8 @@ Regularizer orthogonal(double factor) {
 
 namespace {
 
-/// Summand that keeps quotients finite for a norm of 0 (Keras's epsilon).
+/// Term added to norms in denominators, so that quotients stay finite for a norm of 0 (Keras's
+/// epsilon).
 constexpr double kSmallestNorm = 1e-7;
 
 Tensor norms_of(const Tensor& weight, const constraints::NormAxes& axis) {

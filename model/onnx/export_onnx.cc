@@ -370,7 +370,7 @@ std::string onnx_zero_padding2d(const OnnxLayer& at) {
 
 // Layers that change shapes.
 
-/// In ONNX a size of 0 keeps the input's size, here that of the batch.
+/// Converts a layer to a Reshape. In ONNX a size of 0 keeps the input's size, here the batch size.
 std::string onnx_reshape(const OnnxLayer& at) {
   Ints shape = {0};
   for (const std::int64_t size : at.layer.output_shape()) shape.push_back(size);

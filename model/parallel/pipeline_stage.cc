@@ -106,9 +106,9 @@ Gradient StageSum::total() const {
   return both.total();
 }
 
-// Passes of a stage. Each micro-batch has a tape, which watches the stage's input and stops at the
-// end of the stage. It runs backward when the gradient of the stage's result arrives from the next
-// stage.
+// Forward and backward passes of a stage. Each micro-batch has a tape, which watches the stage's
+// input and stops at the end of the stage. The backward pass runs when the gradient of the stage's
+// result arrives from the next stage.
 
 using Direction = StageExchange::Direction;
 
@@ -145,7 +145,7 @@ void PipelineStage::run(const std::vector<PipelineTask>& tasks) {
   try {
     run_all(tasks);
   } catch (...) {
-    kept_.clear();  // tapes must stop recording on their own thread
+    kept_.clear();  // a tape must stop recording on the thread that started it
     throw;
   }
 }

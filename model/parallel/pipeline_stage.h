@@ -30,8 +30,8 @@ class StageExchange {
 
   /// Stores a value for `stage`, which gets it from take().
   void put(Direction way, std::size_t stage, std::size_t micro_batch, Tensor value);
-  /// Waits until the value was put and returns it. Throws kDeadlineExceeded naming both stages,
-  /// kAborted if a stage failed.
+  /// Waits until the value has been put, and returns it. Throws kDeadlineExceeded naming both
+  /// stages, kAborted if a stage failed.
   Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
   /// Ends a stage's work, with an error or nullptr; the first error ends the waits of other stages.

@@ -308,7 +308,7 @@ int TrainingSession::finish() {
   return is_saved ? kStoppedOnRequest : 1;
 }
 
-/// Returns a line on what stopped the run and how to continue it.
+/// Returns a message that reports what stopped the run and how to continue it.
 std::string TrainingSession::stop_text(bool is_saved) const {
   const std::string what =
       concat("stopped    by ", internal::StopSignals::last_name(), " after step ", record_.steps());

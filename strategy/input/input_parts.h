@@ -16,7 +16,7 @@ namespace tutti::internal {
 struct InputPart {
   Dataset dataset;
   InputCut cut = InputCut::kSplit;
-  /// The full dataset, from which workers without elements get the form of an empty batch.
+  /// The full dataset; workers without elements derive the structure of an empty batch from it.
   Dataset whole;
   /// Steps per epoch, and rows of a full step over all workers, if known.
   std::optional<std::int64_t> steps = std::nullopt;
@@ -25,7 +25,7 @@ struct InputPart {
 
 /// Checks and completes `plan`, and applies its sharding rule to `dataset`. Throws kInvalidArgument
 /// for contradictory numbers, kFailedPrecondition if rows_of_workers is missing, kUnimplemented for
-/// place_dataset_on_device, and as auto_shard() does.
+/// place_dataset_on_device, and any error that auto_shard() throws.
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan);
 
 /// Throws kInvalidArgument naming `who` if `cardinality` is infinite, for calls that read to the

@@ -87,7 +87,7 @@ std::string who(std::string_view function, const SourceLocation& where) {
   return concat(function, " at ", to_string(where));
 }
 
-/// Returns the spec and the sharding of the global tensor of a result.
+/// Returns the spec and the sharding of the global tensor to which a result belongs.
 std::pair<TensorSpec, Sharding> whole_of(const internal::MeshGrid& grid, const Tensor& local,
                                          const Layout& layout, const std::string& who) {
   Shape shape = local.shape();

@@ -22,8 +22,8 @@ namespace internal {
 
 // Tensors without elements.
 
-/// Value of a tensor without elements. While it exists, its bytes are counted in `memory`, if not
-/// null.
+/// Stand-in for the value of a tensor without elements. While it exists, its bytes are counted in
+/// `memory`, unless that is null.
 class MeshExplanation::Placeholder final : public LazyValue {
  public:
   Placeholder(std::shared_ptr<Memory> memory, std::uint64_t bytes)
@@ -95,7 +95,7 @@ std::optional<Tensor> MeshExplanation::create(const TensorSpec& spec, Device dev
   return without_elements(spec, device, is_in_step_ && device == this->device());
 }
 
-// Notes of variables, gradients and exchanges.
+// Recording of variables, gradients and exchanges.
 
 void MeshExplanation::note_variable(const VariableStorage& storage, const Sharding& sharding,
                                     std::uint64_t bytes, bool is_slot) {
@@ -327,7 +327,7 @@ std::string MeshReport::to_string() const {
 
 namespace {
 
-/// Idle work for explanations: none, because an explanation has one position, which never waits.
+/// Idle work of an explanation, which never has any, because its only position never waits.
 class NoIdleWork final : public internal::IdleWork {
  public:
   bool available() override { return false; }

@@ -33,12 +33,12 @@ class MeshExplanation final : public StepTracer {
   Device device() const { return services_.replica_devices.front(); }
   int position() const { return services_.first_replica(); }
   const MeshGrid& grid() const { return grid_; }
-  /// Counts everything that is made on the device from now on as memory of the step.
+  /// From now on, counts everything that is made on the device as memory of the step.
   void begin_step() { is_in_step_ = true; }
   /// Returns a tensor that has no elements. If `counts`, its bytes count as memory of the step.
   Tensor without_elements(const TensorSpec& spec, Device device, bool counts);
 
-  /// Notes a variable. `bytes` is the size of its parts on the device.
+  /// Records a variable. `bytes` is the size of its parts on the device.
   void note_variable(const VariableStorage& storage, const Sharding& sharding, std::uint64_t bytes,
                      bool is_slot);
   /// Notes a gradient. `gradient` is this position's part.
@@ -92,7 +92,7 @@ class MeshExplanation final : public StepTracer {
   std::map<std::string, Gathered> gathered_;  // keyed by operation and line
 };
 
-/// Exchanges of the explained position, which are noted instead of carried out.
+/// Exchanges of the explained position, which are recorded instead of executed.
 class ExplainedGroups final : public MeshGroups {
  public:
   ExplainedGroups(MeshExplanation& explanation, const ReplicaServices& services)

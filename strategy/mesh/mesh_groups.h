@@ -47,7 +47,8 @@ class MeshSums {
   /// Creates completed sums with these results.
   explicit MeshSums(std::vector<std::vector<Tensor>> results);
   ~MeshSums();
-  /// Waits for the sums, and returns the results by sum and position of this process. Call it once.
+  /// Waits for the sums and returns their results, indexed by sum and then by position of this
+  /// process. Call it only once.
   std::vector<std::vector<Tensor>> wait();
 
  private:
@@ -85,7 +86,7 @@ class MeshGroups {
   std::vector<std::vector<Tensor>> by_group(AxisSet axes, const std::vector<Tensor>& own,
                                             const Tensor& received);
   /// Cuts each value along `dim` into one part per member of its group. Returns, for each position
-  /// of this process, the parts for that position by index of their senders in the group.
+  /// of this process, the parts that it receives, by index of their senders in the group.
   virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,
                                                       const std::vector<Tensor>& own,
                                                       const std::string& name);
@@ -106,7 +107,7 @@ class MeshGroups {
   const std::map<std::string, MeshTraffic>& traffic() const { return traffic_; }
 
  private:
-  /// Workers that share the groups of an axis set with this one, including itself.
+  /// For one axis set, the workers that share this worker's groups, including this worker.
   struct Workers {
     std::vector<int> members;
     bool are_in_order = true;  // each worker has consecutive values of the canonical order

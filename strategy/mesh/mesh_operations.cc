@@ -119,9 +119,9 @@ AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
     case Linearity::kNone:
       break;
     case Linearity::kTogether: {
-      // Positions add equal shares of an input that is not partial. So the gradients of several
-      // uses of a value are added first and exchanged once. Inputs that will be broadcast
-      // are still small, so their partial sums are exchanged first.
+      // An input that is not partial contributes an equal share at each position. So the gradients
+      // of several uses of a value are added first and exchanged once. Inputs that will be
+      // broadcast are still small, so their partial sums are exchanged first.
       for (std::size_t i = 0; i < inputs.size(); ++i) kept |= of(i);
       const bool are_equal = std::ranges::all_of(
           inputs, [&](const ShardedTensor& each) { return each.sharding.partial == kept; });
@@ -149,7 +149,7 @@ MeshPosition::Assignment MeshPosition::assign_axes(const OpCall& call, const OpR
   Assignment result;
   result.of_factor.resize(static_cast<std::size_t>(rule.num_factors), 0);
   result.is_partial.resize(inputs.size(), false);
-  // Large inputs decide first, because moving them costs most.
+  // Large inputs take precedence, because moving them costs most.
   std::vector<std::size_t> order(inputs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater(),
@@ -456,7 +456,7 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       return attended(call, inputs);
     case OpId::kMatMul:
     case OpId::kConv2d: {
-      // If the contracted dimension is cut, the bias and the activation apply to the sum of the
+      // If the contracted dimension is sharded, the bias and the activation apply to the sum of the
       // partial products.
       const bool is_product = call.op == OpId::kMatMul;
       const FusedActivation activation = is_product

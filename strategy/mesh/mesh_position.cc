@@ -108,7 +108,7 @@ std::vector<Tensor> values_of(const std::vector<Exchange*>& positions) {
   return values;
 }
 
-/// Returns a header. Headers differ if the positions pass different arguments.
+/// Returns the header of an exchange. It differs between positions that pass different arguments.
 RendezvousHeader header_of(ExchangeKind kind, int argument, const Tensor& value, AxisSet axes,
                            ReduceOp op = ReduceOp::kSum) {
   const bool is_sum = kind == ExchangeKind::kAllReduce;
@@ -301,7 +301,7 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   Sharding now = value.sharding;
   const int rank = value.spec.shape.rank();
   bool is_cut_first = false;
-  // Cut dimensions first, because later exchanges then move fewer bytes.
+  // Shards dimensions first, because later exchanges then move fewer bytes.
   for (int d = 0; d < rank; ++d) {
     const AxisSet to = sharding[d];
     const auto summed = static_cast<AxisSet>(now.partial & ~sharding.partial);
@@ -342,8 +342,9 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   for (int d = 0; d < rank; ++d) {
     if (sharding[d] != now[d]) local = cut(local, d, sharding[d]);
   }
-  // Each position adds an equal share of a whole term, as replicas do of a regularization loss. The
-  // shares are exact for powers of two. Integers cannot be divided: the first position adds them.
+  // Each position adds an equal share of the term, as replicas do with a regularization loss. The
+  // shares are exact if the number of positions is a power of two. Integers cannot be divided, so
+  // only the first position adds them.
   const auto added = static_cast<AxisSet>(sharding.partial & ~value.sharding.partial);
   if (added != 0) {
     const bool is_first = grid_.index(number_, added) == 0;

@@ -46,7 +46,7 @@ class ShardedValue final : public LazyValue {
   Sharding sharding_;  // partial axes are removed when an operation needs the sum
   Tensor local_;       // undefined after the step
   const TensorSpec spec_;
-  Tensor whole_;            // defined after the step
+  Tensor whole_;            // full value; defined after the step
   MeshPosition* position_;  // nullptr after the step
   const std::uint64_t number_;
   Mutex mutex_;
@@ -75,8 +75,8 @@ struct PositionSum {
 /// exchange values are collective.
 class MeshPosition final : public ReplicaContext, public OpPartitioner {
  public:
-  /// `batch_axes` and `sequence_axes` are the axes over which the first and the second dimension of
-  /// batches are cut. The references must outlive the object.
+  /// `batch_axes` and `sequence_axes` are the mesh axes over which the first and the second
+  /// dimension of batches are sharded. The references must outlive the object.
   MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
                AxisSet batch_axes, AxisSet sequence_axes);
   ~MeshPosition() override;
@@ -224,7 +224,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::map<std::uint64_t, ShardedValue*> values_;  // existing values, by number
   std::uint64_t num_values_ = 0;
   std::optional<Sharding> wanted_;  // sharding that relayout() requests for the identity's output
-  std::string_view local_call_;     // call that runs a function of local tensors, or empty
+  std::string_view local_call_;     // running call of a function of local tensors, or empty
 };
 
 class MeshPosition::LocalScope {

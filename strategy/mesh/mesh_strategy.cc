@@ -42,7 +42,7 @@ class MeshReducer final : public GradientReducer {
 
   /// Gradient in the sharding of its variable.
   struct Result {
-    ShardedTensor value;  // without its local part while it is summed
+    ShardedTensor value;  // has no local part while it is summed
     bool is_summed = false;
   };
   /// For a variable that is not sharded, returns the sum of the positions' slices. The order of the
@@ -92,8 +92,8 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
     return;
   }
   const ShardedTensor value = position_.part_of(gradient.to_dense());
-  // Computes the position's term in the wanted sharding. A dimension that is to be cut over axes of
-  // the sum stays whole in the term: the sum returns its parts.
+  // Computes the position's term in the wanted sharding. A dimension that `wanted` shards over axes
+  // of the sum stays unsharded in the term, because the sum returns its shards.
   Sharding term = wanted;
   term.partial = value.sharding.partial;
   PositionSum sum;

@@ -1,4 +1,4 @@
-// Variables of a mesh strategy: each device has the part that its positions compute with.
+// Variables of a mesh strategy: each device stores the parts that its positions use.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,7 +47,7 @@ class MeshStorage final : public VariableStorage, public GatheredVariable {
   /// Returns the sharding of the value that a step reads.
   Sharding read_sharding() const;
   Tensor read() const override { return read_as(dtype()); }
-  /// Casts only elements that other positions need.
+  /// Casts elements to `dtype` only if other positions need them, before the exchange.
   Tensor read_as(DType dtype) const override;
   std::optional<std::uint64_t> released_version() const override;
   StartedGather start_gather(DType dtype) const override;
@@ -75,7 +75,7 @@ class MeshStorage final : public VariableStorage, public GatheredVariable {
   /// Notes the variable in this thread's explanation and returns the explanation; nullptr if
   /// the thread has none.
   MeshExplanation* note(bool is_slot) const;
-  /// Returns the part of `whole` for the position with this number.
+  /// Returns the part of `whole` that belongs to the position with this number.
   Tensor cut(const Tensor& whole, int position) const;
   Tensor whole() const;
   VariableComponent& component_of(const MeshPosition& position);

@@ -57,7 +57,7 @@ OpRule by_dimension(const OpCall& call, int num_last, std::uint32_t whole = 0,
   return rule;
 }
 
-/// Returns the bits of the dimensions in which input and output differ.
+/// Returns a bit mask of the dimensions in which input and output differ.
 std::uint32_t changed_dimensions(const OpCall& call) {
   std::uint32_t changed = 0;
   for (int d = 0; d < input(call, 0).rank(); ++d) {
@@ -173,7 +173,8 @@ OpRule normalization_of_channels(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule that cuts the leading dimensions of x, which the statistics [..., groups] share.
+/// Returns a rule that shards x along its leading dimensions, which the statistics [..., groups]
+/// also have.
 OpRule group_normalization(const OpCall& call) {
   const bool is_gradient = call.op == OpId::kGroupNormGrad;
   const int num_rows = (is_gradient ? input(call, 2) : call.outputs[1].shape).rank() - 1;
@@ -199,7 +200,7 @@ OpRule attention(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule with factors for all dimensions except classes. Tensors are labels [...], logits
+/// Returns a rule that can shard all dimensions except classes. Tensors are labels [...], logits
 /// [..., classes] and gradients of losses [...].
 OpRule loss_of_rows(const OpCall& call) {
   const int rank = input(call, 1).rank() - 1;
@@ -253,7 +254,8 @@ OpRule transposition(const OpCall& call) {
   return rule;
 }
 
-/// Returns the rule of params [rows, ...] and indices -> [indices..., ...].
+/// Returns the sharding rule of an operation that maps params [rows, ...] and indices to
+/// [indices..., ...].
 OpRule lookup(const OpCall& call) {
   const int num_indices = input(call, 1).rank(), rank = input(call, 0).rank();
   OpRule rule = rule_for(call, num_indices + rank - 1, Linearity::kFirst);

@@ -1,4 +1,5 @@
-// Rules of operations on sharded tensors: which dimensions of inputs and outputs are cut together.
+// Rules of operations on sharded tensors: which dimensions of inputs and outputs are sharded
+// together.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,8 +23,8 @@ struct FactorsOfTensor {
 };
 
 /// Inputs that may stay partial, because the operation is linear in them. The output is then
-/// partial, too. kTogether: all inputs must be partial over the same axes. A whole input counts as
-/// partial: each of its terms is an equal share.
+/// partial, too. kTogether: all inputs must be partial over the same axes. An input that is not
+/// partial counts as partial: each position contributes an equal share of it.
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
   kTogether,  // linear in all inputs together: f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2)
@@ -33,9 +34,9 @@ enum class Linearity {
 
 /// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the
 /// loop nest that the operation represents (m, n and k of a product). Dimensions with the same
-/// factor are cut alike, so each position computes its part of the outputs from its parts of the
-/// inputs by the same operation. If an output lacks a factor of the inputs, the positions' outputs
-/// are combined over the axes of that factor.
+/// factor are sharded alike, so each position applies the same operation to its parts of the inputs
+/// and gets its part of the outputs. If an output lacks a factor of the inputs, the positions'
+/// outputs are combined over the axes of that factor.
 struct OpRule {
   std::vector<FactorsOfTensor> inputs, outputs;
   int num_factors = 0;
@@ -44,7 +45,7 @@ struct OpRule {
   Linearity linearity = Linearity::kNone;
 };
 
-/// Returns the rule of the call; nullopt if the operation needs inputs that are not sharded.
+/// Returns the rule of the call; nullopt if the operation requires unsharded inputs.
 std::optional<OpRule> rule_of(const OpCall& call);
 
 }  // namespace tutti::internal

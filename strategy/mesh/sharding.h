@@ -26,7 +26,7 @@ struct Sharding {
 
   AxisSet& operator[](int dim) { return dims[static_cast<std::size_t>(dim)]; }
   AxisSet operator[](int dim) const { return dims[static_cast<std::size_t>(dim)]; }
-  /// Returns the axes over which some dimension is cut.
+  /// Returns the mesh axes over which at least one dimension is sharded.
   AxisSet cut() const;
   /// Returns true if each position has all elements.
   bool is_whole() const { return partial == 0 && cut() == 0; }
@@ -46,7 +46,7 @@ class MeshGrid {
   int num_positions() const { return mesh_.num_positions(); }
   /// Returns the axis with this name. Throws kNotFound listing the names.
   AxisSet axis(std::string_view name) const;
-  /// Returns the axes that have several positions.
+  /// Returns all axes along which the mesh has more than one position.
   AxisSet all_axes() const;
   /// Returns the number of positions that differ in these axes only.
   int size(AxisSet axes) const;
@@ -59,7 +59,7 @@ class MeshGrid {
   /// Throws kInvalidArgument, beginning with `who`, if the layout does not have one entry per
   /// dimension, if it names an unknown axis or one axis twice, or if a dimension cannot be divided.
   Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
-  /// Returns the shape of a position's part.
+  /// Returns the shape of the part of a `shape` tensor at each position.
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;
   /// Returns true if each dimension is divisible by the number of its parts.
   bool divides(const Shape& shape, const Sharding& sharding) const;

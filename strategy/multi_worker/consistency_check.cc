@@ -17,7 +17,7 @@ namespace {
 
 using NoteKind = ConsistencyCheck::Kind;
 
-/// Parts of the error message about notes of one kind.
+/// Texts that form the error message about notes of one kind.
 struct Words {
   ErrorCode code;
   const char* verb;    // text between a worker and its note
@@ -73,7 +73,7 @@ struct Entry {
   std::string digest, shown;
 };
 
-/// Returns e.g. "worker 1 has 32, worker 0, 2 has 64", the smallest party first.
+/// Returns e.g. "worker 1 has 32, worker 0, 2 has 64", the smallest group of workers first.
 std::string parties_of(const std::vector<Entry>& entries, std::string_view verb) {
   std::map<std::string, std::vector<std::size_t>> workers_of;
   for (std::size_t w = 0; w < entries.size(); ++w) workers_of[entries[w].digest].push_back(w);

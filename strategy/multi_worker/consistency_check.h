@@ -37,7 +37,7 @@ class ConsistencyCheck {
   /// empty, the digest of `bytes`. Several notes about one subject are compared in their order.
   void note(Kind kind, std::string_view subject, std::span<const std::byte> bytes,
             std::string_view shown = {});
-  /// Same as note(), but for a number, which messages show before `unit`.
+  /// Same as note(), but for a number; messages show it followed by `unit`.
   void note_number(Kind kind, std::string_view subject, double number, const char* unit = "");
   /// Returns eight bytes that are equal for equal notes; 0 if there are none.
   std::uint64_t digest() const;

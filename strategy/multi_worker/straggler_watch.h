@@ -22,7 +22,8 @@ namespace tutti::internal {
 class StragglerWatch {
  public:
   static constexpr std::int64_t kWindow = 5;
-  static constexpr std::int64_t kWindows = 3;  // any 20 steps contain this many whole windows
+  static constexpr std::int64_t kWindows =
+      3;  // any 20 steps contain at least this many full windows
   /// Seconds per step; shorter waits are not reported.
   static constexpr double kLeastWait = 0.001;
 
@@ -65,7 +66,7 @@ class StragglerWatch {
   Clock& clock_;
   std::atomic<std::int64_t> waited_ = 0;  // nanoseconds
   mutable Mutex mutex_;
-  std::vector<double> waits_ TUTTI_GUARDED_BY(mutex_);  // waits in this window, by worker
+  std::vector<double> waits_ TUTTI_GUARDED_BY(mutex_);  // seconds waited in this window, by worker
   std::int64_t steps_of_window_ TUTTI_GUARDED_BY(mutex_) = 0;
   TimePoint window_begin_ TUTTI_GUARDED_BY(mutex_);
   Streak streak_ TUTTI_GUARDED_BY(mutex_);

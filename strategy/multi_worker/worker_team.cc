@@ -521,7 +521,7 @@ std::optional<CheckpointSnapshot> share(Communicator& group, int root,
   if (group.rank() == root) {
     for (const NamedTensor& tensor : pieces.tensors) {
       const auto bytes = tensor.value.bytes();
-      // The root's memory is only read.
+      // The const_cast is safe, because the root's memory is only read.
       tensors.push_back(bytes_of(const_cast<std::byte*>(bytes.data()), bytes.size()));
     }
     broadcast_all(group, root, tensors);

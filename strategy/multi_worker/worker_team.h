@@ -99,7 +99,7 @@ class WorkerTeam {
   /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost meanwhile,
   /// may_reconnect() returns true for the error.
   void reconnect(TimePoint deadline);
-  /// Has no effect on connected workers. Connects a replacement if all other workers were
+  /// Does nothing if this worker is connected. A replacement connects if all other workers were
   /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. Every
   /// collective calls it first; call it yourself before threads start collectives concurrently.
   void require_connection();
@@ -109,7 +109,8 @@ class WorkerTeam {
 
   /// Returns the text of each worker, by worker.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
-  /// Returns the text of worker `giver`; the other workers' `own` is ignored.
+  /// Returns, on every worker, the text `own` of worker `giver`; the other workers' `own` is
+  /// ignored.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
   /// Calls Communicator::group() on the communicator for values. Returns nullptr if `members` is
   /// empty.
@@ -117,8 +118,8 @@ class WorkerTeam {
   /// Returns the values of all replicas, in replica order, on the host; `local` are those of this
   /// worker. Also exchanges the digest of check(), and throws if the workers' digests differ.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
-  /// Starts to gather the elements of all workers in worker order: counts[w] elements of worker w.
-  /// Gathering calls complete in the order in which they started.
+  /// Starts to gather the elements of all workers in worker order: counts[w] elements from worker
+  /// w. Gathers complete in the order in which they were started.
   CollectiveHandle start_all_gather(const ConstElements& own, const Elements& all,
                                     std::span<const std::size_t> counts, std::string_view name);
   /// Same as gather(), but for one dense value per replica.
@@ -127,9 +128,11 @@ class WorkerTeam {
   /// Returns the object that adds values over the replicas of all workers.
   PartialSums& sums();
 
-  /// Returns the notes since the last connection, about values that must be equal on all workers.
+  /// Returns the notes, taken since the workers last connected, about values that must be equal on
+  /// all workers.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
-  /// Collective: exchanges and removes the notes of check(). Throws as require_alike() does.
+  /// Compares the notes of check() between all workers, and removes them. Collective. Throws as
+  /// require_alike() does.
   void compare_notes();
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
   void compare_digests();

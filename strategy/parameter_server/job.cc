@@ -1,4 +1,5 @@
-// Tasks that train, serve, coordinate and wait. The job's verdicts end all of them together.
+// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and that the job's
+// verdicts end together.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 
@@ -102,7 +103,7 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
   }
 }
 
-/// Connections are closed first, because servers exit when the chief has left.
+/// Closes the connections first, because servers exit when the chief has left the job.
 ParameterServerJob::~ParameterServerJob() {
   rpc_.reset();
   service_.reset();

@@ -115,7 +115,7 @@ class ParameterServerJob {
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // watch_ calls them; they use members above
+  std::vector<std::shared_ptr<void>> subscriptions_;  // called by watch_; they use members above
   std::shared_ptr<WorkerGroup> workers_;              // calls watch_
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<RpcServer> rpc_;  // only on a worker; calls service_

@@ -85,8 +85,8 @@ class JobWatch {
   /// Callback for a lost worker or server, called on a thread of the job.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
 
-  /// The chief hosts the control server unless TUTTI_CONTROL names another one; other tasks wait
-  /// for it. Throws as join_job() does.
+  /// Joins the job. The chief hosts the control server unless TUTTI_CONTROL names another server;
+  /// other tasks wait for it. Throws as join_job() does.
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
            RunRules rules = {});
   /// Overload for a task that joins through a WorkerGroup. The group passes verdicts to evaluate().
@@ -103,8 +103,9 @@ class JobWatch {
   /// Waits for the end of the run, or until every task that could give work to this one has been
   /// absent for `patience`.
   RunEnd wait_for_end(Duration patience);
-  /// For jobs without a coordinator: waits until servers that were lost, or belong to a lost run,
-  /// are present again. Throws kUnavailable if the run ends, kDeadlineExceeded naming the servers.
+  /// For jobs without a coordinator: waits until all servers that were lost, or that belong to a
+  /// lost run, have joined again. Throws kUnavailable if the run ends, and kDeadlineExceeded,
+  /// naming the missing servers, after `patience`.
   void wait_for_servers(Duration patience);
   void leave();
 

@@ -1,4 +1,4 @@
-// Placement of shards, and the beginning and end of steps.
+// Implements ParameterServerStrategy: placement of shards, and the beginning and end of steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -107,7 +107,7 @@ int workers_needed(const ParameterServerOptions& options, int num_workers) {
   return pace_of(options, 0, num_workers)->num_to_aggregate;
 }
 
-/// Returns a description of a variable, for comparing what workers make.
+/// Returns a description of a variable, which must be equal on all workers.
 std::string describe(const std::string& name, const std::vector<internal::RemoteShard>& shards,
                      const InitialValue& initial) {
   const std::string cut = concat(" in ", shards.size(), " shards from ps ", shards.front().server);
@@ -120,7 +120,7 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
                 generator.key.seed, ".", generator.key.a, cut);
 }
 
-/// Scope of a step. Within it, a variable is read from the servers only once.
+/// Scope of a step. Within it, each variable is read from the servers at most once.
 class ServerStepScope {
  public:
   explicit ServerStepScope(internal::ParameterServers& servers, bool is_stream = false)
@@ -234,8 +234,8 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   std::string worker_name(int worker) const override {
     return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
   }
-  /// Reads each variable once, makes changes on behalf of the closure, and waits for their
-  /// confirmation.
+  /// Runs `body` as a closure: reads each variable only once, makes changes on behalf of the
+  /// closure, and waits for their confirmation.
   void run_closure(const std::function<void()>& body) override {
     const ServerStepScope step(*servers, true);
     internal::ForbiddenVariableCreator forbidden;

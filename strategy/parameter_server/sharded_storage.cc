@@ -1,4 +1,4 @@
-// Creation of shards and slots; division of values, rows and gradients by shards.
+// Creation of shards and slots; splitting of values, rows and gradients by shard.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/sharded_storage.h"
 

@@ -109,7 +109,7 @@ std::vector<IndexedSlices> BucketInputs::slices_of(std::size_t variable) const {
 }
 
 void BucketInputs::sum_slices(std::size_t variable, std::vector<IndexedSlices> slices) {
-  // Slices of GPUs are summed on the host, because only the host sorts rows.
+  // IndexedSlices on GPUs are summed on the host, because only the host sorts rows.
   const Device first = services.replica_devices.front();
   const Device where = first.type == DeviceType::kGpu ? Device{} : first;
   IndexedSlices sum = sum_slices_canonically(slices, where);

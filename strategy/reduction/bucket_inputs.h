@@ -54,9 +54,9 @@ struct BucketInputs {
   const BucketPlan::Item& item_of(std::size_t variable) const;
   bool has_dense(std::size_t bucket) const;
 
-  /// Chooses one kind for the gradients that all replicas of this process have provided for the
-  /// variable, sets it, and returns it. A missing gradient counts as zeros; slices become dense if
-  /// another replica's gradient is dense.
+  /// Determines, sets and returns the common kind of the gradients that all replicas of this
+  /// process have provided for the variable. A missing gradient counts as zeros; slices become
+  /// dense if another replica's gradient is dense.
   GradientKind unify(std::size_t variable);
   void make_dense(std::size_t variable);
   /// Returns slices on the host, one per replica, with no rows for a replica without a gradient.

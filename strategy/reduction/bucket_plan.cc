@@ -42,7 +42,7 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
   plan.variable_ids = ids_of(variables);
   plan.places.resize(variables.size());
   using Kind = std::pair<DType, bool>;  // kind of variables in one bucket
-  std::map<Kind, std::size_t> open;     // index of the bucket that accepts more variables
+  std::map<Kind, std::size_t> open;     // index of the bucket that still accepts variables
   std::map<Kind, std::size_t> limit;    // size, in bytes, at which the open bucket closes
   for (std::size_t i = variables.size(); i-- > 0;) {
     const DType dtype = variables[i].dtype();

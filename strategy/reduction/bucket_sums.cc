@@ -27,7 +27,8 @@ constexpr std::size_t kCountersPerItem = BucketPlan::kCountersPerItem;
 constexpr std::size_t kBucketOfWorkers = BucketPlan::kBucketOfWorkers;
 constexpr std::size_t kDigestBytes = BucketPlan::kDigestBytes;
 
-/// Returns a counter: float32 or float64, both exact for any number of replicas.
+/// Returns the counter at `index`. Both types, float32 and float64, represent it exactly for any
+/// number of replicas.
 double counter(const Elements& partial, std::size_t index) {
   if (partial.dtype == DType::kFloat64) return reinterpret_cast<const double*>(partial.data)[index];
   return reinterpret_cast<const float*>(partial.data)[index];
@@ -243,7 +244,7 @@ void BucketSums::collect_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Reads a bucket's result early, unless this requires further messages: their order is fixed.
+/// Reads a bucket's result early, unless that requires further messages, whose order is fixed.
 void BucketSums::collect_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;
@@ -316,8 +317,8 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
-  // A worker that found the value only in the sum sends nothing, so that a replica named by another
-  // worker takes precedence.
+  // A worker that found the non-finite value only in the sum sends nothing, so that a replica named
+  // by another worker takes precedence.
   const std::string text = own->replica == NonFiniteValue::kSum
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);
@@ -532,7 +533,8 @@ void CpuSums::end(std::size_t bucket) {
       given_.kept_sums[piece.item.variable].push_back(sum.freeze());
     }
   });
-  // Keeps gradients that may identify the replica that caused a non-finite sum over all workers.
+  // Keeps the gradients if sums over all workers are checked for non-finite values: they may
+  // identify the replica that caused one.
   if (!given_.team || !given_.checks()) given_.release_gradients(bucket);
 }
 

@@ -61,7 +61,8 @@ class CpuSums {
   };
   struct Bucket {
     std::vector<SumPlace> places;  // where sums of elements are stored
-    /// One per node: sum, and counters with a team; only counters if the bucket is scattered.
+    /// One buffer per node: the sum, and with a team also the counters; only the counters if the
+    /// bucket is scattered.
     std::vector<MutableTensor> flat;
     HostPartials partials;
     Scattered scattered;
@@ -92,11 +93,11 @@ class CpuSums {
   std::vector<std::vector<MutableTensor>> shards_;  // [variable][replica]; not used with a team
 };
 
-/// Sums of one reduction's buckets, by ReplicaServices::ops, over all replicas of all workers. With
-/// several workers, buckets are passed to the team in order, regardless of the order in which
-/// replicas fill them, and results are read after all have been passed. bucket_sums.cc explains the
-/// numbers sent with a bucket. Replicas are numbered within this process. A failure of any call
-/// ends the reduction.
+/// Sums of one reduction's buckets over all replicas of all workers, computed by
+/// ReplicaServices::ops. With several workers, buckets are passed to the team in order, regardless
+/// of the order in which replicas fill them, and results are read after all have been passed.
+/// bucket_sums.cc explains the numbers sent with a bucket. Replicas are numbered within this
+/// process. A failure of any call ends the reduction.
 class BucketSums {
  public:
   BucketSums(BucketInputs& given, PlanInUse& plan);
@@ -168,7 +169,7 @@ class BucketSums {
   WorkerTeam* const team_;  // null: this process has all replicas
   std::vector<Bucket> buckets_;
   Mutex mutex_;
-  std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // next bucket for the team
+  std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // index of the next bucket for the team
   std::uint64_t digest_ = 0;                               // digest of this worker, as sent
   std::vector<double> numbers_;                            // sent after the counters of one bucket
   bool digests_differ_ = false;

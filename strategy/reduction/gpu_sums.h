@@ -1,4 +1,4 @@
-// Sums of buckets in GPU memory.
+// Sums buckets of gradients in GPU memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,7 +48,7 @@ class GpuSums {
     return buckets_[bucket].flat[replica].freeze();
   }
 
-  // Functions for several workers.
+  // Functions used only with several workers.
 
   HostPartials& partials(std::size_t bucket) { return buckets_[bucket].partials; }
   /// Returns true if the bucket's partial sums are on the host and complete.
@@ -66,7 +66,7 @@ class GpuSums {
   using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // per replica
   struct Bucket {
     std::vector<MutableTensor> flat;  // per replica, reduced in place
-    std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket as float32, or empty
+    std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket converted to float32, or empty
     HostPartials partials;
     std::vector<float> counters;  // storage of `partials` with NCCL
     Events events;                // ends of copies to the host; with NCCL, ends of packing
@@ -84,8 +84,8 @@ class GpuSums {
   void begin_work(std::size_t bucket, std::unique_ptr<DeviceWork> work);
   void search();
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_);
-  /// Return the buffers that receive results, and the buffers that are summed. They belong to the
-  /// bucket's `work`, if that is set.
+  /// Return the buffers that receive results, and the buffers that are summed. The bucket's `work`,
+  /// if set, owns them.
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
   Events mark(StreamId stream) const;

@@ -35,7 +35,8 @@ std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values
 /// GPU, for which this function waits.
 std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
 
-/// Lowest of the positions that the threads of a step found. note() is thread-safe.
+/// Lowest position of a non-finite value among those that the threads of a step found. note() is
+/// thread-safe.
 class NonFiniteFindings {
  public:
   void note(const NonFiniteValue& value);
@@ -63,11 +64,11 @@ DType wire_type(WireCompression compression);
 /// Throws kUnimplemented naming a float64 variable, because float64 cannot be compressed.
 void require_compressible(WireCompression compression, std::span<const Variable> variables);
 
-/// Compression of a plan's float32 gradients, and its residuals per replica. Thread-safe for
-/// different elements.
+/// Compresses a plan's float32 gradients, and stores the residuals of each replica. Thread-safe if
+/// each thread compresses different elements.
 class Residuals {
  public:
-  /// Begins with residuals of zero.
+  /// Sets all residuals to zero.
   Residuals(WireCompression compression, const BucketPlan& plan, std::size_t num_replicas);
   WireCompression compression() const { return compression_; }
   /// Calls compress_with_feedback() for `count` elements of a float32 bucket, from `element` on.

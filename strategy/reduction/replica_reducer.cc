@@ -112,8 +112,8 @@ class BucketReducer {
     }
     return gradients;
   }
-  /// Returns the variables whose results() are shards, with an undefined entry for each other
-  /// variable; empty if no result is a shard.
+  /// Returns one entry per variable: the variable if its result is a shard, else an undefined
+  /// variable. Empty if no result is a shard.
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
@@ -125,7 +125,7 @@ class BucketReducer {
 
   /// Returns true if replicas should keep pace, because waiting gradients would fill the memory.
   bool limits_pending_gradients() const { return sums_.gives_shards(); }
-  /// Returns true if the replica has filled too many buckets that are not done.
+  /// Returns true if the replica has filled too many buckets that are not reduced yet.
   bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
     constexpr std::size_t kMostAhead = 1;
     return num_filled_[static_cast<std::size_t>(replica)] > buckets_done_ + kMostAhead && !failure_;
@@ -146,7 +146,7 @@ class BucketReducer {
     SliceRange slice;
   };
   struct Progress {
-    std::size_t num_filled = 0;  // number of replicas that filled it
+    std::size_t num_filled = 0;  // number of replicas that filled the bucket
     std::size_t slices_left = 0;
   };
 
@@ -264,7 +264,7 @@ std::string digest_of(const Gradient& gradient) {
   return hasher.hex_digest();
 }
 
-/// Gradients of one replica for variables of which other replicas have copies.
+/// Digests of one replica's gradients, for variables that other replicas have copies of.
 struct SharedGradients {
   std::vector<const Variable*> variables;
   std::vector<const Placement*> placements;

@@ -1,4 +1,4 @@
-// GradientReducer of a replica: sums over all replicas during the backward pass.
+// GradientReducer of a replica: sums gradients over all replicas during the backward pass.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,7 +35,7 @@ class GradientExchange {
   ReplicaMonitor& monitor_;
   const std::uint64_t step_;
   std::shared_ptr<BucketReducer> buckets_ TUTTI_GUARDED_BY(monitor_.mutex());
-  std::vector<int> joined_ TUTTI_GUARDED_BY(monitor_.mutex());  // replicas that joined it
+  std::vector<int> joined_ TUTTI_GUARDED_BY(monitor_.mutex());  // replicas that joined buckets_
 };
 
 /// Reducer of one replica: joins reductions, contributes gradients, helps to reduce slices, and

@@ -164,8 +164,8 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
 
 // Replica threads.
 //
-// A run is a *frame* (body and rendezvous) on a stack. A thread starts the innermost frame that it
-// has not started yet when it is idle or parked in a merge call. A frame leaves the stack after all
+// A run is a *frame* (body and rendezvous) on a stack. A thread that is idle or parked in a merge
+// call starts the innermost frame that it has not started yet. A frame leaves the stack after all
 // replicas have ended its body.
 
 namespace tutti::internal {
@@ -255,7 +255,7 @@ void ReplicaThreads::run_as_replica_0(Frame& frame, RunPlace place) {
     return;
   }
   {
-    const SeparateTapes no_tapes;  // the threads of the other replicas have none, either
+    const SeparateTapes no_tapes;  // the threads of the other replicas have no outer tapes, either
     {
       MutexLock lock(monitor_.mutex());
       monitor_.enter(0);

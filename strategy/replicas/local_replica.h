@@ -24,7 +24,7 @@ class Strategy;
 
 namespace internal {
 
-/// Services that the replicas of a strategy share during its whole life.
+/// Services that the replicas of a strategy share for the strategy's lifetime.
 struct ReplicaServices {
   Strategy& strategy;
   std::vector<Device> replica_devices;
@@ -36,7 +36,7 @@ struct ReplicaServices {
   /// them reads.
   std::function<void()> after_updates = {};
   /// For workers that train independently: the index of this worker's first replica among the
-  /// replicas of all workers, and the number of all these replicas. Not used if `num_apart` is 0.
+  /// replicas of all workers, and the total number of these replicas. Not used if `num_apart` is 0.
   int first_apart = 0;
   int num_apart = 0;
 
@@ -72,8 +72,9 @@ class LocalReplicaContext final : public ReplicaContext {
         replica_(replica),
         group_(*this) {}
 
-  /// Returns the replica on this thread of the strategy that made `variable`; nullptr outside its
-  /// run. Throws kFailedPrecondition naming variable and method in a replica of another strategy.
+  /// Returns this thread's replica of the strategy that made `variable`; nullptr outside that
+  /// strategy's run. Throws kFailedPrecondition naming variable and method in a replica of another
+  /// strategy.
   static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
 
   int replica_id() const override { return services_.first_number() + replica_; }

@@ -138,8 +138,8 @@ void Rendezvous::meet(int replica, RendezvousHeader header, void* argument, cons
   Woken woken = Woken::kCompleted;
   std::vector<void*> arguments;
   {
-    // One critical section: in sequential mode, no other replica may act before this one passes the
-    // turn.
+    // One critical section: in sequential mode, no other replica may run before this one hands over
+    // to the next.
     MutexLock lock(monitor_.mutex());
     arrive(replica, std::move(header), argument);
     woken = wait_for_others(replica, idle, arguments);
@@ -223,7 +223,7 @@ void Rendezvous::run_action(const Action& action, std::span<void* const> argumen
   std::exception_ptr failure;
   try {
     const BlockedScope without_token;   // a merge function may run another strategy on this thread
-    const NoDeviceScope of_no_replica;  // hides the leader's device: any replica may lead
+    const NoDeviceScope of_no_replica;  // hides the leader's device: any replica may be the leader
     action(arguments);
   } catch (...) {
     failure = std::current_exception();

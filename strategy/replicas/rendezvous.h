@@ -57,7 +57,8 @@ class ReplicaMonitor {
  private:
   struct Slot {
     bool active = false;
-    const std::function<bool()>* ready = nullptr;  // awaited condition; nullptr: none
+    const std::function<bool()>* ready =
+        nullptr;  // condition that the replica waits for; nullptr: none
   };
   void pass_turn() TUTTI_REQUIRES(mutex_);
   bool wait_for_turn(int replica, TimePoint deadline) TUTTI_REQUIRES(mutex_);
@@ -130,7 +131,7 @@ class IdleWork {
   virtual void work() = 0;
 };
 
-/// Threads on which a run's replicas run. kReplicaThreads: replica 0 on the thread that called
+/// Threads that execute a run's replicas. kReplicaThreads: replica 0 on the thread that called
 /// run(), every other replica on its own thread. kNested: the same threads, inside a merge call.
 /// kCaller: only the caller's thread, with one replica.
 enum class RunPlace { kReplicaThreads, kNested, kCaller };
@@ -143,10 +144,10 @@ struct RunOutcome {
   bool failed_in_update = false;
 };
 
-/// Meeting point of the replicas of one run, at each of their collective calls. The last replica to
-/// arrive compares the headers and is the leader, which runs the action while the other replicas
-/// sleep (replica 0, on the thread that called run(), runs the action of a merge call). Any failure
-/// aborts the run: every replica that waits or arrives later gets kAborted.
+/// Synchronization point of the replicas of one run in each of their collective calls. The last
+/// replica to arrive compares the headers and is the leader, which runs the action while the other
+/// replicas sleep (replica 0, on the thread that called run(), runs the action of a merge call).
+/// Any failure aborts the run: every replica that waits or arrives later gets kAborted.
 class Rendezvous {
  public:
   /// Called with one pointer per replica: the argument that the replica passed to meet().

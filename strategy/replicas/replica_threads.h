@@ -60,7 +60,7 @@ class ReplicaThreads {
   std::vector<std::uint64_t> last_taken_ TUTTI_GUARDED_BY(monitor_.mutex());
   std::uint64_t next_number_ TUTTI_GUARDED_BY(monitor_.mutex()) = 1;
   bool stopping_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
-  std::vector<std::unique_ptr<Thread>> threads_;  // last: joined before the rest is destroyed
+  std::vector<std::unique_ptr<Thread>> threads_;  // declared last, so that they are joined first
 };
 
 }  // namespace tutti::internal

@@ -25,7 +25,7 @@ struct ReplicaNotes {
 struct NotedStep {
   std::string_view strategy;
   std::uint64_t number = 0;
-  int first_replica = 0;   // this process's first replica, among those of all workers
+  int first_replica = 0;   // global index of this process's first replica
   int num_exchanging = 1;  // replicas that exchange values, not those that train independently
 };
 

@@ -102,7 +102,7 @@ void check_not_mixed(const Strategy& strategy) {
        "'; close the outer scope first");
 }
 
-/// Effects of one opening of a scope on its thread.
+/// The effects that one open strategy scope has on its thread.
 class OpenScope {
  public:
   explicit OpenScope(Strategy& strategy) : creator_(strategy), mode_(mode_for(strategy)) {
@@ -161,8 +161,8 @@ class OpenScope {
   std::optional<StrategyModeScope> mode_scope_;
 };
 
-/// Scopes destroyed while a later one was open. They end when the later scope ends, so that the
-/// state which it restores does not dangle.
+/// Returns the scopes that were destroyed while a later scope was open. They end when the later
+/// scope ends, so that the state that it restores does not dangle.
 std::vector<std::unique_ptr<OpenScope>>& orphans() {
   thread_local std::vector<std::unique_ptr<OpenScope>> scopes;
   return scopes;

@@ -24,7 +24,7 @@ struct StrategyMode {
   bool merging = false;  // inside a merge function: run() is nested
 };
 
-/// Returns nullptr if there is no mode.
+/// Returns the mode of this thread's innermost scope; nullptr if there is none.
 const StrategyMode* current_mode();
 
 /// Makes `mode` current on this thread until this scope is destroyed.

@@ -1,4 +1,4 @@
-// Shared part of variables with several components.
+// Code shared by variables with several components.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -141,7 +141,7 @@ struct ListedRows {
   std::vector<std::int64_t> positions = {};  // positions of the subset in the list
   std::vector<std::int64_t> rows = {};       // row indices within the part
 };
-/// Returns the listed rows of the part that has rows [first, first + count).
+/// Returns those of the listed rows that the part with rows [first, first + count) contains.
 ListedRows rows_within(std::int64_t first, std::int64_t count,
                        const std::vector<std::int64_t>& rows);
 /// Returns the parts of a ShardedVariable; empty for any other variable.

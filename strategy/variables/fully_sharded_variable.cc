@@ -16,7 +16,8 @@
 namespace tutti::internal {
 namespace {
 
-// Updates of a shard: its part of a gradient, and rules that require norms of the whole variable.
+// Helpers of shard updates: the shard's part of a gradient, and rules that require norms of the
+// whole variable.
 
 /// Returns the shard's gradient in dense form. Adds up the values of repeated rows, in order.
 Tensor dense_of_shard(const IndexedSlices& slices, const Shard& shard) {
@@ -450,7 +451,7 @@ void FullyShardedStorage::update_with_norms(LocalReplicaContext& context,
 }
 
 /// On each replica, updates a copy of the full variable and keeps only the replica's shard, because
-/// GPU kernels add norms in their own order, over all elements of an update.
+/// a GPU kernel computes norms over all elements of an update, in its own order.
 void FullyShardedStorage::update_of_whole(LocalReplicaContext& context,
                                           std::span<Shards* const> slots, const UpdateRule& rule,
                                           const Gradient& gradient, const UpdateScalars& scalars) {

@@ -87,7 +87,7 @@ class Shards final : public Component, public GatheredVariable {
   Device device() const override { return shards_.front().device(); }
   void assign(AssignOp op, const Tensor& value) override;
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override;
-  /// Updates all shards, one after the other.
+  /// Updates all shards in turn.
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
@@ -103,7 +103,8 @@ class Shards final : public Component, public GatheredVariable {
   StartedGather start_gather(DType dtype) const override;
   /// Returns the full value as `dtype`; elements are cast before they are copied.
   Tensor gather(Device device, DType dtype) const;
-  /// Returns the value kept on the device; undefined if it keeps none that can be cast to `dtype`.
+  /// Returns the value that is kept on the device; undefined if there is none that can be cast to
+  /// `dtype`.
   Tensor kept(Device device, DType dtype) const;
   /// Keeps `whole` on all devices that keep values.
   void keep(const Tensor& whole) const;
@@ -130,7 +131,8 @@ class Shards final : public Component, public GatheredVariable {
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
   /// Called before a write of all shards: drops kept values on all devices.
   void note_write();
-  /// Called before a write of one shard: drops only the values kept on that shard's device.
+  /// Called before a write of one shard: drops only the values that are cached on that shard's
+  /// device.
   void note_write_of(int index);
   static void forget(Kept& kept);
 

@@ -90,7 +90,8 @@ std::vector<IndexedSlices> slices_of_all(const ReplicaServices& services, const 
   return all;
 }
 
-/// Returns the combined value of the assignments of all replicas of all workers.
+/// Combines the values that all replicas of all workers assign; returns the result on
+/// `destination`.
 Tensor combined_value(const VariableStorage& variable, const ReplicaServices& services,
                       const std::string& call, const std::vector<Assignment*>& replicas,
                       Device destination) {

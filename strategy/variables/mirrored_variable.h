@@ -42,8 +42,8 @@ class MirroredStorage : public DistributedStorage {
   }
 
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
-  /// With other workers, compares the write with theirs in the next step. Ignores writes in merge
-  /// functions, which are parts of a step.
+  /// Notes the write, so that the next step compares it with the other workers' writes. Does
+  /// nothing with one worker, and in merge functions, which belong to a step.
   void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
 
  protected:

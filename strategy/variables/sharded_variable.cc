@@ -152,7 +152,8 @@ class JoinedStorage final : public VariableStorage {
     return value.detached_rows(first_row(part), parts_[part].shape().dim(0));
   }
 
-  /// Throws kInvalidArgument naming a row that does not exist.
+  /// Returns the row numbers in `indices`. Throws kInvalidArgument naming a row that does not
+  /// exist.
   std::vector<std::int64_t> numbers_of(const Tensor& indices) const {
     return internal::checked_rows(indices.to(Device{}), shape().dim(0),
                                   concat("Variable '", name(), "'"));

@@ -12,9 +12,9 @@
 
 namespace tutti::internal {
 
-/// Corresponds to tf's SyncOnReadVariable: metrics, moving statistics. Each replica has one
-/// component, and each worker stores those of its replicas. With several workers, reads outside
-/// run, saves and AggregateOnReadScope are therefore collective.
+/// Storage of a variable such as a metric or a moving statistic, like tf's SyncOnReadVariable. Each
+/// replica has one component, and each worker stores those of its replicas. With several workers,
+/// reads outside run, saves and AggregateOnReadScope are therefore collective.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
   /// `team`: all workers; nullptr if there is only this process. `services` belong to the strategy,
@@ -58,8 +58,8 @@ class SyncOnReadStorage final : public DistributedStorage {
   };
   AllComponents all_components() const;
   Tensor aggregated() const;
-  /// Returns the aggregate. MEAN weights each component by its updates, so a replica that never had
-  /// rows has no weight. Without any update, all components have equal weight.
+  /// Returns the aggregate. MEAN weights each component by its number of updates, so a replica that
+  /// never had rows has weight 0. If no component was updated, all have equal weight.
   Tensor aggregated(const AllComponents& all) const;
   Tensor aggregated_by_all(LocalReplicaContext& context) const;
   void note_update(int index);
@@ -76,7 +76,7 @@ class SyncOnReadStorage final : public DistributedStorage {
   std::vector<Device> replica_devices_;
   std::shared_ptr<WorkerTeam> team_;
   std::weak_ptr<const ReplicaServices> services_;
-  std::vector<std::int64_t> updates_;  // per component; each replica writes its own
+  std::vector<std::int64_t> updates_;  // per component; each replica writes only its own entry
 };
 
 /// Scope that sets ON_READ variables with aggregation MEAN (moving averages) to their aggregate,

@@ -1,4 +1,4 @@
-// Replacement of XlaSteps in builds without XLA.
+// Replacement for XlaSteps in builds without XLA.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/xla/xla_steps.h"
 #include "tutti/core/error.h"

@@ -11,8 +11,8 @@
 
 namespace tutti::internal {
 
-/// Shared part of strategies on XLA devices. Used by one thread at a time, and by the replicas'
-/// threads during a run.
+/// Common implementation of the strategies on XLA devices. Used by one thread at a time, and by the
+/// replicas' threads during a run.
 class XlaSteps {
  public:
   /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with reason and
@@ -22,7 +22,8 @@ class XlaSteps {
   XlaSteps(const XlaSteps&) = delete;
   XlaSteps& operator=(const XlaSteps&) = delete;
 
-  /// Calls `fn` for replica `replica` on this thread; operations are traced instead of computed.
+  /// Callback that runs `fn` as replica `replica` on this thread; operations are traced instead of
+  /// computed.
   using NoteReplica = std::function<void(int replica, const std::function<void()>& fn)>;
   /// Calls `run_replicas`, which must call its argument once per replica, and runs their program.
   /// Throws as StepPrograms::run() does, and kUnimplemented within another step.

@@ -163,7 +163,7 @@ void cast(const KernelArgs& args) {
   }
 }
 
-// Dropout on floats without a branch per element.
+// Dropout on float tensors, without a branch per element.
 
 void dropout(const KernelArgs& args) {
   const auto& attributes = args.attributes_as<DropoutAttributes>();
@@ -180,7 +180,7 @@ void dropout(const KernelArgs& args) {
     float* __restrict to = y.data() + first;
     vectorized([&]() __attribute__((always_inline)) {
       for (std::size_t i = 0; i < count; ++i) {
-        // A mask, not a product: a dropped infinity is 0.
+        // A mask instead of a product, so that a dropped infinity becomes 0.
         const std::int32_t kept = -static_cast<std::int32_t>(draws[i] >= rate);
         to[i] = std::bit_cast<float>(kept & std::bit_cast<std::int32_t>(from[i] * scale));
       }

@@ -43,7 +43,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // offset of the first element read only by the next output row's window
+  std::int64_t below;  // offset of the first element that the window one output row below reads
 };
 
 /// Calls body(number, offset of the row in the image) for each row of the window.
@@ -147,8 +147,9 @@ void max_pool(const KernelArgs& args) {
   });
 }
 
-/// Gives each channel's dy to the row that holds its largest element. With kAdds, adds dy to the
-/// gradients of other windows. Without kAdds, windows do not overlap, and the other rows become 0.
+/// Propagates each channel's dy to the row that holds the channel's largest element. With kAdds,
+/// adds it to the gradients from other windows. Without kAdds, windows do not overlap, and the
+/// other rows become 0.
 template <bool kAdds>
 [[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
                                         std::int64_t channels, const float* __restrict dy,

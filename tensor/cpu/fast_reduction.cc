@@ -27,7 +27,8 @@ struct Extents {
   std::int64_t inner = 1;
 };
 
-/// Returns nullopt if the reduced axes are not adjacent (axes of length 1 do not count).
+/// Returns the extents before, along and after the reduced axes; nullopt if these axes are not
+/// adjacent (axes of length 1 are skipped).
 std::optional<Extents> extents(const Shape& shape, std::uint32_t axes) {
   Extents result;
   bool reduced_before = false;

@@ -22,7 +22,7 @@ struct HostConstants {
   T values[DeviceRule::kNumConstants];
 };
 
-/// Kinds of loops. In this order, they call decay_weight(); apply(); prepare() and direction();
+/// Kinds of loops, which call, in this order: decay_weight(); apply(); prepare() and direction();
 /// step().
 enum class Pass { kDecay, kApply, kPrepare, kStep };
 

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kFoldBlock = 1024;
 inline constexpr std::int64_t kFoldLanes = 16;
 inline constexpr int kMaxFoldLevels = 54;  // 2^54 blocks
 
-/// The neutral element of a function: the result of a reduction of no elements.
+/// Returns the identity element of a function, which is the result of reducing no elements.
 template <class T>
 constexpr T identity(Add) {
   return T{0};

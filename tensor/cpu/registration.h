@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-// A kernel may throw Error; dispatch() puts "gather at train.cc:41: " in front of its message.
+// A kernel may throw Error; dispatch() prepends "gather at train.cc:41: " to its message.
 
 // tensor/cpu/reference/: slow, obvious loops.
 void register_elementwise_kernels(KernelTable& table);

@@ -45,7 +45,7 @@ struct UpdateFormula {
   static constexpr int kSlots = slots;        // maximum number of slots
   static constexpr unsigned kNumOptions = 0;  // number of bits in options()
   static constexpr bool kUsesNorms = false, kReadsGradient = true;
-  /// Returns the options that follow from the constants and the number of slots, as bits.
+  /// Returns a bit mask of the options, derived from the constants and the number of slots.
   static constexpr unsigned options(const double* /*constants*/, int /*num_slots*/) { return 0; }
   static constexpr int num_slots(unsigned /*options*/) { return slots; }
 };
@@ -225,7 +225,7 @@ struct WeightDecayUpdate : UpdateFormula<0> {
   static constexpr void apply(const C&, E&) {}
 };
 
-/// Applies weight decay, which precedes the formula of a rule that does not use norms.
+/// Applies weight decay before the formula of a rule that does not use norms.
 template <class C, class E>
 constexpr void decay_weight(const C& c, E& e) {
   e.w -= e.w * c[DeviceRule::kWeightDecay] * c[0];

@@ -38,7 +38,7 @@ std::vector<UpsampleSource<T>> upsample_sources(std::int64_t size, std::int64_t 
 }
 
 /// Calls body(offset in the small image, offset in the large one, weight) for every pair of pixels
-/// of which the first contributes to the second.
+/// in which the small image's pixel contributes to the large image's.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_each_part(const Shape& small, const UpsampleAttributes& a,
                                                  const Body& body) {

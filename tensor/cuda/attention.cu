@@ -41,8 +41,8 @@ static_assert(kSide * kSide == static_cast<int>(kThreads));
 /// Number of columns (or rows) of a matrix that are in shared memory at once.
 template <class N>
 inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
-/// Number of blocks that a multiprocessor has registers for. If there are two, one computes while
-/// the other waits.
+/// Number of blocks per multiprocessor for which there are enough registers. If there are two, one
+/// computes while the other waits.
 template <class T>
 [[maybe_unused]] inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
 
@@ -56,7 +56,8 @@ struct alignas(Pack<N, kOwn>) Shared {
 };
 template <class N>
 using Scores = N[kOwn][kOwn];
-/// Sums for this thread's rows and columns: 4 of every 64 columns, from own_column() on.
+/// Sums for this thread's rows and columns. Of every 64 columns, a thread has 4, starting at
+/// own_column().
 template <class N>
 using Gathered = N[kOwn][kColumns / kSide];
 
@@ -151,7 +152,7 @@ __device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* s
   }
 }
 
-/// Writes this thread's part of the results, except rows and columns that do not exist.
+/// Writes this thread's part of the results, except rows from `end` on and columns from `width` on.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void write(const Gathered<N>& sums, std::int64_t first, std::int64_t end,
                                       std::int64_t column, std::int64_t width, T* matrix) {
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Inputs of the gradients.
+/// Inputs of the gradient kernels of attention.
 template <class T>
 struct GradientInputs {
   const T *queries, *keys, *values, *dy;

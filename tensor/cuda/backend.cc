@@ -26,7 +26,8 @@ namespace {
 /// Number of captures in progress in this process; each may include streams of several contexts.
 std::atomic<int> num_captures{0};
 
-/// Unused events of one GPU, because making an event takes longer than recording it. Thread-safe.
+/// Pool of unused events of one GPU, because creating an event takes longer than recording one.
+/// Thread-safe.
 class EventPool {
  public:
   explicit EventPool(const Gpu& gpu) : gpu_(gpu) {}
@@ -217,7 +218,7 @@ class Context final : public DeviceContext {
   }
   /// Waits for the work in its streams.
   ~Context() override {
-    // The libraries free memory of the GPU that is selected.
+    // Selects this GPU, because the libraries free memory of the selected one.
     gpu_.use_quietly([] {});
   }
 
@@ -441,7 +442,7 @@ std::string version_text(int version) {  // 13000: 13.0
   return concat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// When destroyed, restores the GPU that the calling thread had selected.
+/// Scope that restores the calling thread's selected GPU when it ends.
 class SelectionScope {
  public:
   SelectionScope() { (void)cudaGetDevice(&ordinal_); }

@@ -73,7 +73,7 @@ struct FinishMoments {
   }
 };
 
-/// Computes what normalize() and the gradient need per channel, from given statistics.
+/// Computes the per-channel values that normalize() and the gradient need, from given statistics.
 template <class T, class P>
 __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* variance,
                         Channels<T> channels, std::int64_t count, Number<T> epsilon) {
@@ -86,7 +86,8 @@ __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* v
   channels.offset[c] = beta != nullptr ? static_cast<Number<T>>(number(beta[c])) : Number<T>{0};
 }
 
-/// Loads N adjacent elements of an array of Channels, from c on, at once; c is a multiple of N.
+/// Loads N adjacent elements of an array of Channels, beginning at index c, in one access; c is a
+/// multiple of N.
 template <class T, int N>
 __device__ Pack<Number<T>, N> neighbours(const Number<T>* array, std::uint32_t c) {
   return *reinterpret_cast<const Pack<Number<T>, N>*>(array + c);

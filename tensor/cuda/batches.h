@@ -16,7 +16,7 @@ template <class Item, int kCapacity>
 struct Batch {
   struct Share {
     int item;
-    std::int64_t first;  // index of this block's first element in the item
+    std::int64_t first;  // index in the item of this block's first element
   };
 
   /// Returns the share of this block.

@@ -108,7 +108,7 @@ void backward_input(const KernelCall& call) {
   }
 }
 
-/// Computes cuDNN's gradient (OHWI) in the workspace and transposes it into our layout.
+/// Computes cuDNN's gradient (OHWI) in the workspace and transposes it into tutti's filter layout.
 void backward_filter_on_cudnn(const Shapes& shapes, const KernelCall& call) {
   const DeviceTensor &x = call.inputs[0], &dy = call.inputs[1], &df = call.outputs[0];
   const std::int64_t rows = rows_of(df.shape), out = df.shape[3];

@@ -89,7 +89,7 @@ struct ConvolutionPlan {
   std::size_t workspace_bytes = 0;
 };
 
-/// Device for which engines are searched: that of `handle`, or a described one (a
+/// Device for which engines are searched: that of `handle`, or one given by its description (a
 /// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR), for tests on machines without it.
 struct ConvolutionTarget {
   cudnnHandle_t handle = nullptr;
@@ -97,7 +97,7 @@ struct ConvolutionTarget {
 };
 
 /// Returns the first `count` plans in cuDNN's order that `options` allow and that need at most
-/// `max_workspace_bytes`. If no plan qualifies, `reason` is why the last one was refused.
+/// `max_workspace_bytes`. If no plan qualifies, sets `reason` to why the last one was refused.
 std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DType dtype,
                                              const ConvolutionTarget& target,
                                              const MathOptions& options, std::size_t count,

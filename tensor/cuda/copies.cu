@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Two axes that are exchanged, within a loop over `others`: `from` is contiguous along `across`,
-/// and `to` is contiguous along `along`.
+/// Swap of the axes `along` and `across`, within a loop over `others`: `from` is contiguous along
+/// `across`, and `to` is contiguous along `along`.
 struct Transposition {
   StridedAxes<2> others;
   std::int64_t along = 0, across = 0;           // their sizes

@@ -27,7 +27,7 @@ void where(const KernelCall& call) {
   });
 }
 
-// Leaves rounding to a 16-bit type to element(), so that each value is rounded only once.
+// Does not round to a 16-bit type, because element() does so: each value is rounded only once.
 template <class To>
 struct Cast {
   template <class From>

@@ -26,7 +26,7 @@ struct Extent {
   std::int64_t batch, positions, groups, channels;
 };
 
-/// Elements of one pair: their offsets in x, and their channels.
+/// Elements of one (batch row, group) pair: their offsets in x, and their channels.
 struct Pair {
   __device__ __forceinline__ Pair(const Extent& extent, std::int64_t pair)
       : channels(extent.channels),

@@ -43,7 +43,7 @@ constexpr ErrorCode code_of(cudaError_t status) {
 /// kFailedPrecondition for calls that a capture does not allow, else kInternal.
 inline void check(cudaError_t status, const char* who) {
   if (status == cudaSuccess) return;
-  (void)cudaGetLastError();  // reported now, and not again by the next launch
+  (void)cudaGetLastError();  // clears the error, so that the next launch does not report it again
   fail(code_of(status), who, ": CUDA reports ", cudaGetErrorName(status), ": ",
        cudaGetErrorString(status),
        is_final(status) ? "; this process cannot use the GPU any more: restart it" : "");
@@ -52,7 +52,7 @@ inline void check(cudaError_t status, const char* who) {
 /// Number of threads per block in elementwise kernels.
 inline constexpr unsigned kThreads = 256;
 
-/// Returns the number of blocks for `count` elements; kernels loop with a stride of the grid.
+/// Returns the number of blocks for `count` elements; kernels use grid-stride loops.
 inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
   const std::size_t threads = (count + per_thread - 1) / per_thread;
   constexpr std::size_t kMaxBlocks = 65'535;
@@ -79,7 +79,7 @@ void launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, cu
 }
 #endif
 
-// A GPU of the CUDA runtime, which is selected for calls and named in their errors.
+// Gpu: selects a GPU for calls of the CUDA runtime and names it in their errors.
 
 /// One GPU. Thread-safe.
 class Gpu {

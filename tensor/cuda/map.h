@@ -81,8 +81,8 @@ struct MapPlan {
   std::int64_t tail;
 };
 
-/// Returns the loop. It processes packs of `width` elements if every pointer and stride allows
-/// that. `data` and `sizes` (in bytes) list the output first and then the inputs.
+/// Returns the plan of the loop, which processes packs of `width` elements if every pointer and
+/// stride allows that. `data` and `sizes` (in bytes) list the output first and then the inputs.
 template <int kArity>
 MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& shapes, int width,
                          const std::array<const void*, kArity + 1>& data,

@@ -167,7 +167,7 @@ __global__ void average_pool_gradient(const Pack<T, N>* dy, Pack<T, N>* dx, Geom
   }
 }
 
-/// Images whose elements can be counted with 32 bits.
+/// Range of images whose elements can be counted with 32 bits.
 struct Part {
   std::int64_t first_input, first_output;  // number of elements before these images
   std::int64_t inputs, outputs;            // number of packs in these images
@@ -247,7 +247,7 @@ void run_average_pool_gradient(const KernelCall& call) {
                    });
 }
 
-/// Calls `packed` if all tensors can be read in packs, else `single`.
+/// Calls `packed` if all tensors can be accessed in packs, otherwise `single`.
 template <class T, Kernel packed, Kernel single>
 void choose(const KernelCall& call) {
   if (call.outputs[0].shape.num_elements() == 0) return;

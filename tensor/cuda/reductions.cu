@@ -312,8 +312,8 @@ struct Extreme {
   __device__ V result(V value) const { return value; }
 };
 
-// The first of the extreme elements. As on the CPU, which compares each element with the best so
-// far, a NaN at the front wins, and other NaNs lose.
+// Finds the first extreme element. As on the CPU, which compares each element with the best so far,
+// a NaN in first place wins, and other NaNs lose.
 template <class V, bool kLargest>
 struct ExtremePlace {
   using Value = Place<V>;

@@ -34,7 +34,8 @@ struct EnlargedAxis {
     return {first > 0 ? first : 0, first + 1 < size ? first + 1 : size - 1,
             static_cast<N>(place - below)};
   }
-  /// Pixels [begin, end) of the large image may depend on pixel `at` of the small one.
+  /// Returns the first pixel of the range [begin, end) of the large image that may depend on pixel
+  /// `at` of the small one.
   __device__ __forceinline__ std::int64_t begin(std::int64_t at) const {
     const std::int64_t first = is_linear ? (2 * at - 1) * factor / 2 - 1 : at * factor;
     return first > 0 ? first : 0;
@@ -54,7 +55,7 @@ struct Enlargement {
   std::int64_t channels;
 };
 
-/// Returns a loop over an NHWC image, whose four offsets are the indices n, h, w and c.
+/// Returns a loop over an NHWC image. Its four offsets are the indices n, h, w and c.
 StridedAxes<4> places_in(const Shape& shape) {
   std::array<Strides, 4> unit{};
   for (std::size_t axis = 0; axis < 4; ++axis) unit[axis][axis] = 1;

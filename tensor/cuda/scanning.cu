@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) scan_rows(Scan s, const T* x, T* y) 
   __shared__ Sum of_warps[kWarpsOfBlock];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (std::int64_t row = blockIdx.x; row < s.outer; row += gridDim.x) {
-    Sum before{0};  // sum of the chunks so far
+    Sum before{0};  // sum of the preceding chunks
     for (std::int64_t chunk = 0; chunk < s.length; chunk += kThreads) {
       const std::int64_t step = chunk + threadIdx.x;
       const std::int64_t at = row * s.length + (s.reverse ? s.length - 1 - step : step);

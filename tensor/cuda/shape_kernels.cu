@@ -53,7 +53,8 @@ void slice(const KernelCall& call) {
                whole(call.outputs[0]), call.stream);
 }
 
-// Writes the inner part twice. This rarely matters, because convolutions pad images themselves.
+// Fills the output before copying, so the inner part is written twice. This rarely matters, because
+// convolutions pad images themselves.
 void pad(const KernelCall& call) {
   const auto& attributes = call.attributes_as<PadAttributes>();
   fill(call.outputs[0], attributes.value, call.stream);

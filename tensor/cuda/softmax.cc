@@ -32,7 +32,7 @@ class Matrix {
   cudnnTensorDescriptor_t descriptor_ = nullptr;
 };
 
-/// Calls body(matrix, byte offset) for groups of rows that are small enough for cuDNN.
+/// Calls body(matrix, byte offset) for consecutive groups of rows, each small enough for cuDNN.
 template <class Body>
 void for_each_part(const DeviceTensor& tensor, const Body& body) {
   if (tensor.shape.num_elements() == 0) return;

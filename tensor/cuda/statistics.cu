@@ -18,7 +18,7 @@ struct Elements {
   const void* data = nullptr;
   std::int64_t count = 0;
   std::int64_t index = 0;      // index of the result
-  std::int64_t first_sum = 0;  // index of the first sum of its blocks
+  std::int64_t first_sum = 0;  // index of the tensor's first block sum
 
   constexpr std::int64_t num_blocks() const { return (count + kPerBlock - 1) / kPerBlock; }
 };

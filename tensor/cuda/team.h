@@ -63,7 +63,7 @@ class Teams {
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % lanes_; }
 
   /// Calls body(row) for the rows of this team. All teams of a block make the same number of calls,
-  /// some of which have rows >= num_rows.
+  /// so `row` may be >= num_rows.
   template <class Body>
   __device__ __forceinline__ void for_each_row(std::int64_t num_rows, const Body& body) const {
     const int teams = static_cast<int>(kThreads) / lanes_;

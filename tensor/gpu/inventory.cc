@@ -397,8 +397,8 @@ VirtualGpus virtual_gpus_of(const std::optional<VirtualGpus>& wanted) {
 
 void log_found(const Found& found, const LoadedBackend& loaded) {
   if (found.gpus.empty()) {
-    // Without a driver, or if the user hides the GPUs, the reason is only a debug line. Otherwise
-    // it is a warning, because the user may expect the GPUs to be used.
+    // Without a driver, or if the user hides the GPUs, the reason is logged only at debug level.
+    // Otherwise it is a warning, because the user may expect the GPUs to be used.
     const bool surprising = !loaded.module.empty() && !environment("CUDA_VISIBLE_DEVICES");
     for (const std::string& library : loaded.missing) log_warning("GPUs: missing " + library);
     log(surprising ? LogLevel::kWarning : LogLevel::kDebug, "GPUs: none: " + found.reason);

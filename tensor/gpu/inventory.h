@@ -22,7 +22,7 @@ namespace tutti {
 std::optional<std::vector<int>> visible_devices(const std::optional<std::string>& mask,
                                                 int num_devices);
 
-/// Throws kInvalidArgument naming `who` unless there are 1 to 64 parts and the limit is >= 0.
+/// Throws kInvalidArgument naming `who` unless each GPU has 1 to 64 parts and the limit is >= 0.
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus);
 
 /// Returns the parts of all GPUs, those of GPU 0 first. `mask` is CUDA_VISIBLE_DEVICES, which the
@@ -38,7 +38,7 @@ std::string describe(const LogicalGpu& gpu);
 /// Returns a table that shows which GPU can access the memory of which other GPU: a header line,
 /// then a line per GPU.
 std::vector<std::string> describe_peers(const DeviceBackend& backend);
-/// Returns the lines of all functions above, in the order of the log.
+/// Returns the lines of the three functions above, in the order of the log.
 std::vector<std::string> describe(const DeviceBackend& backend, std::span<const LogicalGpu> gpus);
 
 // Opening of the module that provides the GPUs.
@@ -56,7 +56,7 @@ struct BackendRequest {
 
 struct LoadedBackend {
   DeviceBackend* backend = nullptr;  // lives as long as the process
-  std::string module;                // path of its file
+  std::string module;                // path of the backend's module
   bool is_simulated = false;
   std::string reason;                // why there is no backend and what to do, in one line
   std::vector<std::string> missing;  // CUDA libraries that were not found
@@ -79,7 +79,7 @@ LoadedBackend explain_failure(const std::string& module, const std::string& why,
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
 /// Returns the libraries of this build's module: "libcudart.so.13", ... Empty without CUDA.
 std::vector<std::string> needed_libraries();
-/// Returns the paths where the module of this build may be, in the order of the search.
+/// Returns the paths at which this build's module may be found, in search order.
 std::vector<std::string> module_candidates();
 
 namespace internal {

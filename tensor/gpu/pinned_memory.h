@@ -37,9 +37,9 @@ class PinnedRing {
 
   std::size_t largest_piece() const { return size_ / 4; }
   /// Returns memory for at most largest_piece() bytes; nullptr if the system has no pinned memory.
-  /// Waits for the oldest copies while there is no room.
+  /// Waits for the oldest copies while the ring has no room.
   std::byte* place(std::size_t bytes);
-  /// Sets the event that follows the copy from the most recent piece.
+  /// Sets the event that is recorded after the copy from the newest piece.
   void set_copied(std::shared_ptr<DeviceEvent> event);
 
  private:
@@ -65,7 +65,7 @@ class PinnedRing {
 // overwritten as soon as the work that was queued before it was freed is done; later steps do not
 // delay this.
 
-/// The uploads of one device. Only the thread that holds the context calls fill() and settle(); any
+/// Uploads to one device. Only the thread that holds the context calls fill() and settle(); any
 /// thread may free buffers.
 class Uploads {
  public:

@@ -18,9 +18,9 @@
 
 namespace tutti {
 
-/// Memory of a captured graph. Each launch uses the addresses of the capture, so memory that is
-/// allocated on the device during the capture comes from here and returns here. Later operations of
-/// the capture may reuse it, but no other work. Owned by the graph; memory that tensors still hold
+/// Memory of a captured graph. Each launch uses the addresses of the capture, so the capture
+/// allocates device memory from this object and returns it here. Later operations of the capture
+/// may reuse that memory, other work may not. Owned by the graph; memory that tensors still hold
 /// outlives it. Thread-safe for threads that take part in the capture.
 class GraphMemory {
  public:
@@ -98,7 +98,7 @@ class StepCapture {
   ~StepCapture();
   StepCapture& operator=(StepCapture&&) = delete;
 
-  /// Scope in which the actions of this thread are recorded as the part of replica `replica`.
+  /// Scope in which the actions of this thread are recorded as those of replica `replica`.
   class ReplicaScope {
    public:
     ReplicaScope(StepCapture& capture, int replica);
@@ -114,8 +114,8 @@ class StepCapture {
 
   /// Runs the `prepare` effects of all replicas, before the launch of a replay.
   void prepare();
-  /// Writes this step's values and launches the step. The values result from the seed and step of
-  /// `context` and the number of each replica.
+  /// Writes this step's values and launches the step. The values depend on the seed and step of
+  /// `context` and on each replica's number.
   void launch(const RandomContext& context);
   void commit();
   /// Returns true if the step draws random numbers, so that the context matters.

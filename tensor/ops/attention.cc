@@ -94,7 +94,7 @@ void check_attention(OpId op, const Operand& query, const Operand& key, const Op
   }
 }
 
-/// Type of the sums of exponentials.
+/// Returns the type of the sums of exponentials.
 DType type_of_sums(DType dtype) { return is_half(dtype) ? DType::kFloat32 : dtype; }
 
 }  // namespace

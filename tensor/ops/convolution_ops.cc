@@ -153,8 +153,8 @@ void check_pair(std::string_view operation, OpId op, const Operand& x, const Ope
   }
 }
 
-/// Returns the filter [height, width, in, multiplier] as [height, width, 1, in * multiplier], and
-/// sets one group per input channel: the elements and their order stay the same.
+/// Reshapes the filter [height, width, in, multiplier] to [height, width, 1, in * multiplier],
+/// which keeps the order of elements, and sets one group per input channel.
 Operand grouped_filter(const Operand& x, const Operand& filter, Conv2dOptions& options) {
   check_pair(kDepthwise, OpId::kConv2d, x, filter, "[height, width, in, multiplier]");
   const Shape& f = filter.shape();

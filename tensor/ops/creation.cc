@@ -1,4 +1,4 @@
-// Tensors made from a rule, on the host.
+// Creation operations, which compute tensors on the host.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/creation.h"
 

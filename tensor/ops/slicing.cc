@@ -23,7 +23,8 @@ void require_one_per_axis(OpId op, const Operand& x, const std::vector<std::int6
           ", got [", join(values), "]");
 }
 
-/// Splits x into parts of `sizes`, whose sum must be the length of the axis.
+/// Splits x along `axis` into parts with the lengths `sizes`, whose sum must be the length of the
+/// axis.
 std::vector<Tensor> cut(const Operand& x, const std::vector<std::int64_t>& sizes, int axis) {
   std::vector<std::int64_t> begin(static_cast<std::size_t>(x.shape().rank()), 0);
   std::vector<std::int64_t> size(x.shape().begin(), x.shape().end());
@@ -181,7 +182,8 @@ Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& 
 
 namespace {
 
-/// Returns the row of each index in a tensor whose first `depth` dimensions are merged into one.
+/// Returns, for each index, its row number in a tensor whose first `depth` dimensions are merged
+/// into one.
 Tensor rows_named(const Operand& indices, const Shape& shape, int depth) {
   const Tensor here = cast(indices, DType::kInt64).to(Device{});
   const std::span<const std::int64_t> all = here.host_span<std::int64_t>();

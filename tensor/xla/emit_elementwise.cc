@@ -15,7 +15,7 @@ namespace {
        "; call cast()");
 }
 
-/// Emitters that apply the formulas for numbers to values of a program (Hlo).
+/// Emitters that apply the scalar formulas to values of an XLA program (Hlo).
 struct FormulaEmitters {
   template <class Formula, class Types>
   void unary(OpId op, Types) {

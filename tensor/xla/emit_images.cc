@@ -27,8 +27,8 @@ bool is_tiled(const Pool2dAttributes& a) {
          a.pad_bottom == 0 && a.pad_left == 0 && a.pad_right == 0;
 }
 
-/// Returns the gradient of windows that tile the image. It compares elements, because XLA's CPU
-/// plugin is slow at select_and_scatter (docs/tpu.md).
+/// Returns the gradient for windows that tile the image. Compares elements with the maximum,
+/// because XLA's CPU plugin is slow at select_and_scatter (docs/tpu.md).
 Hlo tiled_gradient(const Hlo& x, const Hlo& dy, const Pool2dAttributes& a) {
   HloText& text = *x.text;
   const Shape& s = dy.shape;

@@ -89,16 +89,16 @@ struct Groups {
         count(static_cast<double>(std::max<std::int64_t>(shape[1] * shape[3], 1))) {}
 
   Hlo sum(const Hlo& value) const { return sum_over(value, 1u << 1 | 1u << 3); }
-  /// Broadcasts [batch, groups] to each element.
+  /// Broadcasts statistics [batch, groups] to the shape of x.
   Hlo beside(const Hlo& statistics) const {
     const int axes[] = {0, 2};
     return text.broadcast(text.reshape(statistics, {shape[0], shape[2]}), shape, axes);
   }
-  /// Broadcasts [groups * channels] to each element.
+  /// Broadcasts weights of shape [groups * channels] to the shape of the input.
   Hlo channels(const Hlo& weights) const {
     return text.broadcast(text.reshape(weights, {shape[2], shape[3]}), shape);
   }
-  /// Sums over all axes but the channels, in the shape of gamma.
+  /// Returns the sums over all axes except the channels, in the shape of gamma.
   Hlo sum_by_channel(const Hlo& value, const Shape& like) const {
     return text.reshape(sum_over(value, 1u << 0 | 1u << 1), like);
   }

@@ -68,7 +68,7 @@ Hlos place_of(HloText& text, const OpCall& call, HloInputs in) {
   return {text.reshape(text.arg_extreme(kLargest, in[0], axis), call.outputs[0].shape)};
 }
 
-/// Returns all axes except the last one, along which rows extend.
+/// Returns the axes that enumerate rows: all except the last one.
 std::vector<int> rows_of(const Hlo& x) {
   std::vector<int> axes;
   for (int axis = 0; axis + 1 < x.shape.rank(); ++axis) axes.push_back(axis);

@@ -23,7 +23,7 @@ using Hlos = std::vector<Hlo>;
 /// types widened; dropout has an additional input, words_of_key().
 using HloEmitter = Hlos (*)(HloText& text, const OpCall& call, HloInputs inputs);
 
-/// Returns the emitter; nullptr if none writes the operation in StableHLO.
+/// Returns the emitter that writes the operation in StableHLO; nullptr if there is none.
 HloEmitter find_emitter(OpId op);
 
 /// Returns Philox's initial words for this key: the two halves of Philox's key, then the halves of

@@ -127,7 +127,7 @@ class HloText {
   /// Adds `values` to the rows of [n, ...] zeros at `indices`; ignores indices out of range.
   Hlo scatter_rows(const Hlo& values, const Hlo& indices, const Shape& shape);
 
-  /// Reduces over all replicas, in replica order on devices that promise an order (CPUs).
+  /// Reduces over all replicas, in replica order on devices that guarantee an order (CPUs).
   Hlo all_reduce(std::string_view by, const Hlo& x, int num_replicas);
   Hlo all_gather(const Hlo& x, int axis, int num_replicas);
 

@@ -187,7 +187,7 @@ struct PjrtExecuteOptionsFields {
   void* receive_callbacks = nullptr;
   std::size_t num_send = 0;
   std::size_t num_receive = 0;
-  std::int64_t launch_id = 0;  // 32 bits, and the padding after it
+  std::int64_t launch_id = 0;  // a 32-bit field and its padding
   const std::int64_t* non_donatable = nullptr;
   std::size_t num_non_donatable = 0;
   void* context = nullptr;

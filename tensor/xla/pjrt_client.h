@@ -46,7 +46,7 @@ class PjrtPlugin {
     check(begin(function, arguments), who);
     return arguments.fields;
   }
-  /// Destroys the object of the handle. Ignores errors.
+  /// Destroys the object that `handle` refers to. Ignores errors.
   template <class Handle>
   void destroy(PjrtFunction function, Handle* handle) const noexcept {
     if (find(function) == nullptr) return;

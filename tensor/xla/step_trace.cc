@@ -143,7 +143,8 @@ Hlo Trace::device_argument(const Tensor& tensor, const std::shared_ptr<StepValue
   return view(made, tensor);
 }
 
-/// Returns rows of a buffer, or another shape of it: views, which need no operation of the trace.
+/// Returns rows of a buffer, or the buffer in another shape. Such views are not recorded as
+/// operations.
 Hlo Trace::view(const Hlo& whole, const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();
   if (count == whole.shape.num_elements()) return text_.reshape(whole, tensor.shape());
@@ -201,7 +202,8 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   return outputs;
 }
 
-/// Returns the rule's constants as an argument. In a step, rules with the same constants share it.
+/// Returns the rule's constants as an argument of the program. In a step, rules with the same
+/// constants share it.
 Hlo Trace::constants_of(const DeviceRule& rule, DType dtype) {
   for (const auto& [numbers, type, known] : constants_) {
     if (numbers == rule.constants && type == dtype) return known;
@@ -294,7 +296,7 @@ Tensor Trace::all_gather(const Tensor& value, int axis, const SourceLocation& wh
                       value.dtype()});
 }
 
-// From traces to a program, and from its results to values.
+// Compilation of traces into a program, and conversion of its results to values.
 
 namespace {
 
@@ -305,8 +307,8 @@ class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
 
-  /// Returns nullptr if there is no folder or file. Ignores, with a warning, damaged files and
-  /// files of other programs.
+  /// Returns the saved program; nullptr if there is no folder or file. Ignores, with a warning,
+  /// damaged files and files of other programs.
   std::unique_ptr<PjrtExecutable> find(std::string_view text,
                                        const std::vector<int>& devices) const;
   /// Writes the program to the folder, if there is one. Logs failures as warnings.
@@ -398,7 +400,7 @@ void ProgramFiles::keep(const PjrtExecutable& program, std::string_view text,
 
 using Traces = std::span<const std::unique_ptr<Trace>>;
 
-/// Returns the lines of operation `index`.
+/// Returns the program text of operation `index`.
 std::string_view lines_of(const Trace& trace, std::size_t index) {
   const std::size_t begin = trace.operations()[index].begin;
   const std::size_t end = index + 1 < trace.operations().size()

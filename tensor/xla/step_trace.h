@@ -38,7 +38,7 @@ class StepValue final : public LazyValue {
   /// Returns "matmul at train.cc:41".
   std::string maker() const;
 
-  /// Returns nullptr if nothing has been computed.
+  /// Returns the buffer of the computed value; nullptr if the value has not been computed.
   std::shared_ptr<PjrtBuffer> buffer() const;
   void set_buffer(std::shared_ptr<PjrtBuffer> buffer);
   /// Marks the value as lost unless it has been computed.
@@ -67,7 +67,7 @@ class Trace final : public StepTracer {
   /// The replica computes on XLA device `xla_device`. Kernels of this process see the replica's
   /// tensors on the CPU device with the same number.
   Trace(int replica, int num_replicas, int xla_device);
-  /// Marks as lost the values that were not computed.
+  /// Marks values that were not computed as lost.
   ~Trace() override;
   Trace& operator=(Trace&&) = delete;
 
@@ -137,9 +137,10 @@ class Trace final : public StepTracer {
   std::vector<std::tuple<std::array<double, DeviceRule::kNumConstants>, DType, Hlo>> constants_;
 };
 
-// Traced steps as compiled programs: compared, compiled once, run on all devices.
+// Compiled programs of traced steps: each distinct program is compiled once and runs on all
+// devices.
 
-/// Compiled programs by their text. Not thread-safe.
+/// Cache of compiled programs, keyed by their text. Not thread-safe.
 class StepPrograms {
  public:
   /// Replica r runs on XLA device devices[r].

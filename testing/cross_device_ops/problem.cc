@@ -1,4 +1,4 @@
-// Implements Problem: memory and calls of the ranks in one case, and the check of the results.
+// Implements Problem: sets up the ranks' memory and calls for one case, and checks the results.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
@@ -259,7 +259,8 @@ std::string Problem::check(Determinism grade, double max_relative_error,
       return concat("rank ", r, ": an input, or bytes before or after a buffer, were written");
     }
     const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
-    if (is_like_first && std::ranges::equal(output, first)) continue;  // equal to a checked output
+    if (is_like_first && std::ranges::equal(output, first))
+      continue;  // equals rank 0's output, which was checked
     const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
       return wrong_output<T>(grade, is_inexact ? &error : nullptr, r, output,
                              is_like_first ? first : output);
@@ -428,7 +429,7 @@ Wide tree_combination(ReduceOp op, std::span<const T> values) {
   return op == ReduceOp::kMean ? level[0] / static_cast<Wide>(values.size()) : level[0];
 }
 
-/// Returns the largest error of a sum in T, in any order of additions, relative to `exact`.
+/// Returns a bound on the error, relative to `exact`, of a reduction computed in T in any order.
 template <class T>
 long double error_bound(ReduceOp op, std::span<const T> values, long double exact) {
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;

@@ -1,5 +1,5 @@
-// Problem: memory and calls of the ranks in one case, and the check of the results; threads for
-// ranks.
+// Problem: the memory and calls of all ranks in one case, and the check of the results. Also runs
+// ranks on threads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -64,7 +64,8 @@ class Problem {
   std::vector<Call> calls() const;
 
   /// Returns "" if the outputs are correct for this grade and no other memory was written, else the
-  /// first error. Sums may have `max_relative_error`; `error` receives their largest error.
+  /// first error. Sums may deviate by `max_relative_error`; `largest_error` receives their largest
+  /// error.
   std::string check(Determinism grade, double max_relative_error = 0.0,
                     double* largest_error = nullptr) const;
   /// Returns the bytes of all outputs.
@@ -128,7 +129,7 @@ std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T>
 
 /// Result of one thread's function.
 struct Outcome {
-  std::optional<Error> error = std::nullopt;  // exception that it threw
+  std::optional<Error> error = std::nullopt;  // exception that the function threw
   TimePoint begin = {};
   TimePoint end = {};
 };

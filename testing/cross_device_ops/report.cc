@@ -222,7 +222,7 @@ const std::vector<Sizes>& table() {
   return sizes;
 }
 
-/// Returns true if the check applies to the shape, collective, reduction and type of `c`.
+/// Returns true if the check of `c` applies to its shape, collective, reduction and type.
 bool is_tried(const Case& c) {
   const bool is_local = c.shape == GroupShape::kLocal;
   const bool is_barrier = c.collective == Collective::kBarrier;
@@ -358,7 +358,7 @@ std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
   try {
     return build_cross_device_ops(spec, {static_cast<int>(devices.size()), 0, devices});
   } catch (const Error& error) {
-    // NCCL requires GPUs, one for each replica.
+    // NCCL requires a separate GPU for each replica; without them, its cases are skipped.
     if (spec.name != "nccl" || error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(ErrorCode::kUnimplemented, error.message());
   }
@@ -380,7 +380,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical") return;  // others use messages between threads, too: `spread`
+  if (name != "canonical") return;  // other operations use messages between threads, too: `spread`
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

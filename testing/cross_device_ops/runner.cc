@@ -76,7 +76,7 @@ struct ExpectedError {
   std::vector<std::string> parts = {""};  // the message contains one of these texts
   bool on_all = true;                     // true: every caller must get it; false: at least one
   Duration soonest = Duration::zero();    // minimum time from the first caller's start to the end
-  Duration latest = kInTime;              // maximum time from the same caller's start to its end
+  Duration latest = kInTime;              // maximum time from a caller's start to its own end
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {
@@ -188,8 +188,8 @@ struct Run {
   double& largest_error;
 };
 
-/// Runs threads. Aborts the groups if the threads take too long. A single caller waits for no other
-/// rank and needs no thread.
+/// Runs `body` on one thread per rank, and aborts the groups if the threads take too long. A single
+/// rank runs on the caller's thread.
 std::vector<Outcome> play(const Run& run, int size, std::span<const TestedGroup> groups,
                           const std::function<void(int)>& body) {
   if (size == 1) {
@@ -274,7 +274,7 @@ std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
   return concat("the same call gave different bits, but the grade is ", to_string(grade));
 }
 
-/// Returns a rank's call; that of the last rank differs.
+/// Returns a rank's call; the last rank's call differs from all others.
 Call mismatched(const Run& run, const Problem& problem, int rank) {
   Call own = problem.call(rank);
   const auto kind = static_cast<MismatchKind>(run.c.variant);
@@ -291,7 +291,7 @@ Call mismatched(const Run& run, const Problem& problem, int rank) {
   return own;
 }
 
-/// Requires that all ranks receive kInvalidArgument naming the last rank.
+/// Checks that all ranks receive kInvalidArgument naming the last rank. Returns the error, or "".
 std::string check_mismatch(const Run& run) {
   Case base = run.c;
   base.variant = 0;
@@ -302,7 +302,7 @@ std::string check_mismatch(const Run& run) {
                                  .parts = {concat("rank ", run.c.world - 1)}});
 }
 
-/// Requires that a call fails if the last rank does not make it.
+/// Checks that a call fails if the last rank does not make it.
 std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;
@@ -379,8 +379,8 @@ Duration timeout_of(const Case& c) {
   return breaks_group(c) ? kErrorTimeout : kCallTimeout;
 }
 
-/// Runs the case in the kept group if it fits, else in a new group. A case that fails in the kept
-/// group runs again in a new one.
+/// Runs the case in the group `kept` if it fits, else in a new group. A case that fails in `kept`
+/// runs again in a new group.
 Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup>& kept) {
   const bool fits = kept && kept->shape == c.shape && kept->world == c.world && !breaks_group(c);
   if (!fits) kept.reset();

@@ -54,7 +54,7 @@ void expect_equal(std::string_view what, const A& got, const B& expected) {
   expect(got == expected, concat(what, ": expected ", text_of(expected), ", got ", text_of(got)));
 }
 
-/// Requires a tutti::Error with this code whose message contains `part`.
+/// Expects that `action` throws a tutti::Error with this code whose message contains `part`.
 void expect_error(std::string_view what, ErrorCode code, const std::string& part,
                   const std::function<void()>& action) {
   std::string got = "no error";
@@ -97,7 +97,7 @@ int replica() { return ReplicaContext::current().replica_id(); }
 /// In replica r, returns r + 1 elements, which all equal r.
 Tensor own_rows(DType dtype) { return Tensor::full({replica() + 1}, replica(), dtype); }
 
-/// Returns the own_rows() of all replicas.
+/// Returns the own_rows() of all replicas, in replica order.
 Numbers all_rows(int n) {
   Numbers rows;
   for (int r = 0; r < n; ++r) append(rows, copies(r, static_cast<std::size_t>(r) + 1));
@@ -127,7 +127,7 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
   }
 }
 
-// run(): every replica runs once, in its context; exchange of values between replicas.
+// Checks of run(): every replica runs once, in its context, and replicas exchange values.
 
 /// Checks that the step function is called once per replica, in its context. Other checks rely on
 /// this.
@@ -210,7 +210,7 @@ void check_collectives(const Tested& t) {
   }
 }
 
-// Values outside of replicas, and input.
+// Checks of values outside of replicas, and of input.
 
 void check_reduce(const Tested& t) {
   const auto own = t.strategy.run([] { return own_fractions(2); });
@@ -440,7 +440,7 @@ void check_saved(const Tested& t) {
                read_in_replicas(t.strategy, read));
 }
 
-// Steps: failing replicas, random numbers, training.
+// Checks of steps: failing replicas, random numbers, training.
 
 void check_failures(const Tested& t) {
   const auto sum_of_ones = [] {

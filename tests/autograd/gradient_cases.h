@@ -128,7 +128,7 @@ inline bool is_empty(const OpCall& call) {
   return call.inputs[0].num_elements() == 0 || call.outputs[0].shape.num_elements() == 0;
 }
 
-/// Returns a product over rows that contain 0, 1 and 2 zeros.
+/// Returns a reduction by product over rows with one zero, two zeros, and no zeros.
 inline Case product_of_zeros() {
   const OpCall call{OpId::kReduceProduct,
                     {Tensor::from<double>({3, 3}, {2, 0, 3, 0, 0, 4, 5, 6, 7})},
@@ -138,7 +138,8 @@ inline Case product_of_zeros() {
 }
 
 /// Returns up to twelve small calls of each differentiable operation of the family, evenly
-/// distributed over its cases. With `of_nothing`, returns calls whose input or result is empty.
+/// distributed over its cases. If `of_nothing` is true, returns only calls with an empty input or
+/// result; otherwise only calls without.
 inline std::vector<Case> cases_of(const testing::OpFamily& family, bool of_nothing = false) {
   std::map<OpId, std::vector<testing::OpCase>> by_op;
   for (const testing::OpCase& c : family.cases()) {

@@ -1,4 +1,5 @@
-// Compares gradients of cases with central differences in double precision, or with another device.
+// Compares the gradients of test cases with central differences in double precision, or with the
+// gradients on another device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

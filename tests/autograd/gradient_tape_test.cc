@@ -660,7 +660,7 @@ TEST(GradientTape, DifferentiatesVariablesAndTensorsInOnePass) {
   tape.watch(x);
   const Tensor y = w * x;
   tape.stop();
-  (void)(w * 100.0f);  // w is no longer watched
+  (void)(w * 100.0f);  // not recorded: the tape is stopped
   const std::vector<Variable> variables{w};
   const std::vector<Tensor> values{x};
   const std::vector<Gradient> gradients =

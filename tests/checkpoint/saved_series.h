@@ -75,7 +75,7 @@ inline std::optional<std::int64_t> restored_number(const std::string& folder) {
 }
 
 struct Crash {
-  bool finished = false;  // true if `save_all` returned; false if the fault ended it
+  bool finished = false;  // true if `save_all` returned; false if the fault ended the process
   int num_saved = 0;      // number of saves that returned
 };
 

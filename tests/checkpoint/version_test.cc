@@ -155,7 +155,7 @@ struct Lie {
   std::vector<std::string> parts;
 };
 
-// The checksum is valid, as if the false entry had been written on purpose.
+// Every index has a valid checksum, as if its invalid entry had been written on purpose.
 TEST(VersionIndex, InvalidEntriesAreRefused) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex index = commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
@@ -508,7 +508,7 @@ struct ReadBack {
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());
-  Workers workers(count), texts(count);  // `texts`: the exchanges of from_writer
+  Workers workers(count), texts(count);  // `texts` performs the exchanges of from_writer
   ReadBack back;
   back.files.resize(folders.size());
   back.errors = errors_of_ranks(count, [&](int worker) {

@@ -119,7 +119,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   set_random_seed(1);
   VariableStore store;
   const Cifar10Network network(store);
-  // Uses larger weights than the initial ones, so that LRN and both signs of sums matter.
+  // Uses larger weights than the initial ones, so that LRN and the signs of sums affect the result.
   Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
   const Tensor images = standardised_images(2, 7) * 3.0f;
   Tower tower("tower_0");

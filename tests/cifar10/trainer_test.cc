@@ -179,7 +179,7 @@ TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
 TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
   const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");
   EXPECT_EQ(one, four);
-  // 7 losses both raw and averaged, the learning rate, activations and zeros of 5 layers, 10
+  // 7 losses (raw and averaged), the learning rate, activations and sparsities of 5 layers, 10
   // variables and 10 gradients.
   EXPECT_EQ(one.size(), 7u * 2u + 1u + 5u * 2u + 10u * 2u);
   for (const char* tag :
@@ -212,8 +212,8 @@ TEST(TowerTrainer, CheckpointRestoresWithAnyNumberOfTowers) {
 
 TEST(Evaluator, CountsEachImageOnceUsingAveragedWeights) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
-  // With averaged weights the network always predicts class 3, and with the weights themselves
-  // class 5.
+  // The network always predicts class 3 with the averaged weights, and class 5 with the unaveraged
+  // ones.
   const auto trainer = trainer_on("cpu:0", 1);
   const auto biased = [](Variable biases, std::size_t answer) {
     std::vector<float> values(10, 0.0f);

@@ -109,7 +109,7 @@ TEST(TcpClosing, LastMessageArrivesAfterSenderDisconnects) {
   std::printf("leaving | %d times after the last message | slowest %.3f s\n", num_cases, slowest);
 }
 
-/// Returns integral values that differ in each call.
+/// Returns an integral value that differs between calls.
 float operand_of(int rank, int call, std::size_t i) {
   return static_cast<float>((i * 31 + static_cast<std::size_t>(call * 7 + rank * 1'013)) % 4'093);
 }
@@ -202,8 +202,8 @@ TEST(TcpClosing, EarlyDisconnectEndsCallsOfRemainingRanks) {
 class DeathNotice : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
   DeathNotice() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
-  /// Runs a sum on the ranks in `members`, which leave afterwards. Returns the errors; "" for other
-  /// ranks.
+  /// Runs a sum on the ranks in `members`, which then leave the group. Returns an error per rank;
+  /// "" for ranks without one.
   std::vector<std::string> errors_of_sum(const std::vector<int>& members) {
     return errors_of_ranks(4, [&](int rank) {
       if (std::ranges::find(members, rank) == members.end()) return;

@@ -173,7 +173,8 @@ TEST(HealthRules, NoWarningWithoutWaitingMembers) {
 
 using Groups = std::vector<GroupProgress>;
 
-/// Returns members 0, 1, ... whose last two reports, both at 0 s, named these calls.
+/// Returns records of members 0, 1, ... Both of member i's last two reports, at 0 s, named the
+/// calls groups[i].
 std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
   std::vector<internal::MemberRecord> records;
   for (const Groups& each : groups) {
@@ -184,7 +185,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
   return records;
 }
 
-/// Returns the verdict of the deadlock rule, at time 2 s, for members with this progress.
+/// Returns the verdict of the deadlock rule for these records at time 2 s; "" if there is none.
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   const auto finding = internal::find_deadlock(pointers_to(records), at(2s));
   if (!finding) return "";
@@ -519,7 +520,7 @@ TEST_F(Disconnections, ReportsAboutDepartedPeerAreIgnored) {
   const auto a = come(0), b = come(1);
   leave(*b);
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
-  // The loss does not affect a member that has left, either.
+  // A report from a member that has left is ignored, too.
   EXPECT_EQ(verdict_after_report(*b, 0, 0), "");
 }
 

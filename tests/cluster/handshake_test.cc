@@ -375,7 +375,7 @@ TEST(Acceptor, RefusalNamesDifferentJobOrGroupOrNumerics) {
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;
-    bool is_final = false;  // if true, rank 0 ends with an error, because retries are useless
+    bool is_final = false;  // if true, rank 0 fails, because a retry cannot succeed
   };
   const std::vector<Case> cases{
       {"two jobs met", [](Announcement& other) { other.build.set_job_id("other job"); }},
@@ -468,7 +468,7 @@ TEST(Acceptor, ClosesOldestConnectionsAboveLimit) {
   EXPECT_TRUE(is_closed(silent.front()));
 }
 
-// Makes more connections than one address may have open at the same time.
+// Makes more connections than an address may have open at the same time without authentication.
 TEST(Acceptor, AuthenticatedPeersDoNotCountTowardsAddressLimit) {
   Serving rank;
   for (int i = 0; i < 700; ++i) {
@@ -527,7 +527,7 @@ TEST(TcpSecrets, AreRequiredForNetworkAddresses) {
                  "allow_insecure_network");
   EXPECT_INVALID(connect_by_tcp(0, 2, store, {.address = "0.0.0.0"}),
                  "'0.0.0.0' means every interface");
-  // With a secret, the check passes and rank 1 tries to connect.
+  // With a secret, the check passes, and rank 0 tries to listen at the address.
   EXPECT_ERROR(
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()}),
       kUnavailable, "192.0.2.7", "an address of this machine");

@@ -148,7 +148,7 @@ struct DirectRanks {
   std::array<int, 2> end_of_rank{};
 };
 
-/// Error that ended a rank's calls, and its time.
+/// Error that ended a rank's calls, and the time at which they ended.
 struct CallsEnd {
   ErrorCode code = ErrorCode::kOk;
   std::string message;
@@ -183,7 +183,7 @@ inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   EXPECT_NE(later.message.find(name), std::string::npos) << later.message;
 }
 
-/// Connects to an endpoint and waits until the connection exists.
+/// Connects to an endpoint and waits until the connection is established.
 inline internal::FileDescriptor connect_to(const internal::Endpoint& endpoint) {
   internal::FileDescriptor socket = internal::start_connecting(endpoint);
   pollfd ready{socket.get(), POLLOUT, 0};
@@ -239,7 +239,7 @@ inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& ha
   return flow == internal::ByteFlow::kOpen;
 }
 
-/// Runs the client's side of a handshake to its end.
+/// Completes the client's side of a handshake.
 inline internal::Handshake shake_hands(const internal::FileDescriptor& socket,
                                        const internal::RankHello& hello, const JobSecret& secret) {
   internal::Handshake handshake(internal::Handshake::Side::kClient, hello, secret);

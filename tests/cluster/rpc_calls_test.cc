@@ -596,7 +596,7 @@ TEST_F(RpcFaults, ConnectionLossWithinRequestYieldsNoCall) {
   EXPECT_EQ(num_calls, 0);
 }
 
-/// Keep-alive detects that no data passes, even without a call.
+/// Keep-alive detects a silent connection on both sides, even without a pending call.
 TEST_F(RpcFaults, KeepAliveBreaksSilentConnectionWithinSeconds) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);

@@ -267,7 +267,7 @@ TEST(ShmTransport, InsufficientMemoryErrorSuggestsRemedy) {
 constexpr std::size_t kPage = 4096, kLarge = std::size_t{2} << 20;
 constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last pages are small
 
-/// Returns how many bytes of the mapping at `address` the system backs with large pages.
+/// Returns the number of bytes of the mapping at `address` that the system backs with large pages.
 std::size_t bytes_in_large_pages(const std::byte* address) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream lines("/proc/self/smaps");

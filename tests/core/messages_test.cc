@@ -226,7 +226,7 @@ TEST(OneLine, ReplacesInvalidUtf8AndTruncatesAtCodePoints) {
   EXPECT_EQ(one_line(std::string(100'000, 'x')).size(), 63U);
 }
 
-// JSON replaces invalid UTF-8, so all pairs of bytes must survive a round trip.
+// JSON replaces invalid UTF-8, so a line that is unchanged after a round trip is valid.
 TEST(OneLine, IsValidUtf8ForEveryPairOfBytes) {
   for (int first = 0; first < 256; ++first) {
     for (int second = 0; second < 256; ++second) {
@@ -417,7 +417,7 @@ TEST_F(TraceTest, EachTaskHasItsOwnFileAndProcessNumber) {
   const std::filesystem::path path = path_ + ".json";
   start_trace(path);
   { const TraceSpan span("step", "test"); }
-  internal::set_trace_task("worker-3", 3);  // works even after start_trace() was given the path
+  internal::set_trace_task("worker-3", 3);  // works even if start_trace() already has the path
   internal::set_trace_task("worker-3", 3);
   stop_trace();
   EXPECT_FALSE(std::filesystem::exists(path));

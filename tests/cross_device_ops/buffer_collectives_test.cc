@@ -129,7 +129,7 @@ TEST(BufferCollectives, OverlappingMemoryErrorNamesReplicas) {
                  "input of replica 1", "output of replica 0");
   const std::vector<ReplicaBuffer> same = {inputs[0], inputs[0]};
   EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, same), "outputs overlap", "0 and 1");
-  // Adjacent buffers do not overlap.
+  // Adjacent halves of a buffer do not count as overlapping.
   std::vector<ReplicaBuffer> halves = {inputs[0], inputs[0]};
   halves[0].count = halves[1].count = 2;
   halves[1].data += 8;

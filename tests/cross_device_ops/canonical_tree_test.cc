@@ -177,7 +177,7 @@ TEST(CanonicalNodes, CombiningGivesSameBitsAsFullTree) {
                             reinterpret_cast<std::byte*>(partials[n].data()), kCount);
           partial_inputs.push_back(reinterpret_cast<const std::byte*>(partials[n].data()));
         }
-        // The output is the last of the inputs.
+        // The output buffer is also the last of the inputs.
         combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, partial_inputs,
                       reinterpret_cast<std::byte*>(partials.back().data()), kCount);
         ASSERT_EQ(partials.back(), expected)
@@ -240,7 +240,7 @@ TEST(Combine, PreservesOperandOrderOfZerosAndPropagatesNaN) {
             reinterpret_cast<const std::byte*>(&b), reinterpret_cast<std::byte*>(&out), 1);
     return out;
   };
-  // the operands are equal: the left one wins
+  // equal operands give the left one
   EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));
   EXPECT_TRUE(std::signbit(result(ReduceOp::kMax, minus, zero)));
   for (const ReduceOp op : kEveryOp) {

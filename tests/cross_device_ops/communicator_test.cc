@@ -164,7 +164,7 @@ TEST(Communicator, GroupsRunConcurrently) {
     const auto half = mine.group(is_even ? std::vector{0, 2, 4} : std::vector{1, 3});
     const auto others = mine.group(rank == 4 ? std::vector<int>{} : std::vector{0, 1, 2, 3});
     EXPECT_EQ(others == nullptr, rank == 4);
-    // The two halves run at different speeds.
+    // The two halves make different numbers of calls.
     for (int i = 0; i < (is_even ? 20 : 35); ++i) {
       std::vector<int> sum = {rank};
       half->all_reduce(ReduceOp::kSum, std::span(sum));
@@ -468,7 +468,7 @@ TEST(CommunicatorMismatch, CallRefusedByCallerFailsOnAllRanks) {
                                  HasSubstr("which it refuses: no numbers left; xxx"))));
 }
 
-/// Call that some ranks make while the remaining ranks make another one; 4 floats per rank.
+/// Call that some ranks make while the remaining ranks make a different call; 4 floats per rank.
 struct Plain {
   const char* name;
   void (*call)(Communicator& own, Floats a, Floats b);

@@ -283,7 +283,7 @@ void expect_the_trees_bits(std::size_t ranks, std::size_t count, std::size_t ahe
 }
 
 TEST(ReduceToAll, PrefetchingDoesNotChangeBits) {
-  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9 ranks do not fit in registers
+  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // the sums of 9 ranks do not fit in registers
     for (const std::size_t count : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 1003u, 5000u}) {
       for (const std::size_t ahead : {std::size_t{0}, kAheadBytes}) {
         expect_the_trees_bits<float>(ranks, count, ahead);

@@ -274,7 +274,7 @@ TEST(CudaStatistics, SumOfSquaresHasDoublePrecision) {
   expect_same_bits(calculate(), actual);
 }
 
-/// Variable with its slots, both on the host and on the device.
+/// A variable and its slots, stored both on the host and on the device.
 struct Trained {
   Trained(DeviceArena& arena, const UpdateRule& rule, std::int64_t size, DType dtype,
           std::size_t misalignment)
@@ -355,7 +355,7 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   std::vector<DeviceUpdateItem> items;
   // more variables than fit into one launch
   for (int i = 0; i < 60; ++i) {
-    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // only the first exceeds a block
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // only variable 0 exceeds a block
     Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
     if (with_norms && i % 5 == 4) variable.clear(arena);  // tests weights with norm 0
     items.push_back(variable.item());
@@ -377,7 +377,8 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      // Norms that the device computes differ in the last bits, and so do rates that use them.
+      // Norms computed on the device differ in the last bits, and so do learning rates that depend
+      // on them.
       expect_close(arena.download(variable.device[i]), variable.host[i].freeze(),
                    with_norms ? 4.0 : 0.0);
     }

@@ -134,7 +134,7 @@ TEST(CudaMathLibraries, SimulatedCudnnRejectsInvalidDescriptors) {
   cuda::ConvolutionProblem problem;
   problem.x = {1, 4, 4, 2};
   problem.filter = {3, 3, 3, 2};
-  problem.y = {1, 4, 4, 3};  // wrong: without padding, y is 2 x 2
+  problem.y = {1, 4, 4, 3};  // deliberately wrong: without padding, y is 2 x 2
   EXPECT_THROW(cuda::ConvolutionGraph(problem, rig.libraries.dnn(nullptr)), Error);
 }
 
@@ -414,7 +414,7 @@ TEST(CudaConvolution, BenchmarksOnlyEnginesThatFitInMemory) {
   rig.workspace.limit = 64 << 10;
   rig.expect_like_reference(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, cuda_simulation::kSmallWorkspaceEngine);
-  EXPECT_EQ(math_counts().convolutions, 1);  // a single engine is not compared
+  EXPECT_EQ(math_counts().convolutions, 1);  // a single engine needs no timing comparison
 }
 
 }  // namespace tutti::testing::math_libraries_test

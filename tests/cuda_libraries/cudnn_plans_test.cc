@@ -127,7 +127,7 @@ bool has(const ConvolutionPlan& plan, cudnnBackendNumericalNote_t note) {
   return std::ranges::find(notes, note) != notes.end();
 }
 
-/// Calls body(problem, graph, device) for each pair of a problem and a described GPU.
+/// Calls body(problem, graph, device) for each combination of a problem and a GPU description.
 template <class Body>
 void for_each_problem(const Body& body) {
   if (cudnnGetVersion() < kFirstWithDescribedGpus) {

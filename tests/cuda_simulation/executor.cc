@@ -1,4 +1,4 @@
-// Runs the work in streams, as late as the order of streams and events allows.
+// Runs the work in streams as late as the ordering by streams and events allows.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>
@@ -42,8 +42,8 @@ void mark(const std::shared_ptr<Record>& record) {
   record->queue.reset();
 }
 
-/// Returns a record that must be done before the front item of the queue can run, or else null.
-/// Sets `blocked` if another thread must first enqueue its part of joint work.
+/// Returns a record that must be done before the front item of the queue can run; null if there is
+/// none. Sets `blocked` if another thread must first enqueue its part of joint work.
 std::shared_ptr<Record> obstacle(const Queue& queue, bool& blocked) {
   const Item& item = queue.items.front();
   if (item.waits_for && !item.waits_for->done) return item.waits_for;

@@ -58,8 +58,8 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Must be called directly after the context switched to this stack. `from` is the previous
-  /// stack.
+  /// Must be called immediately after the context switch to this stack. `from` is the stack that
+  /// was left.
   void arrive([[maybe_unused]] StackForSanitizers& from) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_finish_switch_fiber(fake_, &from.bottom_, &from.bytes_);

@@ -371,7 +371,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // only sends and receives, for which idle ranks need not join
+  bool exchanges = true;  // true: all are sends and receives, for which idle ranks are not needed
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

@@ -46,7 +46,7 @@ void inject(const Faults& faults);
 
 /// Counts since the machine was set.
 struct Counts {
-  std::int64_t kernels = 0;  // items that enqueue() added and that have run
+  std::int64_t kernels = 0;  // items added by enqueue() that have already run
   std::int64_t waiting = 0;  // queued items that have not run
   std::int64_t live_blocks = 0;
   std::int64_t used_bytes = 0;

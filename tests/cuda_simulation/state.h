@@ -43,7 +43,7 @@ class Arena {
   std::size_t used(int gpu) const { return used_[static_cast<std::size_t>(gpu)]; }
   std::size_t num_blocks() const { return blocks_.size(); }
 
-  /// Makes the memory accessible during its lifetime.
+  /// Scope during which the arena's memory is accessible.
   class Opened {
    public:
     explicit Opened(Arena& arena) : arena_(arena) {
@@ -96,7 +96,7 @@ class JointWork {
   bool done = false;
 };
 
-/// Entry of a stream. Each of its first four members may be empty.
+/// Entry in the queue of a stream. Any of its first four members may be empty.
 struct Item {
   std::function<void()> work;         // runs after `waits_for` is done and `joint` has run
   std::shared_ptr<Record> waits_for;  // record that must be done before `joint` runs
@@ -184,8 +184,8 @@ ThreadState& this_thread();
 cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
 /// Returns a record of all work that the stream contains now.
 std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
-/// Runs the work on which the record depends, until it is done. Returns the failure of its GPU, if
-/// any.
+/// Runs the work on which the record depends, until the record is done. Returns the failure of its
+/// GPU, if any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
 /// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);

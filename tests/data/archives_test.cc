@@ -375,7 +375,8 @@ TEST(Tar, ErrorNamesActualFileFormat) {
   EXPECT_EQ(samples_in(std::string(10240, '\0')).size(), 0u);
 }
 
-// Made by cat a.tar b.tar or tar --concatenate; GNU tar reads them with --ignore-zeros.
+// Such archives are made by cat a.tar b.tar or tar --concatenate; GNU tar reads them with
+// --ignore-zeros.
 TEST(Tar, ReadsConcatenatedArchives) {
   const std::string first = written({{"a.x", "1"}, {"b.x", "2"}}), second = written({{"c.x", "3"}});
   std::string keys;

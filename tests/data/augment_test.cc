@@ -183,8 +183,9 @@ TEST(AugmentImages, CutoutSquareIsCenteredUniformly) {
       if (pixels[i] == 0) ++erased[static_cast<std::int64_t>(i)];
     }
   }
-  // The square begins one pixel above and left of its centre, so only centres at the top and left
-  // clip it. Of 12 centres, 6 erase 4 pixels, 2 + 3 erase 2 pixels, and 1 erases 1.
+  // The square begins one pixel above and left of its centre, so it is clipped only if the centre
+  // is in the top row or the left column. Of 12 centres, 6 erase 4 pixels, 2 + 3 erase 2 pixels,
+  // and 1 erases 1.
   expect_binomial({{4, sizes[4]}}, 6000, 6.0 / 12.0);
   expect_binomial({{2, sizes[2]}}, 6000, 5.0 / 12.0);
   expect_binomial({{1, sizes[1]}}, 6000, 1.0 / 12.0);
@@ -203,7 +204,7 @@ TEST(AugmentImages, BrightnessDeltasAndContrastFactorsCoverTheirRange) {
     lowest = std::min(lowest, bright[0]);
     highest = std::max(highest, bright[0]);
     sum += bright[0];
-    // Contrast doubles or halves the distance of 0.5 between the two pixels.
+    // The random contrast factor of 0.5 to 2.0 scales the distance of 0.5 between the two pixels.
     const auto sharp = image::random_contrast(0.5, 2.0)(image, random).to_doubles();
     EXPECT_GE(sharp[1] - sharp[0], 0.25 - 1e-6);
     EXPECT_LT(sharp[1] - sharp[0], 1.0 + 1e-6);

@@ -133,7 +133,7 @@ TEST(AutoShard, InterleavedFilesAreShardedByFile) {
       [](const Element& e) { return Dataset::range(number_in(e), number_in(e) + 1); });
   EXPECT_EQ(scalars_of(auto_shard(counted, 5, 3, AutoShardPolicy::kFile)),
             records_of_files({3, 8}));
-  // The number of files after a filter is unknown. The policy AUTO then shards by elements, and
+  // After a filter, the number of files is unknown: the policy AUTO then shards by elements, but
   // FILE still shards by files.
   const Dataset even = Dataset::range(kFiles)
                            .filter([](const Element& e) { return number_in(e) % 2 == 0; })

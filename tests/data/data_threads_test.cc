@@ -341,7 +341,7 @@ TEST(RandomFunction, EveryFunctionTypeDrawsDifferentNumbersPerEpoch) {
   }
 }
 
-// User-defined source that draws in next().
+// User-defined source that draws random numbers in next().
 class DrawingSource : public DatasetSource {
  public:
   class Iterator : public ElementIterator {

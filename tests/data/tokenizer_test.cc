@@ -151,7 +151,7 @@ BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "
 TEST(Tokenizer, MergesInOrderOfRank) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.vocabulary_size(), 263);
-  // Tokens 0 to 255 are the bytes; then follow "th", "he", "the", " the", "er", "<|end|>", and "é",
+  // Tokens 0 to 255 are the bytes, followed by "th", "he", "the", " the", "er", "<|end|>", and "é",
   // whose two bytes are merged.
   EXPECT_THAT(tokenizer.encode("the"), ElementsAre(258));
   EXPECT_THAT(tokenizer.encode("he the"), ElementsAre(257, 259));
@@ -224,7 +224,7 @@ TEST(Tokenizer, MergesLongWordsCompletely) {
   EXPECT_EQ(tokenizer.encode(word), std::vector<std::int64_t>(100'000, 258));
 }
 
-/// Returns the seed file in which `part` is replaced with `by`.
+/// Returns the tokenizer seed file with `part` replaced by `by`.
 std::string changed_seed(const std::string& part, const std::string& by,
                          std::string json = tokenizer_seed()) {
   const std::size_t at = json.find(part);
@@ -241,7 +241,7 @@ TEST(Tokenizer, ReadsOptions) {
               ElementsAre(259, 261, 259));
   EXPECT_THAT(encode("\"use_regex\":true", "\"use_regex\":false", "p\xC3\xA9 the"),
               ElementsAre('p', 262, 259));
-  // A token that no merge produces is used only if it equals a complete word.
+  // A token that no merge produces is used only with ignore_merges, and only for a complete word.
   const std::string unmade = changed_seed(R"("th e",)", "");
   EXPECT_THAT(parse_tokenizer(unmade, "f").encode("the"), ElementsAre(256, 'e'));
   const std::string whole =

@@ -97,7 +97,8 @@ void read_stream(std::span<const std::byte> bytes, std::size_t most) {
   if (wire.kept.now != 0) std::abort();  // the end of the connection releases all buffered messages
 }
 
-/// Sends two messages with at most one flipped bit. Received messages must equal sent ones.
+/// Sends two messages and flips at most one bit in transit. Messages that precede the flipped bit
+/// must arrive intact; the damaged message and later ones must not arrive.
 void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
   if (bytes.size() < 5) return;
   const auto number = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };

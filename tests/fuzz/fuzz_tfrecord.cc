@@ -1,5 +1,5 @@
-// Fuzzes the parser of TFRecord files: any input gives records or an Error. Skipping must count as
-// many records as reading does.
+// Fuzzes the parser of TFRecord files: every input must yield records or an Error. Skipping must
+// count as many records as reading does.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/records.h"

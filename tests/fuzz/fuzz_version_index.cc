@@ -1,6 +1,6 @@
 // Fuzzes the reader of a checkpoint version's index: any text gives an index or an Error, and an
 // accepted index can be written and read again. The target corrects the checksum, because random
-// inputs would hardly have a valid one.
+// inputs would almost never have a valid one.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 #include "tests/fuzz/fuzz_target.h"

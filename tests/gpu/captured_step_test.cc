@@ -428,7 +428,7 @@ TEST(GpuVariables, CheckpointsRestoreAcrossDevices) {
   EXPECT_EQ(gpu[0].value().device(), kGpu);
 }
 
-/// Returns the weights after `num_steps` steps with given gradients.
+/// Returns the weights after `num_steps` steps with predetermined gradients.
 std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int num_steps,
                                 int num_updates) {
   OneDeviceStrategy strategy(device);

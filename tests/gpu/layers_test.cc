@@ -19,7 +19,8 @@ namespace tutti::testing::layers_test {
 
 using MakeLayer = std::function<std::shared_ptr<Layer>()>;
 
-/// Returns a function that makes a new layer at each call, because copies would share weights.
+/// Returns a function that makes a new layer on each call, because copies of a layer would share
+/// weights.
 template <class L, class... Arguments>
 MakeLayer made(const Arguments&... arguments) {
   return [=] { return std::make_shared<L>(arguments...); };

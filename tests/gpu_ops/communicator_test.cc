@@ -15,8 +15,8 @@ namespace tutti::testing::communicator_on_gpus_test {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-/// Stream that tutti's own computations do not use, like a stream of another library. It runs work
-/// as late as possible, so work that does not wait for it sees old values.
+/// Stream on which tutti does not compute, as if it belonged to another library. Its work runs as
+/// late as possible, so work that does not wait for it sees old values.
 constexpr StreamId kUsers = StreamId::kCopy;
 
 GpuStream stream_of(int index) {
@@ -25,7 +25,7 @@ GpuStream stream_of(int index) {
           })};
 }
 
-/// Values in GPU memory that are written and read on stream kUsers.
+/// Values in GPU memory that are written and read on the stream kUsers.
 template <class T>
 class OnGpu {
  public:

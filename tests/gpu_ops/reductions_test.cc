@@ -178,7 +178,7 @@ TEST_P(CapturedReduction, RunsAtEachGraphLaunch) {
 }
 
 /// Ends this process with exit code 0 if `body` returns true. Otherwise exits with 1, after
-/// printing the message of an exception.
+/// printing the exception's message if `body` threw.
 [[noreturn]] void end_with(const std::function<bool()>& body) {
   bool good = false;
   try {

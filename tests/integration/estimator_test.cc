@@ -276,7 +276,7 @@ TEST(EstimatorTest, ClientStopsWhenWorkerDataEnds) {
   Estimator client(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   (void)client.serve([] { return ones(6); });
   client.train_on_workers();
-  EXPECT_GE(client.global_step(), 6);  // so at least one worker ran out of data
+  EXPECT_GE(client.global_step(), 6);  // implies that at least one worker ran out of data
   EXPECT_LE(client.global_step(), 12);
   EXPECT_EQ(values_of(client)[0][0], -static_cast<double>(client.global_step()));
 }

@@ -30,7 +30,7 @@ TUTTI_PROCESS_FUNCTION(serve_steps) {
   return Json("served");
 }
 
-/// Cluster of two tasks for variables and one that computes. All tests share these processes.
+/// Cluster of two parameter servers and one worker, whose processes all tests share.
 class Cluster {
  public:
   static const Cluster& get() {

@@ -238,7 +238,7 @@ TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
     last.status = failed;
     last.order = 3;
     EXPECT_EQ(outcome.exit_code(), 3);
-    outcome.stop_signal = SIGHUP;  // so the second task's signal is not the launcher's
+    outcome.stop_signal = SIGHUP;  // so that it differs from the second task's signal
     EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
     outcome = outcome_of(StopReason::kSignal, {done, asked});  // no checkpoint was saved
     outcome.stop_signal = asked.signal;

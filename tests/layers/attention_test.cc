@@ -266,7 +266,7 @@ TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
   EXPECT_THAT(y.to_doubles(), ElementsAre(1.0, -1.0));
 }
 
-// The angles are those of attention, which tests/parity compares with Keras.
+// The angles are the same as in MultiHeadAttention, which tests/parity compares with Keras.
 TEST(RotaryEmbeddingTest, RotatesEachStepByItsPosition) {
   const ExactLayers exact;
   RotaryEmbedding layer;

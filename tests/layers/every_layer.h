@@ -11,7 +11,7 @@
 
 namespace tutti::testing {
 
-/// Layer with the shape of one example for each of its inputs.
+/// A layer, its copy, and the shape of one example of each input.
 struct DescribedLayer {
   // `copy` is a copy of `layer`; both share the weights that build_for() creates in `layer`
   std::shared_ptr<Layer> layer, copy;

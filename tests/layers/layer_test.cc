@@ -23,7 +23,7 @@ std::vector<std::string> names_of(const std::vector<Variable>& variables) {
   return names;
 }
 
-/// User-defined block of two layers with a scale as its own weight.
+/// User-defined block of two layers and a weight of its own, the scale.
 class ScaledPair : public Layer {
  public:
   ScaledPair() : first_(3, {.activation = "relu"}), second_(2) {}
@@ -430,7 +430,7 @@ Tensor inputs_of(const Shape& example) {
   return random_uniform(Shape{std::span<const std::int64_t>(dims)}, {.seed = 5}, -1.0, 1.0);
 }
 
-/// Calls `layer` on a batch, and computes the gradient of a weighted mean of its result.
+/// Result of a layer for a batch, and the gradients of a weighted mean of that result.
 struct Step {
   Tensor y;
   std::vector<Gradient> gradients;

@@ -16,8 +16,8 @@ const Tensor& logits() {
   return value;
 }
 
-/// Follows Keras's squeeze_or_expand_to_same_rank(). If the ranks remained different, the
-/// difference would have shape [2, 2].
+/// Follows Keras's squeeze_or_expand_to_same_rank(). If the ranks stayed different, `labels -
+/// predictions` would be broadcast to [2, 2].
 TEST(CustomLoss, ReceivesLabelsWithRankOfPredictions) {
   const auto squared = [](const Tensor& labels, const Tensor& predictions) {
     EXPECT_EQ(labels.shape(), predictions.shape());

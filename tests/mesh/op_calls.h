@@ -13,7 +13,7 @@
 
 namespace tutti::mesh_tests {
 
-/// Call whose inputs are points where the operation is smooth.
+/// Call with inputs at which the operation is smooth.
 struct MeshCall : gradient_check::Case {
   bool is_differentiated = false;  // if false, only values are compared
 };

@@ -317,7 +317,7 @@ TEST(FitTest, ProgressLineCountsEachStepOfAnExecution) {
            [&](std::int64_t, const Logs&) {
              seconds = seconds_between(begin, Clock::system().now());
            },
-       // Steps take much longer than all other work of an epoch.
+       // Makes steps take much longer than the rest of the epoch.
        .on_train_batch_begin =
            [](std::int64_t) { Clock::system().sleep_for(std::chrono::milliseconds(25)); }});
   ::testing::internal::CaptureStdout();

@@ -276,7 +276,8 @@ TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
             {.learning_rate = 1.0, .gradient_accumulation_steps = kCalls});
     double expected = 0.0;
     for (int call = 0; call < kRounds * kCalls; ++call) {
-      // Each set of calls has a different sum. Sums are multiples of 3, so dividing by 3 is exact.
+      // Each subset of calls has a different sum. Sums are multiples of 3, so dividing by 3 is
+      // exact.
       const double g = 3.0 * (1 << call);
       const bool has_gradient = (pattern >> call & 1) != 0;
       const std::vector<Gradient> gradients = {doubles({3.0}),

@@ -266,7 +266,8 @@ TEST(TrustRatio, RejectsInvalidHyperparameters) {
   EXPECT_INVALID(Lamb(w, {.weight_decay = -1.0}), "lamb", "weight_decay", "-1");
 }
 
-/// Consecutive elements of one variable and its slots, as a rule receives them.
+/// Consecutive elements of one variable and its slots, in the form in which an update rule receives
+/// them.
 template <class T>
 struct Elements {
   std::vector<T> w, g, direction;
@@ -278,7 +279,7 @@ struct Elements {
     for (T& each : w) each = static_cast<T>(stream.normal(n++));
     for (T& each : g) each = static_cast<T>(stream.normal(n++));
     slots.resize(rule.slots().size(), std::vector<T>(count));
-    for (auto& slot : slots) {  // makes means of squares larger than squared means
+    for (auto& slot : slots) {  // keeps means of squares larger than squared means
       for (T& each : slot) each = static_cast<T>(0.5 + 0.2 * stream.uniform64(n++));
     }
   }

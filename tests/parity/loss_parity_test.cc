@@ -171,7 +171,7 @@ MakeMetric of(Args... args) {
   return [=] { return std::make_shared<M>(args...); };
 }
 
-/// Returns a function that makes the metric as Model::compile() does for its name, with a loss that
+/// Returns a function that makes the metric called `name` as Model::compile() does for a loss that
 /// does not take logits.
 MakeMetric by_name(const char* name) {
   return [=] { return MetricSpec(name).make(Loss("mean_squared_error")); };

@@ -30,7 +30,7 @@ class Record {
     return found->second;
   }
   bool has(const std::string& name) const { return tensors_.contains(name); }
-  /// Returns the tensors "<prefix>0", "<prefix>1", ..., up to the last that exists.
+  /// Returns the tensors "<prefix>0", "<prefix>1", ..., until a number is missing.
   std::vector<Tensor> list(const std::string& prefix) const {
     std::vector<Tensor> found;
     while (has(concat(prefix, found.size()))) found.push_back(at(concat(prefix, found.size())));

@@ -273,7 +273,7 @@ TEST(BucketReducer, WorkersUseRegisteredOperationWithItsOptions) {
         [&](MultiWorkerMirroredStrategy& strategy) {
           EXPECT_EQ(strategy.reduction_name(), name);
           std::vector<std::vector<double>> sums;
-          for (int model = 0; model < 2; ++model) {  // both models have variables of the same names
+          for (int model = 0; model < 2; ++model) {  // both models use the same variable names
             const std::vector<Variable> variables = make_variables(strategy);
             const auto of_replicas = strategy.run([&] { return reduce_in_replica(variables); });
             for (const Gradient& sum : of_replicas[0]) sums.push_back(numbers(sum.dense()));

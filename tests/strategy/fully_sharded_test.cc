@@ -224,7 +224,8 @@ TEST(FullySharded, ReplicaMemoryMatchesFormula) {
     const Held whole = held_by(mirrored);
     EXPECT_LAYERS(whole.after_forward, 3 * kAll);
     EXPECT_LAYERS(whole.peak, 5 * kAll);
-    // Each replica holds shards of the slots, and the shard of the weights that it updates.
+    // In addition to the full weights, each replica holds the shards of weights and slots that it
+    // updates.
     const Held first = held_by(execution, 1);
     EXPECT_LAYERS(first.after_forward, kAll + 3 * kPart);
     EXPECT_LAYERS(first.peak, 3 * kAll + 3 * kPart);
@@ -249,7 +250,7 @@ TEST(FullySharded, SixteenBitValuesHalveMemory) {
     return held_by(ReplicaExecution::kThreads, stage, reshard_after_forward, DType::kBFloat16)
         .after_forward;
   };
-  // In 16 bits, the full values take kAll / 2.
+  // Full values are gathered in 16 bits, so they take kAll / 2.
   EXPECT_LAYERS(held(1, true), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, false), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, true), 3 * kPart);

@@ -152,7 +152,7 @@ TEST(ErrorFeedback, ResidualsArePerReplica) {
   for (const double sum : sums) total += sum;
   EXPECT_EQ(sums[0], 5.0);
   EXPECT_EQ(total, 4 * 5.0 + 4 * 0.001953125);
-  // If the replicas shared residuals, each replica would now apply the residual of the other one.
+  // If the replicas shared residuals, each replica would now apply the other replica's residual.
   const auto swapped = [](int r) { return Gradient(vec({r == 1 ? 1.001953125f : 4.0f})); };
   EXPECT_EQ(reduced(strategy, w, swapped)[0], 5.0);
 }

@@ -49,8 +49,8 @@ TEST(MakeStrategy, ErrorNamesInvalidOption) {
                "ring");
 }
 
-/// Returns the warnings logged when a task of type `type`, in a job with a chief and two workers,
-/// creates strategies of a single process.
+/// Returns the warnings logged when a task of type `type` creates single-process strategies in a
+/// job with a chief and two workers.
 std::vector<std::string> warnings_as(const std::string& type) {
   const std::string config =
       concat(R"({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]},)",

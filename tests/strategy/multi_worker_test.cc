@@ -96,7 +96,7 @@ TEST(MultiWorker, CollectivesSpanReplicasOfAllWorkers) {
   expect_each("gradient", gradient_of_sum, {2 * 6 * (0 + 1 + 2)});
 }
 
-/// Returns a column of `rows` rows as slices: `value` in row `row`.
+/// Returns IndexedSlices for a tensor [rows, 1] with one slice: `value` in row `row`.
 IndexedSlices element(std::int64_t row, float value, std::int64_t rows) {
   return {Tensor::from<float>({1, 1}, {value}), Tensor::from<std::int64_t>({1}, {row}),
           Shape{rows, 1}};

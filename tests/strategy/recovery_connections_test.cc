@@ -94,7 +94,7 @@ class ConnectionRecovery : public ::testing::Test {
       if (verdict.is_fatal) trained.fatal.push_back(verdict);
     }
     trained.members = control.members();
-    // A barrier: no worker leaves before all workers have checked.
+    // A barrier: no worker leaves before all workers have read the verdicts and members.
     strategy.reduce(ReduceOp::kSum, strategy.run([] { return strategy_tests::num(1.0); }));
     trained_[static_cast<std::size_t>(worker)] = std::move(trained);
   }

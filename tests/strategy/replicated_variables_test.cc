@@ -314,7 +314,8 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
     EXPECT_EQ(components(v), both(2));
     strategy_->run([&] { v.assign_sub(-1.0); });
     EXPECT_EQ(components(v), both(3));
-    if (aggregation == VariableAggregation::kSum) continue;  // the next tests cover kSum
+    if (aggregation == VariableAggregation::kSum)
+      continue;  // the tests below cover the rest for kSum
     v.assign(1.0);
     EXPECT_EQ(components(v), both(1));
     v.assign_add(1.0);

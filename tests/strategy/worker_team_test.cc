@@ -24,8 +24,8 @@ Elements elements_of(MutableTensor& tensor) {
   return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
 }
 
-/// Sums tensors of ones in a WorkerTeam of a worker with two replicas and a worker with one.
-/// Returns, for each worker, whether its buffers were in shared memory.
+/// Sums tensors of ones over two workers, which have two replicas and one replica. Returns, for
+/// each worker, whether its buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);

@@ -107,7 +107,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
 }
 
-/// Reads and drops data but closes no connection, so that neither end sees a disconnection.
+/// Reads and discards data without closing a connection, so that neither end sees a disconnection.
 void ChaosProxy::swallow(Direction& way) {
   way.waiting.resize(65536);
   const ssize_t count = ::recv(way.from->get(), way.waiting.data(), 65536, MSG_DONTWAIT);
@@ -139,7 +139,7 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
   return moved || count > 0;
 }
 
-/// Executes requests that the test made since the last poll.
+/// Executes the requests that the test has made since the last poll.
 void ChaosProxy::obey() {
   const bool swallows = swallow_now_.exchange(false), cuts_all = cut_now_.exchange(false);
   for (Pair& pair : pairs_) {

@@ -25,7 +25,7 @@ namespace {
 constexpr int kMaxCalls = 4096;
 constexpr int kMaxPath = 512;
 
-/// Name or bytes that are lost in a power cut unless they are synced first.
+/// Directory entry or file contents that a power cut loses unless they were synced first.
 struct Loss {
   enum Kind { kNone, kBytes, kNewName, kNewFolder, kRename } kind;
   char path[kMaxPath];
@@ -33,8 +33,8 @@ struct Loss {
   off_t size;             // size of the file before the bytes were written
 };
 
-// Constant-initialized, because intercepted calls may precede constructors and come from any
-// thread.
+// Constant-initialized, because intercepted calls may run on any thread and before static
+// constructors.
 std::atomic<bool> armed{false};
 char folder[kMaxPath];
 Action action;

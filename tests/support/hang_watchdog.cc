@@ -1,4 +1,4 @@
-// Implements HangWatchdog with a thread that waits for the end of the test or for the limit.
+// Implements HangWatchdog with a thread that waits until the test ends or the time limit passes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/hang_watchdog.h"
 

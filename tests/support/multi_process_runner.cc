@@ -226,7 +226,7 @@ struct MultiProcessRunner::Impl {
     }
   }
 
-  /// Returns the error that the function threw.
+  /// Returns the error that the task's function threw; nullopt if it threw none.
   std::optional<Error> thrown_by(const Place& at) const {
     const std::optional<Json> outcome = outcome_of(at);
     if (!outcome || !outcome->find("message")) return std::nullopt;

@@ -567,7 +567,8 @@ std::vector<OpCase> normalization_cases() {
     add_batch_normalization(cases, {6, 5, 12}, dtype, DType::kFloat32);
   }
   add_batch_normalization(cases, {500, 4}, DType::kFloat32, DType::kFloat32, 1000.0);
-  add_group_normalization(cases, {1200, 1, 1, 8}, DType::kFloat32);  // rows are summed in parts
+  add_group_normalization(cases, {1200, 1, 1, 8},
+                          DType::kFloat32);  // enough rows to be summed in parts
   return cases.take();
 }
 

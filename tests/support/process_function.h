@@ -25,7 +25,7 @@ using ProcessFunction = Json (*)(const Json& arguments);
 /// Returns the task of this process. Throws kFailedPrecondition in the test's own process.
 launch::Task this_process();
 
-/// Returns how many times this task was started before.
+/// Returns the number of earlier starts of this task.
 int num_restarts();
 
 /// Waits until every process of the cluster has arrived. Throws kDeadlineExceeded with the number

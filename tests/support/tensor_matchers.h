@@ -1,4 +1,4 @@
-// Expectations on tensors and errors, for tests.
+// Test expectations for tensors and errors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -744,7 +744,7 @@ TEST(DeviceMemory, VariableMemoryIsCountedOnce) {
   const auto variable = std::make_shared<VariableMemory>(initial, kOwn);
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
-  (void)variable->writable();  // the variable's memory is not shared
+  (void)variable->writable();  // no copy: the variable's memory is not shared
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
   variable->assign(negate(variable->read()));
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);

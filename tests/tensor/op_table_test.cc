@@ -70,7 +70,7 @@ TEST(OneDnn, LongSumsAgreeWithTheReferenceKernels) {
   }
 }
 
-/// Returns a copy whose address is only a multiple of 4.
+/// Returns a copy that is aligned to only 4 bytes.
 Tensor misaligned(const Tensor& x) {
   const std::int64_t size = x.num_elements();
   const Tensor padded = concat({Tensor::zeros({1}), x.detached_reshape({size})}, 0);

@@ -108,7 +108,7 @@ std::vector<Json> results_of_fit(const MultiProcessOptions& options, const Json&
   return results_of("fit_that_is_killed", options, arguments);
 }
 
-/// Returns random but reproducible events at which runs are killed.
+/// Returns random but reproducible numbers of the events at which runs are killed.
 std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   std::vector<std::int64_t> moments;
   for (const double chance : random_uniform({count}, {.seed = seed}, 0.0, 11.0).to_doubles()) {

@@ -27,8 +27,8 @@ inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
-/// In a worker: the strategy of the worker's job, and its scope, which is open for this object's
-/// lifetime.
+/// Strategy of a worker's job, whose scope is open for the lifetime of this object. For use in
+/// workers only.
 class ScopedWorkers {
  public:
   explicit ScopedWorkers(const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}})
@@ -105,7 +105,8 @@ inline Variable counter(const std::string& name) {
                   {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
 }
 
-/// In a worker: adds the strategy's state and the step to `state` and returns it, for a Recovery.
+/// Called in a worker. Adds the strategy's state and the step to `state`, and returns it for use by
+/// a Recovery.
 inline Checkpoint recoverable(Checkpoint state, Strategy& strategy, std::int64_t& step) {
   state.add_state("strategy", {[&] { return strategy.save_state(); },
                                [&](const Json& json) { strategy.restore_state(json); }});

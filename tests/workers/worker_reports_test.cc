@@ -212,7 +212,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
         },
         batch);
   };
-  // The workers have different rows: 7 for 2 replicas, 4 for 1 replica.
+  // The workers have different numbers of rows: 7 for 2 replicas, 4 for 1 replica.
   const auto rows_of_worker = [&](const InputContext&) {
     const std::int64_t count = index == 0 ? 7 : 4;
     return Dataset::from_tensor_slices({Tensor::full({count}, 1.0 + index)}).batch(2);
@@ -380,7 +380,7 @@ TEST(WorkerFailures, GracePeriodEndsAfterSameStepOnAllWorkers) {
   ASSERT_EQ(results[0].at("saved").as_array().size(), 2u);
   const std::int64_t first = results[0].at("saved").as_array()[0].as_int();
   const std::int64_t last = results[0].at("saved").as_array()[1].as_int();
-  EXPECT_GE(first, 7);  // saved as soon as both workers had agreed
+  EXPECT_GE(first, 7);  // the workers save as soon as they have agreed
   // Worker 1 noticed the signal after 7 s, so the limit is 17 s minus a margin of two steps.
   EXPECT_EQ(last, std::max<std::int64_t>(15, first + 1));
   for (const Json& each : results) {

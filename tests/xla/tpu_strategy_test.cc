@@ -1,5 +1,5 @@
-// Tests TpuStrategy, its conformance to the strategy suite, and other strategies whose devices are
-// XLA's.
+// Tests TpuStrategy, that it passes the conformance suite of strategies, and other strategies on
+// XLA devices.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 

@@ -58,8 +58,8 @@ inline std::vector<double> loss_differences(const Trained& a, const Trained& b) 
   return differences;
 }
 
-/// Model for training. It is made in the strategy's scope. In each step it is called with the
-/// features and labels of a replica, and returns the replica's share of the loss.
+/// Model for training, created in the strategy's scope. Each step of a replica calls `step` with
+/// the replica's features and labels; it returns the replica's share of the loss.
 struct Trainee {
   std::function<Tensor(const Batch& batch)> step;
   std::vector<Variable> variables;

@@ -148,8 +148,8 @@ class SignalQueue {
   sigset_t previous_;
 };
 
-/// Reaps ended children of this process that are not in `own`. Requires: no other thread waits for
-/// children. Does not wait.
+/// Reaps exited children of this process that are not in `own`, without waiting. Requires: no other
+/// thread waits for children.
 void reap_adopted(const std::vector<pid_t>& own);
 
 /// Kills and reaps every child of this process that is not in `own`, and the orphans that this
@@ -191,7 +191,7 @@ class OomCounter {
  private:
   std::optional<long> read() const;
 
-  std::string file_;  // has a line "oom_kill N"
+  std::string file_;  // path of a file with a line "oom_kill N"
   bool of_cgroup_ = false;
   long last_ = 0;
 };

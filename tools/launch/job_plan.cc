@@ -138,7 +138,7 @@ FileDescriptor bind_port(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // Binds without SO_REUSEADDR, because a port with connections in TIME_WAIT is not free.
+  // Binds without SO_REUSEADDR, so that a port with connections in TIME_WAIT counts as taken.
   const bool is_free =
       ::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   return is_free ? std::move(holder) : FileDescriptor();
@@ -151,7 +151,7 @@ std::vector<int> free_ports(int count) {
   std::uint64_t seed = 0;
   internal::fill_random(std::as_writable_bytes(std::span(&seed, 1)));
   const RandomStream random({.seed = seed});
-  std::vector<FileDescriptor> holders;  // hold the ports until all are found
+  std::vector<FileDescriptor> holders;  // keep the ports bound until all are found
   std::vector<int> ports;
   for (int tries = 0; static_cast<int>(ports.size()) < count; ++tries) {
     if (tries > kTriesPerPort * count) {

@@ -41,8 +41,8 @@ struct JobRequest {
   Variables environment = {};           // for all processes; overrides the launcher's
   std::vector<std::string> hosts = {};  // empty: this machine
   int first_port = 20'000;              // first port on each of `hosts`
-  std::vector<int> cores = {};          // cores that the processes share equally
-  bool bind_cores = false;              // binds each process to its share
+  std::vector<int> cores = {};          // cores to divide equally among the processes
+  bool bind_cores = false;              // binds each process to its share of the cores
 };
 
 /// One process; its index in JobPlan::processes is its rank.
@@ -60,7 +60,8 @@ struct JobPlan {
 
   /// Adds a variable to all processes except those for which the user has set it.
   void add_variable(const std::string& name, const std::string& value);
-  /// Returns a variable's value, which must be the same in all processes; nullptr if it is not set.
+  /// Returns the value of an environment variable, which must be the same for all processes;
+  /// nullptr if it is not set.
   const std::string* variable(const std::string& name) const;
 };
 

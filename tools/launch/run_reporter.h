@@ -99,10 +99,10 @@ class RunReporter {
   BufferedPipeWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
-  /// Writes text. Keeps the order between output and error if both go to one terminal or file.
+  /// Writes text. Preserves the order of output and error if both go to one terminal or file.
   void write(bool to_error, std::string_view text);
-  /// Writes as much as fits. If the reader has closed the pipe, sends SIGTERM to this process, but
-  /// only once, which ends the job.
+  /// Writes as much as fits. If the reader has closed the pipe, ends the job by sending SIGTERM to
+  /// this process, but only once.
   void flush(BufferedPipeWriter& writer);
   void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 
@@ -111,7 +111,7 @@ class RunReporter {
   const SupervisorOptions& options_;
   std::vector<Shown> tasks_;
   std::array<bool, 2> colors_{};  // for standard output and standard error
-  const bool is_one_file_;        // output and error are the same terminal or file
+  const bool is_one_file_;        // stdout and stderr refer to the same terminal or file
   BufferedPipeWriter output_, error_;
   std::size_t num_lines_ = 0;  // lines of all processes
   bool last_was_error_ = false, is_reader_gone_ = false;

@@ -276,8 +276,8 @@ struct Supervisor {
     judge(slot);
   }
 
-  /// Collects ended processes, the cause first: processes killed from outside, then the others in
-  /// the order in which the job detected their failures.
+  /// Collects ended processes, likely causes first: processes killed from outside, then the others
+  /// in the order in which the job detected their failures.
   void reap() {
     std::vector<Slot*> ended;
     take_ended(ended);

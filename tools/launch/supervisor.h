@@ -58,8 +58,8 @@ class RestartCount {
 
   /// Counts a failed process that lived for `lived`. If the task is to be restarted, counts a
   /// restart and returns nullopt; otherwise returns the reason, which is empty if the limit is 0.
-  /// The fifth consecutive process that ends within a second, without a kill from outside, is not
-  /// restarted.
+  /// Refuses a restart after five consecutive processes that failed within a second and were not
+  /// killed from outside.
   std::optional<std::string> refusal(const ExitStatus& status, Duration lived);
   int restarts() const { return restarts_; }
 

@@ -111,7 +111,7 @@ std::int32_t all_reduce(void* self, std::int32_t op, const tutti_buffer_v1* repl
 
 std::int32_t determinism(void*) { return TUTTI_GRADE_RUN_TO_RUN; }
 
-/// Half a rounding step per replica.
+/// Returns half a rounding step per replica, relative to the replica's largest magnitude.
 double max_relative_error(void*) { return 0.5 / static_cast<double>(kLargestCode); }
 
 }  // namespace

@@ -51,8 +51,8 @@ class ReplicaGroup {
   static ReplicaGroup& current(std::string_view who);
   /// Same as current(), but returns nullptr in the cross-replica context.
   static ReplicaGroup* find_current();
-  /// Returns the group of one replica, which is each thread's group at first, for work that does
-  /// not involve other replicas.
+  /// Returns the group that contains only one replica, for work that does not involve other
+  /// replicas. It is each thread's initial group.
   static ReplicaGroup& of_one();
 };
 

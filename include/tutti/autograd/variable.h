@@ -54,8 +54,8 @@ class Variable {
   Tensor operator[](const Index& index) const { return (*this)[{index}]; }
   Tensor operator[](std::initializer_list<Index> indices) const;
 
-  /// Assign, add or subtract `value`. A number fills the variable's shape and, in a replica, counts
-  /// as equal on all replicas.
+  /// Assign, add or subtract `value`. A number is broadcast to the variable's shape; in a replica,
+  /// it counts as equal on all replicas.
   void assign(const Tensor& value) { write(AssignOp::kAssign, value); }
   void assign_add(const Tensor& value) { write(AssignOp::kAdd, value); }
   void assign_sub(const Tensor& value) { write(AssignOp::kSubtract, value); }

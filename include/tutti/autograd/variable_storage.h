@@ -138,7 +138,8 @@ class VariableStorage {
   /// naming a missing variable; kInvalidArgument naming both shapes or dtypes if they differ.
   virtual void restore(const TensorLookup& lookup) = 0;
   /// Returns this process's part, as one tensor, of a variable that is sharded over processes or
-  /// devices; nullopt if each process has all of it. Not collective. Outside of replicas only.
+  /// devices; nullopt if each process stores the entire variable. Not collective. Outside of
+  /// replicas only.
   virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
   /// Replaces the elements of save_part() with `elements`, a tensor [count] on the host.
   virtual void restore_part(const Tensor& elements);

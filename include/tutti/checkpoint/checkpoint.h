@@ -62,9 +62,9 @@ struct CheckpointOptions {
   int worker = 0;
   /// Connects all workers for one save or restore, in which each worker handles its own parts of
   /// values (CheckpointManagerOptions::sharded). Collective; must not run concurrently with other
-  /// collective calls. The function that it returns is called by another thread, while this one may
-  /// make other calls. If `connect` is empty, values are saved whole. checkpoint_options(strategy)
-  /// sets it.
+  /// collective calls. Another thread calls the returned function, while the thread that called
+  /// `connect` may make other calls. If `connect` is empty, values are not saved in parts.
+  /// checkpoint_options(strategy) sets it.
   std::function<ExchangeTexts()> connect = {};
 };
 
@@ -141,8 +141,8 @@ class Checkpoint {
   /// shape. Like tf.train.Checkpoint's deferred restoration.
   CheckpointInfo restore_deferred(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
-  /// Returns the names for which restore_deferred() still keeps values, because no such name was
-  /// added yet. tf's assert_consumed() checks that there are none.
+  /// Returns the names for which restore_deferred() still keeps values, because no such name has
+  /// been added yet. tf's assert_consumed() checks that there are none.
   std::vector<std::string> waiting() const;
 
   /// Returns the contents of the file that save() writes, to send or store elsewhere. Collective:

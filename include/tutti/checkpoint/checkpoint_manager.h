@@ -70,8 +70,8 @@ class CheckpointManager {
   /// Returns the error of the last save that ended; nullopt if it succeeded.
   const std::optional<Error>& last_error() const { return last_error_; }
 
-  /// Returns the path of the newest whole version, if any. Throws kUnimplemented as
-  /// restore_latest() does.
+  /// Returns the path of the newest complete version, if any. Throws kUnimplemented under the same
+  /// conditions as restore_latest().
   std::optional<std::string> latest() const;
 
   /// Restores the newest version after comparing every byte with its checksum. If it is damaged,
@@ -85,8 +85,8 @@ class CheckpointManager {
   /// stay. Waits for the save in progress.
   void delete_all();
 
-  /// Returns the paths of all whole versions, the newest last. Logs a warning once for versions of
-  /// another format.
+  /// Returns the paths of all complete versions, the newest last. Logs a warning once for versions
+  /// of another format.
   std::vector<std::string> checkpoints() const;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }

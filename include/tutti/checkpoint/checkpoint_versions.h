@@ -12,7 +12,7 @@ namespace tutti {
 
 /// Condition of a version; only a whole one can be restored.
 enum class VersionState {
-  kWhole,       // index and file sizes are right; verify_checkpoint() checks every byte
+  kWhole,       // index and file sizes match; verify_checkpoint() checks every byte
   kUnfinished,  // saving was interrupted
   kDamaged,
 };

@@ -39,8 +39,8 @@ class ClusterResolver {
   /// not describe other tasks (Session::list_devices() queries tasks that run a Server).
   std::map<std::string, int> num_accelerators(const std::optional<std::string>& task_type = {},
                                               std::optional<int> task_id = {}) const;
-  /// Returns a text that differs between two launches on the same machines, from TUTTI_JOB_ID or
-  /// Slurm's job and step; "" if the source has none.
+  /// Returns an id that differs between two launches on the same machines, taken from TUTTI_JOB_ID
+  /// or Slurm's job and step; "" if the source has none.
   virtual std::string job_id() const { return {}; }
 
   /// The task of this process; "" and nullopt if unknown.

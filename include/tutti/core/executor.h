@@ -15,7 +15,7 @@ class Thread {
   virtual void join() = 0;
 };
 
-/// Starts threads. start() is thread-safe.
+/// Interface for starting threads. start() is thread-safe.
 class Executor {
  public:
   virtual ~Executor() = default;

@@ -127,8 +127,9 @@ inline constexpr std::string_view kFieldName = name_in_function(
 #pragma clang diagnostic pop
 #endif
 
-/// Calls fn(name, member) for each member of an aggregate, in order, to write and read options
-/// without a list of names. Requires: at most kMostFields members, no base class, no array.
+/// Calls fn(name, member) for each member of an aggregate, in order, so that options can be written
+/// and read without a list of names. Requires: at most kMostFields members, no base class, no
+/// array.
 template <class T, class Function>
 void for_each_field(T& t, const Function& fn) {
   using Plain = std::remove_const_t<T>;

@@ -42,7 +42,8 @@ T value_of(const Json& json) {
 
 namespace internal {
 
-/// Numbers that JSON lacks are written as strings: "inf", "-inf", "nan".
+/// Returns a JSON number, or one of the strings "inf", "-inf" and "nan" for values that JSON
+/// numbers cannot express.
 Json json_of_double(double value);
 double double_of_json(const Json& json);
 /// Returns the integer. Throws kInvalidArgument unless it is in [least, most].
@@ -217,7 +218,7 @@ using CallReader = std::function<Made(const Json::Array& call)>;
 /// Throws kInvalidArgument unless the call has `count` arguments.
 void require_arguments(const Json::Array& call, std::size_t count);
 
-/// Rethrows the error being handled, with the number of the argument that it is about.
+/// Rethrows the current exception, with the argument's number added to its text.
 [[noreturn]] void throw_in_argument(std::size_t index);
 
 template <class Argument>

@@ -28,8 +28,8 @@ void start_trace_from_environment();
 
 namespace internal {
 /// Sets the name of this process's task in its job: traces are written to "t.worker-1.json" instead
-/// of "t.json", and their events have `rank` as process number. A process that runs several tasks
-/// of a job has no name.
+/// of "t.json", and their events have `rank` as process number. If the process runs several tasks
+/// of a job, it has no such name.
 void set_trace_task(const std::string& task, int rank);
 
 inline std::atomic<bool> trace_is_recording{false};

@@ -45,8 +45,8 @@ struct CommunicationOptions {
   /// Time that a collective waits for a missing replica, above 0; unset: kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  /// If true, a combination that the named operation does not support is an error; if false,
-  /// another operation replaces it.
+  /// If true, a reduction, type or device that the named operation does not support is an error; if
+  /// false, another operation replaces it.
   bool strict = false;
 
   /// Type for sending the gradients that a strategy sums in minimize() and apply_gradients(), if

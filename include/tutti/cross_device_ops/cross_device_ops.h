@@ -78,8 +78,8 @@ struct SegmentedSum {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // in increasing order
-  /// For each sum of a segment, the replicas that it adds. Only the operation "canonical" gets
-  /// several nodes; other operations get one with all replicas.
+  /// For each sum of a segment, the replicas whose values it adds. Only the operation "canonical"
+  /// gets several nodes; other operations get one node with all replicas.
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
@@ -111,14 +111,14 @@ class CrossDeviceOps {
   /// Returns true if several threads may call all_reduce_buffers concurrently on disjoint ranges of
   /// the same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
-  /// Upper bound of the error of a SUM or MEAN of floating types; `tutti conform` checks it. Its
-  /// unit: each replica's largest magnitude in the buffer, summed over the replicas. 0 means that
-  /// only additions round; infinity means that there is no bound. It is 0 if the grade is
-  /// kCanonical.
+  /// Returns an upper bound of the error of a SUM or MEAN of floating types; `tutti conform` checks
+  /// it. The error is relative to the sum over the replicas of each replica's largest magnitude in
+  /// the buffer. 0 means that only additions round; infinity means that there is no bound. The
+  /// bound is 0 if the grade is kCanonical.
   virtual double max_relative_error() const { return 0.0; }
   /// Returns true if the operation's group may have members in other processes. The `*_buffers`
-  /// functions then receive only the buffers of this process's replicas, but the root and counts of
-  /// the whole group. Every process makes the same calls in the same order.
+  /// functions then receive only the buffers of this process's replicas, whereas root and counts
+  /// refer to the whole group. Every process makes the same calls in the same order.
   virtual bool spans_processes() const { return false; }
   /// Returns true if the operation overrides the `*_buffers` function of this collective. The
   /// defaults are composed of all_reduce_buffers and copies.
@@ -158,8 +158,8 @@ class CrossDeviceOps {
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
   /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw
-  /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
-  /// unsupported combination falls back to copies to one device (logged once) or, with
+  /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. A call
+  /// that the operation does not support falls back to copies to one device (logged once) or, with
   /// options.strict, throws kUnimplemented. Inputs that are not also outputs stay unchanged. Either
   /// all buffers are on CPUs or all on GPUs. On GPUs, the functions only queue work, which runs in
   /// order with the other work of the compute streams.
@@ -185,8 +185,9 @@ class CrossDeviceOps {
   void reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                       std::span<const ReplicaBuffer> outputs,
                       const CommunicationOptions& options = {});
-  /// Exchanges parts. counts[r * n + s], for n replicas, is the number of elements that replica r
-  /// sends to s, ordered by s in inputs[r] and by r in outputs[s]. Empty: parts of equal size.
+  /// Sends a segment from every replica to every replica. counts[r * n + s], for n replicas, is the
+  /// number of elements that replica r sends to s; inputs[r] is ordered by s, outputs[s] by r. If
+  /// counts is empty, all segments have the same size.
   void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
                   std::span<const std::size_t> counts = {});
 

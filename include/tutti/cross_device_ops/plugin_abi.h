@@ -106,7 +106,7 @@ typedef struct tutti_group_v1 {
                  int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;
 
-// Table of an operation, exported by a plugin. `self` is the result of create().
+// Function table of an operation, exported by a plugin. `self` is the result of create().
 typedef struct tutti_cross_device_ops_v1 {
   uint32_t struct_size;  // sizeof(tutti_cross_device_ops_v1)
   uint32_t reserved;     // 0

@@ -12,9 +12,9 @@ namespace tutti::durations {
 
 /// Time for all ranks to join: schedulers start the tasks of a job within minutes.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
-/// Interval between two checks for an event that is expected soon, because all ranks have joined.
-/// Examples of events: a process listens, a descriptor is free, a lost connection is back, a peer
-/// in shared memory has exited, a member has stopped responding.
+/// Polling interval for an event that is expected soon, because all ranks have joined. Examples: a
+/// process starts to listen, a descriptor becomes free, a lost connection is restored, a peer in
+/// shared memory exits, a member stops responding.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Time that a rank that has finished waits for slower peers. Examples: a peer still receives a
 /// long message that precedes the final one, or its kernel has not acknowledged all bytes; ranks

@@ -21,11 +21,13 @@ class HostMemory;
 class Work {
  public:
   virtual ~Work() = default;
-  /// Makes progress without blocking; returns true if it has ended. Throws as wait() does.
+  /// Makes progress without blocking; returns true if the operation has ended. Throws as wait()
+  /// does.
   virtual bool test() = 0;
   /// Waits until it has ended. Throws kDeadlineExceeded naming the peer; kAborted with the reason
   /// of Transport::abort(); kUnavailable if the peer exited; and, after receiving the head,
-  /// kInvalidArgument naming both lengths if the body's is not the one passed to recv().
+  /// kInvalidArgument naming both lengths if the length of the body is not the one passed to
+  /// recv().
   virtual void wait(TimePoint deadline) = 0;
 };
 
@@ -67,7 +69,8 @@ class Transport {
 
   virtual TransportStats stats() const = 0;
 
-  /// Returns shared memory of the ranks (shared/host_memory.h); nullptr unless all are on one host.
+  /// Returns the memory that the ranks share (shared/host_memory.h); nullptr unless all ranks are
+  /// on one host.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
 };
 

@@ -1,4 +1,5 @@
-// Augmentation: random functions of elements, and mixtures of the rows of a batch.
+// Augmentation: functions that transform elements at random, and functions that mix the rows of a
+// batch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

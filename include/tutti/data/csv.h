@@ -20,8 +20,9 @@ struct CsvColumn {
   std::optional<DType> dtype = {};
   /// Value for missing fields (CsvOptions::na_values). Default: a missing field is an error.
   std::optional<double> default_value = {};
-  /// True for a category: its fields are texts, even if they look like numbers, and become their
-  /// indices in `vocabulary` (int64). A column with a vocabulary is always a category.
+  /// True for a categorical column: its fields are texts, even if they look like numbers, and are
+  /// replaced by their indices in `vocabulary` (int64). A column with a vocabulary is always
+  /// categorical.
   bool categorical = false;
   std::vector<std::string> vocabulary = {};
   /// Value for texts outside the vocabulary. Default: they are an error.
@@ -31,7 +32,8 @@ struct CsvColumn {
 /// Format of CSV files: names, types, quotes, missing values. csv_dataset() throws kInvalidArgument
 /// for invalid options.
 struct CsvOptions {
-  /// True if the first record of each file holds the column names, which all files must share.
+  /// True if the first record of each file contains the column names, which must be the same in all
+  /// files.
   bool header = true;
   /// Names that replace those in the header. Default without header: "column_0", "column_1", ...
   std::vector<std::string> column_names = {};
@@ -47,12 +49,12 @@ struct CsvOptions {
   /// (CsvColumn::categorical or vocabulary) and refused otherwise.
   bool pack_features = false;
   char delimiter = ',';
-  /// True if fields may be quoted as in RFC 4180: a field between quotes may contain any character;
-  /// two quotes stand for one.
+  /// True if fields may be quoted as in RFC 4180: a quoted field may contain any character, and two
+  /// consecutive quotes in it represent one quote.
   bool quotes = true;
   /// True to ignore spaces after a delimiter.
   bool skip_initial_space = false;
-  /// Texts that mark a missing value.
+  /// Strings that mark a missing value.
   std::vector<std::string> na_values = {""};
   /// Number of records of the first file from which csv_dataset() infers types.
   std::int64_t num_rows_for_inference = 100;

@@ -36,11 +36,12 @@ class DatasetSource;
 /// Source that datasets share.
 using SourcePtr = std::shared_ptr<const DatasetSource>;
 
-/// Files that a source reads one by one, so that workers can share them.
+/// Files that a source reads one by one, so that they can be distributed over workers.
 struct SourceFiles {
   /// Number of files; nullopt: unknown before they are read; kInfinite: endless.
   std::optional<std::int64_t> count;
-  /// Returns a copy of the source that reads only files index, index + count, ... (maybe none).
+  /// Returns a copy of the source that reads only the files index, index + count, ...; there may be
+  /// none.
   std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;
 };
 
@@ -191,9 +192,9 @@ class Dataset {
   Dataset take_while(std::function<bool(const Element&)> predicate) const;
   /// Adds a first component "index", int64 [], which counts from `start`.
   Dataset enumerate(std::int64_t start = 0) const;
-  /// Makes a dataset from each element and interleaves `cycle_length` of them, `block_length`
-  /// elements at a time, in tf's order. Passes over the datasets have this pass's epoch number.
-  /// `make` must depend on the element only.
+  /// Makes a dataset from each element and interleaves `cycle_length` of these datasets, taking
+  /// `block_length` elements at a time, in tf's order. Passes over the datasets have this pass's
+  /// epoch number. `make` must depend only on its argument.
   Dataset interleave(std::function<Dataset(const Element&)> make,
                      InterleaveOptions options = {}) const;
   /// Yields the elements of the first dataset that `make` returns, then those of the second, ...

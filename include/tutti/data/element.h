@@ -46,7 +46,8 @@ class Element {
   /// Returns rows [first, first + count), sharing storage, and keeps global_rows() and first_row()
   /// correct. Throws kInvalidArgument unless the rows exist.
   Element slice_rows(std::int64_t first, std::int64_t count) const;
-  /// Returns this element marked as rows [first_row, ...) of a global batch of `global_rows` rows.
+  /// Returns a copy of this element that is marked as rows [first_row, ...) of a global batch of
+  /// `global_rows` rows.
   Element placed_in(std::int64_t first_row, std::int64_t global_rows) const {
     Element placed = *this;
     placed.first_row_ = first_row;

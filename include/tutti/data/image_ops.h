@@ -18,8 +18,8 @@ namespace tutti::image {
 /// "reflect": c b | a b c | b a).
 enum class PaddingMode { kZeros, kReflect };
 
-/// Returns `height` x `width` pixels, of which (top, left) is the first. All must be within the
-/// image.
+/// Returns the rectangle of `height` x `width` pixels whose upper left pixel is (top, left). It
+/// must lie within the image.
 Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                             std::int64_t height, std::int64_t width);
 /// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. With

@@ -44,10 +44,10 @@ class Logs {
   std::vector<Entry> entries_;
 };
 
-/// Result of Model::fit(): one value per epoch for each name.
+/// Result of Model::fit(): for each name, such as "loss", one value per epoch.
 class History {
  public:
-  /// Returns the values of the epochs. Throws kNotFound, listing the names, for an unknown name.
+  /// Returns one value per epoch. Throws kNotFound, listing the names, for an unknown name.
   const std::vector<double>& at(std::string_view name) const;
   const std::vector<double>& operator[](std::string_view name) const { return at(name); }
   bool has(std::string_view name) const;

@@ -110,7 +110,7 @@ class BatchLearningRateScheduler : public Callback {
   Schedule schedule_;
 };
 
-// Lowers the learning rate when a value stops improving.
+// ReduceLROnPlateau: lowers the learning rate when a monitored value stops improving.
 
 struct ReduceLROnPlateauOptions {
   std::string monitor = "val_loss";

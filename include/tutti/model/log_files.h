@@ -38,7 +38,7 @@ class EventFileWriter {
   std::ofstream file_;
 };
 
-// Writes the values of epochs as CSV.
+// Writes the log values of each epoch as CSV.
 
 /// Handling of an existing file.
 enum class CsvMode { kReplace, kAppend };

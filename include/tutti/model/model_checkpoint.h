@@ -71,8 +71,8 @@ struct BackupAndRestoreOptions {
   /// Number of batches between saves, which may be within an epoch. Default: saves after each
   /// epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// Deletes the saved state when fit() has ended successfully. If false, the next fit() restores
-  /// the final state and trains nothing.
+  /// If true, deletes the saved state when fit() has ended successfully. If false, the next fit()
+  /// restores the final state and trains nothing.
   bool delete_checkpoint = true;
   /// Number of versions to keep. If the newest version is damaged, the previous one is restored.
   int max_to_keep = 2;

@@ -44,7 +44,7 @@ class Progress {
   /// Reports that `step` steps of the epoch are done, and that `examples` rows were processed since
   /// the last call.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
-  /// Returns true if a call of step() would display its values now.
+  /// Returns true if a call of step() at this moment would display its values.
   bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
   /// Returns the rate up to the last step; the time since that step does not count.

@@ -106,8 +106,9 @@ struct OptimizerOptions {
   /// Constant factor that multiplies the loss and later divides the gradients.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Number of calls per update. An update sums the mean of its calls' gradients over replicas. May
-  /// change between save and restore; the mean still contains the gradients accumulated so far.
+  /// Number of calls per update. An update averages the gradients of its calls, then sums the means
+  /// over replicas. May change between save and restore; the mean still contains the gradients
+  /// accumulated so far.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };
@@ -182,11 +183,11 @@ class Optimizer {
   /// Returns true if losses are scaled, by a constant or dynamically.
   bool has_loss_scale() const;
   /// Enables dynamic loss scaling. Call it before the first step, in the strategy's scope. Throws
-  /// kFailedPrecondition if there is a loss scale already.
+  /// kFailedPrecondition if there already is a loss scale.
   void use_dynamic_loss_scale(const DynamicLossScaleOptions& options);
 
-  /// Disables weight decay of variables whose name contains one of the given texts. Throws
-  /// kInvalidArgument for a text that no name contains. Must not be called inside a replica.
+  /// Disables weight decay of variables whose name contains one of these strings. Throws
+  /// kInvalidArgument for a string that no name contains. Must not be called inside a replica.
   void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
   /// Return and set, for each of variables(), whether weight decay applies to it; by default it
   /// applies to all. Must not be called inside a replica.

@@ -25,7 +25,7 @@ struct CentralStorageOptions {
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
-  /// Takes the same argument as MirroredStrategy, and uses the default parameter device.
+  /// Overload for the options of MirroredStrategy; uses the default parameter device.
   explicit CentralStorageStrategy(LocalStrategyOptions local)
       : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>

@@ -48,7 +48,8 @@ struct FullyShardedOptions {
 /// fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3 or min_shard_bytes is < 0.
+  /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3, or if min_shard_bytes is
+  /// negative.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster has no such
   /// tasks. Waits until all of them have joined. Throws as MultiWorkerMirroredStrategy does.

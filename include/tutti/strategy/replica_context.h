@@ -86,7 +86,7 @@ class ReplicaContext {
       Strategy& strategy, std::span<const void* const> locals)>;
   /// Returns the index of this replica within the process.
   virtual int local_index() const = 0;
-  /// `type`: the type that `local` points to, equal in all replicas.
+  /// `type`: type of the object that `local` points to; must be equal on all replicas.
   virtual std::shared_ptr<const void> merge_erased(const void* local, const std::type_info& type,
                                                    const ErasedMerge& merge,
                                                    SourceLocation where) = 0;

@@ -74,7 +74,7 @@ class Strategy {
   /// Return the distinct devices that compute, in order, and the devices that store variables.
   virtual std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
-  /// Returns the operation that combines values of this process.
+  /// Returns the cross-device operation that combines the values of this process's replicas.
   virtual CrossDeviceOps& cross_device_ops();
   /// Returns the name of the algorithm that sums gradients (between workers, if there are several).
   virtual std::string_view reduction_name();
@@ -127,7 +127,7 @@ class Strategy {
                 const SourceLocation& where = SourceLocation::current());
   Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
                 const SourceLocation& where = SourceLocation::current());
-  /// Same as above, but over several axes.
+  /// Same as reduce() above, but over several axes.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes,
                 const SourceLocation& where = SourceLocation::current());
   /// Overload for a value that is not distributed: MEAN returns it; SUM throws kInvalidArgument
@@ -151,7 +151,7 @@ class Strategy {
   Tensor gather(const PerReplica<IndexedSlices>& value, int axis);
 
   /// Calls fn(component, argument) for each component of `variable`, one after the other, in a
-  /// DeviceScope of the component's device. The component is a Variable with only that component.
+  /// DeviceScope of the component's device. fn receives a Variable that has only this component.
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
               const PerReplica<Tensor>& argument);
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
@@ -248,7 +248,7 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
-  /// Returns how often one call of run() calls its function in this process.
+  /// Returns the number of times that one call of run() calls its function in this process.
   std::size_t num_bodies() const;
   template <class T>
   static void note_argument(ReplicaContext&, const T&) {}
@@ -286,13 +286,13 @@ class Strategy {
   PerReplica<Gradient> of_all_replicas(const PerReplica<Tensor>& value, std::string_view who);
   Tensor reduce_values(ReduceOp op, const PerReplica<Tensor>& value);
 
-  Mutex ops_mutex_;  // held during calls of cross_device_ops(), which are not concurrent
+  Mutex ops_mutex_;  // held during calls to cross_device_ops(), which must not run concurrently
   std::unique_ptr<StrategyExtended> extended_;
   std::atomic<bool> is_asked_to_stop_ = false;  // used if the process is not part of a job
 };
 
-/// Returns the strategy that is current outside every scope: one replica on cpu:0. Its scope has no
-/// effect.
+/// Returns the strategy that is current outside every scope: one replica on cpu:0. Opening its
+/// scope has no effect.
 Strategy& default_strategy();
 
 }  // namespace tutti

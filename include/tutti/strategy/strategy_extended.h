@@ -91,7 +91,7 @@ class StrategyExtended {
   /// unknown synchronization or aggregation, and for the synchronization NONE.
   bool is_on_read(const VariableOptions& options) const;
   /// Returns the index of the replica that applies updates of the next variable, which has
-  /// `num_bytes`. Chooses the replica with the fewest bytes so far.
+  /// `num_bytes`. Chooses the replica to which the fewest bytes have been assigned.
   int next_work_number(std::size_t num_bytes);
   /// Sets an action that one replica runs after each update in a step, when all replicas have
   /// applied their updates and before any of them continues.

@@ -51,7 +51,7 @@ enum class OpId : std::uint8_t {
   kSoftmax, kLogSoftmax, kSoftmaxGrad, kLogSoftmaxGrad,
   kSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropyGrad,
   kSigmoidCrossEntropy,
-  // attention; (query, key, value), (query, key, value, result, sums, dy)
+  // attention; inputs: (query, key, value) and (query, key, value, result, sums, dy)
   kAttention, kAttentionGrad,
   // shape
   kReshape, kTranspose, kSlice, kPad, kConcat, kBroadcastTo, kOneHot, kGather, kStopGradient,
@@ -135,7 +135,7 @@ struct LrnAttributes {
 struct TransposeAttributes {
   std::array<std::int8_t, Shape::kMaxRank> permutation{};
 };
-/// Attributes of slice(), whose size is the output's shape.
+/// Attributes of slice(). The size of the slice is the shape of the output.
 struct SliceAttributes {
   std::array<std::int64_t, Shape::kMaxRank> begin{};
 };
@@ -227,8 +227,8 @@ struct Operand {
   DType dtype() const { return tensor.dtype(); }
 
  private:
-  /// Converts a number to a tensor on the CPU. The operation moves it later, when the device is
-  /// known; creating it on a GPU would queue work there.
+  /// Converts a number to a tensor on the CPU. The operation later moves it to its device; creating
+  /// it on a GPU would queue work there.
   template <class T>
   static Tensor tensor_of(const T& value) {
     if constexpr (std::is_arithmetic_v<T>) {

@@ -224,7 +224,8 @@ class MutableTensor {
   /// shares its storage until the next make_unique(); copies otherwise. On a GPU, copies in place
   /// if the storage of this tensor is not shared.
   void assign(const Tensor& value);
-  /// Copies the elements of `value`, from any device, into this storage even if it is shared.
+  /// Copies the elements of `value`, which may be on any device, into this tensor's storage, even
+  /// if that is shared.
   void write(const Tensor& value);
   /// Returns the number of references to the storage, including this tensor's.
   int num_sharers() const { return buffer_.num_references(); }

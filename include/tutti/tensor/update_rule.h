@@ -23,7 +23,7 @@ struct DeviceRule;
 struct UpdateScalars {
   double learning_rate = 0.0;
   std::int64_t iteration = 0;
-  double gradient_scale = 1.0;  // multiplies each gradient element first (clipping, loss scaling)
+  double gradient_scale = 1.0;  // factor applied first to each gradient (clipping, loss scaling)
   double weight_decay = 0.0;    // decay factor of this variable
   double weight_norm = 0.0;     // norm of the full variable; set in apply() if uses_norms()
   double direction_norm = 0.0;  // norm of direct()'s result; set in apply() if uses_norms()

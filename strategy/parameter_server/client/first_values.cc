@@ -1,4 +1,4 @@
-// Implements FirstValues. Rows of a shard are read from a StoredShard that exists for one read.
+// Implements FirstValues. Each read builds a temporary StoredShard from the shard's initial value.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/first_values.h"
 

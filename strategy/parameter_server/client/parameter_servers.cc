@@ -20,7 +20,7 @@ namespace {
 Tensor joined(const std::vector<Tensor>& shards) {
   if (shards.size() == 1) return shards.front();
   const GradientTape::StopRecording stop;
-  const NoDeviceScope on_the_host;  // all replicas share the result
+  const NoDeviceScope on_the_host;  // on the host, because all replicas share the result
   return concat(std::span<const Tensor>(shards), 0);
 }
 
@@ -272,7 +272,7 @@ void ParameterServers::fetch(const Caches& caches) {
     fetch_once(caches, *at_least);
     MutexLock lock(mutex_);
     at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
-    if (Clock::system().now() > end) return;  // values of mixed steps: their gradients are not used
+    if (Clock::system().now() > end) return;  // values of different steps: gradients are unused
   }
 }
 
@@ -333,7 +333,8 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
 /// mistaken for current ones.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
-  // Noted before and after the change: a checkpoint taken in between may or may not contain it.
+  // Record the change both before and after it: a checkpoint taken in between may or may not
+  // contain it.
   const bool is_outside = ClosureContext::current() == nullptr;
   if (is_outside) note_outside_change();
   link(server).change(std::move(operation));

@@ -62,7 +62,7 @@ class ParameterServers {
   std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
   /// Returns the name that servers use for the next variable called `name`. Repeated names get a
-  /// number, which is the same in every process that makes the variables in the same order.
+  /// number, which is the same in all processes that create their variables in the same order.
   std::string unique_name(const std::string& name);
 
   /// Invalidates everything that was read. If servers add up gradients, the first step also reports
@@ -80,9 +80,9 @@ class ParameterServers {
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
 
-  /// Returns true if the servers add up gradients of several workers. Then assign_step() returns
-  /// the step that the calling worker's update of a variable belongs to; nullopt: the update is
-  /// left out.
+  /// Returns true if the servers add up gradients of several workers. In that case assign_step()
+  /// returns the step that the calling worker's update of a variable belongs to, or nullopt if the
+  /// update is dropped.
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
   std::optional<SyncSpec> assign_step(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
@@ -146,7 +146,7 @@ class ParameterServers {
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::function<void()> guard_;
   std::atomic<std::uint64_t> num_outside_changes_{0};
-  Mutex currency_mutex_;  // held during calls of currency_
+  Mutex currency_mutex_;  // held during calls to currency_
   Currency currency_ TUTTI_GUARDED_BY(currency_mutex_);
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
@@ -157,8 +157,7 @@ class ParameterServers {
   int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // number of steps in progress
   std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // number of variables by name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, SharedText> rule_texts_
-      TUTTI_GUARDED_BY(mutex_);  // keyed by number of the rule
+  std::map<std::uint64_t, SharedText> rule_texts_ TUTTI_GUARDED_BY(mutex_);  // keyed by rule number
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
   // Variables that the last step read, and variables that the current step has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);

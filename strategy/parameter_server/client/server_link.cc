@@ -19,8 +19,9 @@
 namespace tutti::internal {
 namespace {
 
-/// Size at which changes are sent although no thread reads, so that the server applies them while
-/// more are collected. Answers are split into messages of this size, too.
+/// Number of collected bytes at which changes are sent even if no thread waits for a read, so that
+/// the server applies them while more are collected. Answers are also split into messages of this
+/// size.
 constexpr std::size_t kMostGatheredBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostGathered = 1024;
 
@@ -297,7 +298,7 @@ void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint de
   if (messages.size() < 2) return;
   try {
     (void)messages.back().answers->wait(deadline);
-  } catch (...) {  // thrown again by the message's own wait()
+  } catch (...) {  // the message's own wait() throws it again
   }
 }
 

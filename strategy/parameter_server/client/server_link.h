@@ -102,7 +102,8 @@ class ServerLink {
   /// calling thread runs. Throws the error of the first change that failed; later changes were
   /// sent, too.
   void settle(TimePoint deadline);
-  /// Drops the collected changes of the calling thread's stream. The thread makes no more changes.
+  /// Drops the changes collected for the calling thread's stream; called when the thread will make
+  /// no more changes.
   void end_stream();
   /// Restarts the numbering of changes outside closures, with the new client id `client`, because
   /// the server's state was replaced. Drops the collected changes.
@@ -118,7 +119,8 @@ class ServerLink {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;
     std::vector<Operation> gathered = {};
-    std::size_t num_sent_last = 0;  // operations in the last message; reserved for the next one
+    std::size_t num_sent_last =
+        0;  // operations in the last message; capacity to reserve for the next one
     std::size_t gathered_bytes = 0;
     std::deque<Message> under_way = {};
   };
@@ -129,7 +131,7 @@ class ServerLink {
   void rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
-  Mutex mutex_;  // held while batches are sent, which keeps the order of calls
+  Mutex mutex_;  // held while batches are sent, so that they keep the order of the calls
   std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
   /// Key: stream and attempt.
   std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);

@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts begun, including the running one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation and not ended
-    bool has_finished = false;    // true if the last ended attempt finished; rollbacks keep it
+    bool has_finished = false;    // true if the last attempt to end finished; rollbacks keep this
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -62,14 +62,14 @@ class ClosureLedger {
 
   /// Queues the next closure and returns its number.
   std::uint64_t schedule();
-  /// Returns the number of the attempt, from 1.
+  /// Starts an attempt on `worker` and returns its number, counted from 1.
   int start(std::uint64_t number, int worker);
   void finish(std::uint64_t number, int attempt);
   /// Ends a closure that stopped after its cancellation; queues it again if it had finished
   /// earlier.
   void stop(std::uint64_t number, int attempt);
-  /// Queues the closure again, unless it has failed under LedgerRules. Attempts that were not
-  /// started do not count towards most_attempts.
+  /// Queues the closure again, unless LedgerRules make it fail. Attempts that were not started do
+  /// not count towards most_attempts.
   void put_back(std::uint64_t number, int attempt, AttemptReport report);
   void fail(ClosureFailure failure);
   /// Returns the pending failures, to be reported to the user, and clears them.
@@ -110,9 +110,9 @@ class ClosureLedger {
   /// Returns a closure number: the last checkpoint contains every closure with a lower number.
   std::uint64_t saved_below() const { return saved_below_; }
 
-  /// Returns the closure; nullptr if it is not scheduled yet, or ended and forgotten.
+  /// Returns the closure; nullptr if it is not scheduled yet, or has ended and been removed.
   const Closure* find(std::uint64_t number) const;
-  /// Returns true if this attempt is running: reports of other attempts are void.
+  /// Returns true if this attempt is the current one; reports of other attempts are ignored.
   bool is_current(std::uint64_t number, int attempt) const;
 
   bool operator==(const ClosureLedger&) const = default;

@@ -114,7 +114,8 @@ ClosureQueue::AssignedClosure ClosureQueue::start(std::uint64_t number, int work
           entry.work, entry.token};
 }
 
-/// Assigns queued closures to threads in get(), as long as one of the threads may receive one.
+/// Assigns queued closures to threads that wait in get(), as long as one of these threads may
+/// receive a closure.
 void ClosureQueue::assign_closures() {
   std::optional<std::uint64_t> number;  // set by may_have_one, so that next_for() is called once
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
@@ -162,8 +163,8 @@ void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string tex
   mark_failed(*assigned, code, origin, std::move(text));
 }
 
-/// For each closure with a number >= `first`: aborts its result if it ended without finishing, and
-/// cancels its token if its result is not needed.
+/// For each closure with a number >= `first`: if it ended without success, ends its result with an
+/// error; cancels its token if its result is not needed.
 void ClosureQueue::settle(std::uint64_t first) {
   for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
     auto& [number, entry] = *its;
@@ -192,7 +193,8 @@ void ClosureQueue::settle_entry(Entry& entry) {
   num_held_bytes_ += entry.work->num_bytes();
 }
 
-/// Erases forgotten closures, only from the front, because the ledger forgets in order.
+/// Erases closures that the ledger has forgotten, only from the front, because the ledger forgets
+/// in order.
 void ClosureQueue::forget() {
   while (!entries_.empty() && ledger_.find(entries_.begin()->first) == nullptr) {
     num_held_bytes_ -= entries_.begin()->second.work->num_bytes();
@@ -289,7 +291,7 @@ void ClosureQueue::raise_failures(TimePoint deadline) {
     return is_stopped_ || ledger_.failures().empty() || ledger_.is_drained();
   });
   require_in_time(in_time, "waiting for the closures that run after one has failed");
-  if (ledger_.failures().empty()) return;  // another thread has thrown the failures
+  if (ledger_.failures().empty()) return;  // another waiting thread has already thrown them
   const std::vector<ClosureFailure> failures = ledger_.raise_failures();
   for_users_.notify_all();
   throw ClosureError(failures);

@@ -71,7 +71,8 @@ class ClosureQueue {
 
   explicit ClosureQueue(ClosureQueueOptions options = {});
 
-  /// Continues at this number, in the next generation. Requires: no closure was scheduled.
+  /// Numbers closures from `first_number` on, in the next generation. Requires: no closure has been
+  /// scheduled yet.
   void continue_from(std::uint64_t first_number);
 
   /// Queues a closure and returns its number. Waits while the queue is full or a thread is in
@@ -84,12 +85,13 @@ class ClosureQueue {
   /// first. If this worker ended the last attempt at a closure, another worker gets the closure,
   /// unless all others are busy or absent. Returns nullopt at the deadline and after stop().
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
-  /// Assigns queued closures again, after workers have become present or absent.
+  /// Reassigns queued closures after workers have become present or absent.
   void wake_workers();
   /// Fails the first queued closure, for which there is no worker. Does nothing if there is none.
   void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
 
-  // End of an attempt. These functions return false, and do nothing, if it is not running any more.
+  // Functions that end an attempt. They do nothing and return false if the attempt is no longer
+  // running.
 
   /// `deliver` runs with the lock held, before any thread can see that the closure finished.
   bool mark_finished(const AssignedClosure& assigned, const std::function<void()>& deliver = {});
@@ -104,8 +106,8 @@ class ClosureQueue {
   /// and throws ClosureError for the failures since the last call, which it clears. Throws
   /// kDeadlineExceeded naming the running closures, and kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
-  /// Returns true if no closure is queued or runs. After running closures have ended, throws as
-  /// wait() does.
+  /// Returns true if no closure is queued or running. If a closure failed, throws as wait() does
+  /// once the running closures have ended.
   bool done();
 
   /// Cancels all closures. Waiting functions return, or throw `why` (kCancelled if it is nullopt).
@@ -114,14 +116,15 @@ class ClosureQueue {
 
   // For checkpoints: see ClosureLedger.
 
-  /// Stops giving out closures that have not begun, until resume(). Returns true after every
-  /// closure that had begun has ended; false at the deadline and after stop().
+  /// Stops assigning closures that have not begun, until resume(). Returns true once every closure
+  /// that had begun has ended; false at the deadline and after stop().
   bool pause(TimePoint deadline);
   void resume();
   void note_saved(std::uint64_t number);
   void roll_back();
-  /// Waits until closures that had finished before a server was lost have finished again. Throws as
-  /// wait() does, except ClosureError; kDataLoss if one of those closures failed this time.
+  /// Waits until all closures that had finished before a server was lost have finished again.
+  /// Throws as wait() does, except ClosureError; throws kDataLoss if one of them fails when it is
+  /// repeated.
   void wait_until_caught_up(TimePoint deadline);
   /// Same as wait_until_caught_up(), but returns true when the closures have finished, and false at
   /// the deadline and after stop().
@@ -132,7 +135,7 @@ class ClosureQueue {
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
   std::uint64_t finished_below() const { return of_ledger(&ClosureLedger::finished_below); }
   std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
-  /// Returns the bytes of closures that have ended, and are kept until a checkpoint contains them.
+  /// Returns the number of bytes of ended closures that are kept until a checkpoint contains them.
   std::size_t num_held_bytes() const;
   /// Returns the number of closures ever scheduled, including those before continue_from().
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
@@ -195,7 +198,8 @@ class ClosureQueue {
   std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t num_held_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) = false;  // true after a rollback until caught up
+  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) =
+      false;  // true from a rollback until repeated closures have caught up
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -116,7 +116,7 @@ void CoordinatorCore::start() {
   has_started_.store(true, std::memory_order_release);
 }
 
-/// Waits for the workers to join. Throws at once for a worker with another program.
+/// Waits for the workers to join. Throws immediately if a worker runs a different program.
 void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
@@ -184,7 +184,7 @@ void CoordinatorCore::save_checkpoint(TimePoint deadline) {
   checkpoint_->save_now(deadline);
 }
 
-/// Requires: the queue's lock held.
+/// Returns true if the worker may receive a closure now. Requires: the queue's lock held.
 bool CoordinatorCore::may_take(int worker) const {
   if (checkpoint_ != nullptr && !checkpoint_->may_assign()) return false;
   return links_[static_cast<std::size_t>(worker)]->is_alive();

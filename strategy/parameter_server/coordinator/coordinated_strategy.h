@@ -47,7 +47,7 @@ class WorkerLink {
   virtual ~WorkerLink() = default;
   /// Runs the task after earlier ones, and returns its outcome.
   virtual TaskOutcome run(const WorkerTask& task) = 0;
-  /// Makes pending and later calls of run() return soon, if the worker is in another process.
+  /// Makes pending and later calls of run() return promptly, if the worker is in another process.
   virtual void stop() {}
   virtual bool is_alive() const { return true; }
   /// Calls `on_change` after is_alive() changed, until the link is destroyed.
@@ -56,8 +56,8 @@ class WorkerLink {
   virtual void release(const PerWorkerHandle& handle) = 0;
   /// Describes what the worker runs now: "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
-  /// Returns why a connected worker cannot be used: it defines other steps, or belongs to another
-  /// job.
+  /// Returns why a connected worker cannot be used: it defines different steps, or belongs to
+  /// another job.
   virtual std::optional<Error> refusal() const { return std::nullopt; }
 };
 
@@ -97,11 +97,12 @@ class CoordinatedStrategy {
   /// be saved.
   virtual internal::ServerGroup* server_group() { return nullptr; }
 
-  /// State shared by the coordinators of this strategy, of which one exists at a time.
+  /// State shared by the coordinators of this strategy, only one of which exists at a time.
   struct CoordinatorSlot {
     Mutex mutex;
     std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
-    /// First numbers that the next coordinator uses: servers remember closures of earlier ones.
+    /// First numbers that the next coordinator uses. Not reused, because servers remember closures
+    /// of earlier coordinators.
     std::uint64_t next_number TUTTI_GUARDED_BY(mutex) = 0;
     std::uint64_t next_generation TUTTI_GUARDED_BY(mutex) = 1;
   };

@@ -90,7 +90,7 @@ class CoordinatorCore {
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;
-  const std::uint64_t run_;  // ServerGroup::run(); 0: there is no group
+  const std::uint64_t run_;  // result of ServerGroup::run(); 0: there is no group
   StepRegistry registry_;
   ClosureQueue queue_;
   std::atomic<std::uint64_t> next_instance_{0};

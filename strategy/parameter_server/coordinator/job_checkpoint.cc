@@ -54,7 +54,8 @@ std::string text_of(const RemoteShard& shard) {
                 shard.server);
 }
 
-/// Throws if the version lacks variables of the program, which would keep their current values.
+/// Throws if the version lacks variables of the program: restoring it would leave their current
+/// values.
 void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteShard>& saved,
                  const std::string& folder) {
   for (const RemoteShard& own : made) {
@@ -188,7 +189,7 @@ void JobCheckpoint::wait_for_work() {
   const MutexLock lock(mutex_);
   (void)changed_.wait_until(mutex_, next_at_,
                             [this]() TUTTI_REQUIRES(mutex_) { return is_called() || is_due(); });
-  // Nothing has changed: checks again after an interval.
+  // The wait ended without work: check again after another interval.
   if (!is_called() && !is_due()) {
     next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   }
@@ -222,8 +223,8 @@ void JobCheckpoint::run() {
   }
 }
 
-/// Saves a version; if a server is lost meanwhile, restores it and tries again. Returns the error
-/// that prevents writing the version.
+/// Saves a version; if a server is lost meanwhile, restores it and tries again. Returns an error if
+/// the version cannot be written.
 std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   for (;;) {
     std::optional<Error> problem;
@@ -403,7 +404,7 @@ void JobCheckpoint::restore(const CheckpointFile& version) {
   servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
 }
 
-/// Restores the servers if one was lost. No closure is given out meanwhile.
+/// Restores the servers if one was lost. No closures are assigned to workers meanwhile.
 void JobCheckpoint::recover() {
   const std::uint64_t num_troubles = num_troubles_.load();
   if (has_lost_server()) roll_back_servers();

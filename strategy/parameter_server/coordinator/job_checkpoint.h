@@ -41,13 +41,13 @@ class JobCheckpoint {
   bool may_assign() const { return num_troubles_.load() == num_handled_.load(); }
   /// Called when a closure ends.
   void note_end();
-  /// Requests a check for lost servers. No closure is given out before that check.
+  /// Requests a check for lost servers; no closure is assigned before it.
   void note_trouble();
   /// Returns when a version contains all closures that have ended. Throws the error that prevented
   /// saving, kDeadlineExceeded at the deadline, or kCancelled after stop().
   void save_now(TimePoint deadline);
-  /// Waits until servers have all changes of the closures that have finished; returns the number of
-  /// rollbacks. Throws the error that prevents it.
+  /// Waits until the servers have all changes of the finished closures; returns the number of
+  /// rollbacks. Throws the error that prevents this.
   std::uint64_t wait_until_current();
 
  private:
@@ -77,7 +77,7 @@ class JobCheckpoint {
   const ClusterCoordinatorOptions options_;
   /// Number of losses and failures of servers, and how many of these recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
-  std::atomic<std::uint64_t> saved_outside_{0};  // number of outside changes in the last version
+  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures that the version has
   // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;

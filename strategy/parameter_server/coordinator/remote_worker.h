@@ -22,11 +22,11 @@ struct RemoteWorkerOptions {
   /// Opens a connection; called on the link's thread, again after a loss or an error. Errors are
   /// logged at intervals.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
-  /// Registers a callback that is called when the job declares the worker lost, while the returned
-  /// object exists. If when_lost is empty, only a broken connection reveals a loss.
+  /// Registers a callback for as long as the returned object exists. It is called when the job
+  /// declares the worker lost. If when_lost is empty, only a broken connection reveals a loss.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
-  /// Returns StepRegistry::text(). A worker with other steps is treated as unavailable.
+  /// Returns StepRegistry::text(). A worker whose steps differ is treated as unavailable.
   std::function<std::string()> steps = {};
 };
 
@@ -52,7 +52,7 @@ class RemoteWorker final : public WorkerLink {
     std::string name = {};
     std::shared_ptr<RpcReply> reply = {};
   };
-  /// A connection to one process of the worker, and the tasks under way there.
+  /// A connection to one process of the worker, and the calls in progress there.
   struct Connection {
     std::unique_ptr<RpcClient> client = {};
     std::deque<Sent> sent = {};                    // guarded by mutex_
@@ -73,7 +73,8 @@ class RemoteWorker final : public WorkerLink {
   std::atomic<bool> is_alive_{false};  // atomic, because callers read it with their own locks held
   std::atomic<std::uint64_t> next_call_{0};
   mutable Mutex mutex_;
-  // connection_ is set when the worker has accepted its hello; until then it is greeted_.
+  // connection_ is set once the worker has accepted the hello; until then, the connection is stored
+  // in greeted_.
   std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);
   std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);  // why the connection must be closed

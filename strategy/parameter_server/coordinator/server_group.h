@@ -29,8 +29,8 @@ class ServerGroup {
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
-  /// Random number of this object: servers accept orders of one run, and refuse closures of other
-  /// runs.
+  /// Random id of the run that this object coordinates: servers accept orders of only one run, and
+  /// refuse closures of other runs.
   std::uint64_t run() const { return run_; }
   ParameterServers& servers() { return *servers_; }
 
@@ -42,9 +42,9 @@ class ServerGroup {
   /// Returns and clears the last loss: "ps 1: killed"; nullopt if there was none.
   std::optional<std::string> take_loss();
   bool has_loss() const;
-  /// Sets the callback of note_loss(), which is called with a lock held; empty: none.
+  /// Sets the callback that note_loss() calls while it holds a lock; an empty function removes it.
   void watch(OnLoss on_loss);
-  /// Ends pending and later orders.
+  /// Ends pending and later orders with kCancelled.
   void interrupt();
 
   /// Begins a generation: until open(), servers hold back all batches except orders.

@@ -22,7 +22,8 @@ PerWorkerHandle handle_of(const v1::Nest::PerWorkerHandle& in) {
 
 namespace {
 
-// Protobuf reads up to 100 nested messages: a list takes two, and few messages enclose a nest.
+// Protobuf parses at most 100 levels of nested messages: a list takes two levels, and few messages
+// enclose a nest.
 static_assert(2 * Nest::kDeepest + 16 < 100);
 
 template <class... Parts>

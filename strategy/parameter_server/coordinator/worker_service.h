@@ -1,4 +1,4 @@
-// A worker: runs tasks of this process, or of a coordinator in another one.
+// A worker, which runs tasks of a coordinator in this process or in another one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

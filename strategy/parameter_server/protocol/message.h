@@ -18,7 +18,8 @@
 
 namespace tutti::internal {
 
-/// A message allocated in an arena. A short one needs no memory besides this object.
+/// A message allocated in an arena. A short message fits into this object and needs no further
+/// memory.
 template <class Message>
 class InArena {
  public:
@@ -76,7 +77,7 @@ void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& ou
 /// Reads a tensor. Throws as PayloadReader::take() does.
 Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);
 
-/// Throws kDataLoss for a number outside [first, last].
+/// Returns `number` as a value of Enum. Throws kDataLoss if it is outside [first, last].
 template <class Enum>
 Enum checked_enum(std::uint32_t number, Enum first, Enum last) {
   if (number < static_cast<std::uint32_t>(first) || number > static_cast<std::uint32_t>(last)) {

@@ -473,7 +473,7 @@ void put_answers(std::span<const OperationAnswer> answers, PayloadWriter& payloa
                  v1::OperationAnswers& out) {
   const auto num_values = static_cast<std::size_t>(
       std::ranges::count_if(answers, [](const auto& answer) { return answer.value.has_value(); }));
-  std::optional<TensorWriter> values;  // most answers to changes have no value
+  std::optional<TensorWriter> values;  // nullopt if no answer has a value, as is usual for changes
   if (num_values > 0) values.emplace(num_values, payload, *out.mutable_values());
   std::string& flags = *out.mutable_flags();
   flags.reserve(answers.size());

@@ -50,7 +50,7 @@ struct CreateShard {
 struct ReadShard {
   ShardId shard = 0;
   std::uint64_t have_version = 0;  // 0: none
-  /// Number of applied synchronous steps (SyncSpec) to wait for; 0: does not wait.
+  /// Number of synchronous steps (SyncSpec) that must be applied before the read; 0: does not wait.
   std::uint64_t at_least_steps = 0;
 };
 /// Reads rows (int64 [n], of the shard, in any order). The answer is [n, ...].
@@ -121,8 +121,8 @@ struct UpdateShard {
   std::optional<SyncSpec> sync = {};
 };
 
-/// Reads the ranks of the workers whose gradients reads wait for (ReadShard::at_least_steps):
-/// int64 [n].
+/// Reads the ranks, int64 [n], of the workers that have yet to send the gradients for which reads
+/// wait (ReadShard::at_least_steps).
 struct ReadAwaited {};
 
 /// Reports that a worker of synchronous steps (SyncSpec) begins or has ended. After its end, reads
@@ -133,10 +133,10 @@ struct ReportWorker {
   bool has_ended = false;
 };
 
-/// Command of a job's coordinator: the first operation of a batch; the others read or create
-/// shards. The first order binds a store to its run. The store refuses (kAborted) orders of other
-/// runs, because its process is about to end. Except for kClose, it also refuses orders of another
-/// generation than its own, because the coordinator then expects another process.
+/// Command of a job's coordinator: the first operation of a batch, whose other operations read or
+/// create shards. The first order binds a store to its run. The store refuses (kAborted) orders of
+/// other runs, because its process is about to end. Except for kClose, it also refuses orders of a
+/// generation other than its own, because the coordinator then expects another process.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
@@ -144,7 +144,7 @@ struct StoreOrder {
     kRestore,     // sets the values of all shards that the batch makes, even of existing ones
     kList,        // answers with the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
-    kReadFrozen,  // reads of the batch return the kept values
+    kReadFrozen,  // reads of the batch return the frozen values
     kRelease,
   };
   Kind kind = Kind::kOpen;

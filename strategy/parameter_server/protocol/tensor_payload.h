@@ -32,7 +32,7 @@ class PayloadWriter {
 };
 
 /// Selects the tensors that stay in the receive buffer of the payload. kLarge: only a tensor that
-/// fills most of the buffer, so that keeping it keeps little other memory. kAll: every tensor, for
+/// fills most of the buffer, so that it keeps little other memory alive. kAll: every tensor, for
 /// code that consumes tensors or copies those that it keeps.
 enum class InPlace { kLarge, kAll };
 

@@ -1,4 +1,4 @@
-// Waiting for the answers to one batch.
+// Implements AwaitedAnswers, which waits for the answers to one batch.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/variable_service.h"
 

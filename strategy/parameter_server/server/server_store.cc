@@ -92,7 +92,8 @@ Tensor first_value(const CreateShard& create) {
   return generator.rows(create.spec.first_row, create.spec.num_rows);
 }
 
-/// Returns a copy for an accumulator: tensors of a batch may share the memory of the whole request.
+/// Returns a copy that an accumulator can keep: tensors of a batch may share the memory of the
+/// whole request.
 UpdateShard in_own_memory(const UpdateShard& update) {
   const auto own = [](const Tensor& tensor) {
     MutableTensor copy;
@@ -281,7 +282,7 @@ class VariableStore::Checker {
     check_sync(spec, *update.sync);
     has_sync_ = true;
   }
-  /// Returns the rule of an update. Most batches have only one.
+  /// Returns the rule of an update, caching the last rule, because most batches use only one.
   std::shared_ptr<const UpdateRule> rule_of(const UpdateShard& update) {
     if (!rule_ || !(update.rule == description_)) {
       rule_ = find_rule_(update.rule);
@@ -399,7 +400,7 @@ void fail_batch(BatchAnswers& batch, const Error& error, Results& results) {
 
 void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchDone done,
                               Results& results) {
-  const NoDeviceScope values_are_on_the_host;  // even if the server is in a replica's process
+  const NoDeviceScope values_are_on_the_host;  // needed if the server runs in a replica's process
   if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
     clients_of_[owner].insert(batch.stream.id);
   }
@@ -420,7 +421,8 @@ void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchDo
   }
 }
 
-/// Refuses closures of a lost run, whose workers may live for a while and reach these servers.
+/// Refuses closures of a lost run, whose workers may survive for a while and still reach these
+/// servers.
 void VariableStore::require_run(const OperationBatch& batch) const {
   const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
   if (!is_of_closure || run_ == 0 || batch.run == run_) return;
@@ -605,8 +607,8 @@ StoreCounts VariableStore::counts() const {
   return counts_;
 }
 
-/// Returns a function that finds or makes an update rule. The function is called during checks of a
-/// batch, with the lock held.
+/// Returns a function that finds or makes an update rule. The function is called with the lock
+/// held, while a batch is checked.
 std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableStore::rule_finder() {
   return [this](const std::string& description) TUTTI_REQUIRES(mutex_) {
     constexpr std::size_t kMostRules = 1024;
@@ -677,8 +679,8 @@ void VariableStore::open(Results& results) {
   }
 }
 
-/// Freezes all values, once per `number`. After a broken connection the coordinator may repeat its
-/// order, and by then values may have changed.
+/// Freezes all values, but only once per `number`: after a broken connection the coordinator may
+/// repeat its order, and values may have changed by then.
 void VariableStore::freeze(std::uint64_t number) {
   if (number <= frozen_number_) return;
   fail_if_broken();

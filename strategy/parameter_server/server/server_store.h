@@ -53,10 +53,10 @@ class VariableStore final : public VariableService {
   /// owner_left().
   void apply(OperationBatch batch, std::uint64_t owner, BatchDone done);
 
-  /// Ends the clients on whose behalf the owner sent batches (AppliedTable::end_client()), and
-  /// drops the owner's waiting reads.
+  /// Ends the clients for which `owner`, which has disconnected, sent batches
+  /// (AppliedTable::end_client()), and drops its waiting reads.
   void owner_left(std::uint64_t owner);
-  /// Ends all waiting reads with this error, because the step that they wait for will not be made.
+  /// Ends all waiting reads with this error, because the step for which they wait will not happen.
   void fail_waiting_reads(const Error& error);
 
   StoreCounts counts() const;

@@ -31,9 +31,9 @@ class SyncAccumulator {
   /// far ahead.
   Taken take(const UpdateShard& update, std::uint64_t num_steps);
 
-  /// Removes and returns the update of step `num_steps`, if enough ranks have given gradients.
-  /// These are combined along the canonical tree in rank order and divided by SyncSpec::divisor.
-  /// `shape` is the shape of the shard.
+  /// Removes and returns the update of step `num_steps` if enough ranks have contributed gradients.
+  /// The gradients are combined along the canonical tree in rank order and divided by
+  /// SyncSpec::divisor. `shape` is the shape of the shard.
   std::optional<UpdateShard> take_complete(std::uint64_t num_steps, const Shape& shape);
 
   /// If step `num_steps` is complete, drops it and returns true.
@@ -49,7 +49,7 @@ class SyncAccumulator {
   std::map<std::uint64_t, GivenByRank> steps_;
 };
 
-/// Answers to a batch that has not been answered yet.
+/// Answers to a batch that are still being collected.
 struct BatchAnswers {
   std::vector<OperationAnswer> answers = {};
   std::size_t num_missing = 0;  // number of waiting reads, plus 1 until the batch has been applied
@@ -65,11 +65,11 @@ struct WaitingRead {
   std::uint64_t owner = 0;  // sender of the batch; 0: this process
 };
 
-/// A shard. Not thread-safe.
+/// Shard of a variable, as a server stores it. Not thread-safe.
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
-  OperationAnswer answer() const;  // an answer that has no value
+  OperationAnswer answer() const;  // returns an answer without a value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
   /// Applies the rule, and increments the version of the shard and its slots.
@@ -77,9 +77,9 @@ struct StoredShard {
               const UpdateShard& update);
   /// Returns the ranks that have not given a gradient for the next synchronous step.
   std::vector<int> missing_ranks() const;
-  /// Returns an error if the next synchronous step can no longer be made: too few ranks remain that
-  /// have given a gradient or can still give one. `ended`: ranks that have ended. Returns nullopt
-  /// before the first gradient.
+  /// Returns an error if the next synchronous step can no longer be completed: too few ranks remain
+  /// that have sent a gradient or can still send one. `ended`: ranks that have ended. Returns
+  /// nullopt before the first gradient.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;
 
   const ShardSpec spec;

@@ -12,8 +12,7 @@
 namespace tutti::internal {
 
 /// Variable whose reads and writes are recorded as operations of its task; outside Session::run(),
-/// each read or write is a step of its own. Works on threads with and without a scope of the
-/// session.
+/// each read or write is a separate step. Works on threads with and without a scope of the session.
 class RemoteStorage final : public VariableStorage {
  public:
   /// Creates the variable, or finds the one of this name that another session has made. `initial`:

@@ -60,7 +60,7 @@ struct Server::Impl final : internal::VariableHandler {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
       here.insert_or_assign(call->peer().client, Client{call->peer()});
-      // The task is connected again, perhaps as another process.
+      // The task has reconnected, perhaps as a new process: forget its lost connection.
       std::erase_if(here, [&](const auto& each) {
         return each.second.lost_at && each.second.peer.task.same_task(call->peer().task);
       });
@@ -76,7 +76,7 @@ struct Server::Impl final : internal::VariableHandler {
     changed.notify_all();
   }
 
-  /// The client may connect again, so this server does not end at once.
+  /// Does not end this server immediately, because the client may connect again.
   void client_lost(const RpcPeer& peer) override {
     VariableHandler::client_left(peer);
     MutexLock lock(mutex);
@@ -107,7 +107,7 @@ struct Server::Impl final : internal::VariableHandler {
     }
   }
 
-  /// A client of the variables.
+  /// A client that uses this server's variables.
   struct Client {
     RpcPeer peer;
     std::optional<TimePoint> lost_at = {};  // time at which the client's connection broke

@@ -251,7 +251,8 @@ std::vector<SessionTransfer> SessionCore::transfers() {
   return all;
 }
 
-/// Returns why the task is lost; nullopt if it knows the session or does not answer.
+/// Returns the reason why the task is lost; nullopt if it still knows the session or does not
+/// answer in time.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is lost (", *away, ")");
@@ -293,7 +294,7 @@ Error SessionCore::explained(const Error& error) {
              "and restore the lost variables from a checkpoint"));
 }
 
-/// Announces another session: otherwise servers exit after their last session.
+/// Announces that another session will follow; otherwise servers exit after their last session.
 void SessionCore::announce_return() noexcept {
   {
     const MutexLock lock(mutex_);

@@ -41,16 +41,16 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
-  /// Returns the place that a device scope names. Without a task index, the place is on the first
-  /// task of the scope's job; without a job, on the target's own task. Throws kInvalidArgument
-  /// listing the tasks.
+  /// Returns the place that a device scope names: on the first task of the scope's job if the scope
+  /// has no task index, on the target's task if it has no job. Throws kInvalidArgument listing the
+  /// tasks.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
   /// Runs all parts, waits until they have ended, and returns the number of the run. Throws the
   /// first error that was not caused by an error of another part.
   std::uint64_t run(std::map<Task, TaskPart> parts);
   Tensor fetch(const Task& task, std::uint64_t run, ValueNumber value);
-  /// Makes the task drop a value with the next run.
+  /// Makes the task drop a value when it receives its next run.
   void release(const Task& task, std::uint64_t run, ValueNumber value) noexcept;
   std::vector<SessionTransfer> transfers();
 
@@ -63,7 +63,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
     std::shared_ptr<RpcClient> client = {};
     std::vector<std::string> devices = {};
     // Guarded by mutex_.
-    std::set<std::string> programs = {};                               // signatures that were sent
+    std::set<std::string> programs = {};  // signatures of the programs that were sent
     std::vector<std::pair<std::uint64_t, ValueNumber>> released = {};  // run, value
   };
   TaskRequest new_request() const;

@@ -1,4 +1,4 @@
-// Encoding of attributes and requests; checks that programs make values before they use them.
+// Encodes attributes and requests, and checks that programs make values before they use them.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_program.h"
 
@@ -19,8 +19,8 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "program of a session: ", parts...);
 }
 
-// Fields of each kind of attributes, in the order of the encoding. The key of a dropout is an
-// argument of the program, so that all steps have the same program.
+// Fields of each kind of attributes, in the order of the encoding. The random key of a dropout is
+// an argument of the program, so that all steps have the same program.
 
 void visit_fields(std::monostate&, auto&&) {}
 void visit_fields(ClipAttributes& a, auto&& visit) { visit(a.low, a.high); }
@@ -75,7 +75,7 @@ struct FieldWriter {
 
 struct FieldReader {
   const ProgramOperation& in;
-  int integer = 1, number = 0;  // numbers read so far; the first integer is the kind
+  int integer = 1, number = 0;  // next indices in the two lists; integer 0 is the kind
 
   void operator()(auto&... fields) { (get(fields), ...); }
   void get(double& field) {

@@ -48,7 +48,7 @@ using TaskDescription = std::tuple<std::string, int, std::string, std::vector<st
 
 /// Throws as serialized() of protocol/message.h does.
 Packet encode(const TaskRequest& request);
-/// Throws kDataLoss for packets that encode() does not write.
+/// Throws kDataLoss for packets that encode() cannot have produced.
 TaskRequest decode_task_request(const Packet& packet);
 
 }  // namespace tutti::internal

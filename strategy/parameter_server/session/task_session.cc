@@ -28,7 +28,8 @@ Error ended_error(const Task& task) {
 
 }  // namespace
 
-/// One run on its thread: its values by number, and requested values of other tasks.
+/// Execution of one run on its thread: the run's values by number, and values requested from other
+/// tasks.
 class TaskSession::Execution {
  public:
   Execution(TaskSession& session, const Job& job)

@@ -31,7 +31,7 @@ struct TaskParts {
 };
 
 /// One session. Runs are concurrent: each has its own thread, which executes the operations in the
-/// program's order. A client that wants one run after another waits in between. Thread-safe.
+/// program's order. To run sequentially, a client waits for each run to end. Thread-safe.
 class TaskSession {
  public:
   /// `number` is the number of the session. `timeout` limits the wait for values of other tasks.

@@ -80,7 +80,7 @@ std::chrono::milliseconds checked_time(std::uint64_t milliseconds) {
 
 void TaskSessions::open(RpcCall& call, const v1::SessionRequest& request) {
   const auto timeout = checked_time(request.open());
-  std::vector<std::shared_ptr<TaskSession>> reaped;  // destroyed without the lock
+  std::vector<std::shared_ptr<TaskSession>> reaped;  // destroyed after the lock is released
   {
     const MutexLock lock(mutex_);
     std::erase_if(ended_, [&](std::shared_ptr<TaskSession>& each) {

@@ -53,7 +53,7 @@ class TaskSessions final : public RpcHandler {
   std::map<Task, std::shared_ptr<RpcClient>> peers_ TUTTI_GUARDED_BY(connecting_);
   mutable Mutex mutex_;
   std::map<std::uint64_t, Open> open_ TUTTI_GUARDED_BY(mutex_);
-  /// Sessions whose threads may still be running.
+  /// Ended sessions whose threads may still be running.
   std::vector<std::shared_ptr<TaskSession>> ended_ TUTTI_GUARDED_BY(mutex_);
   TimePoint stays_until_ TUTTI_GUARDED_BY(mutex_) = {};
   bool had_one_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -33,8 +33,8 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
   TUTTI_CHECK(status == dnnl_success, "sgemm failed with status ", static_cast<int>(status));
 }
 
-/// Returns e^x for x up to about 0, to two units in the last place; 0 below -87. Cephes'
-/// polynomial, without branches and calls, so that loops become vector instructions.
+/// Returns e^x for x up to about 0, accurate to two units in the last place; 0 below -87. Cephes'
+/// polynomial, without branches or calls, so that loops can be vectorized.
 [[gnu::always_inline]] inline float exp_of_score(float x) {
   constexpr float kLowest = -87.0f;
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -125,8 +125,8 @@ struct RunningSoftmax {
   std::array<float, kQueriesOfBlock> top, sum;
 };
 
-/// Turns scores into weights that are not yet divided by their sum, and rescales earlier results to
-/// the new largest scores.
+/// Converts scores to softmax weights that are not yet divided by their sum, and rescales earlier
+/// results to the new maximum scores.
 void gather_block(const AttentionExtent& extent, const Block& block, float* scores, float* results,
                   RunningSoftmax& running) {
   vectorized([&]() __attribute__((always_inline)) {

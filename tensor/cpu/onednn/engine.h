@@ -31,9 +31,9 @@ class SingleThreadScope {
   int previous_;
 };
 
-/// Scope that delays all signals of this thread except faults. oneDNN's matrix products keep a
-/// pointer to their workspace in the stack pointer (2.6.3, AVX-512), so the system would write the
-/// frame of a signal handler into the heap.
+/// Scope that delays all signals of this thread except faults. During matrix products, oneDNN uses
+/// the stack pointer register for a pointer to its workspace (2.6.3, AVX-512), so the system would
+/// write the frame of a signal handler into the heap.
 class SignalsHeld {
  public:
   SignalsHeld();
@@ -56,8 +56,8 @@ void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::
 /// Returns the attributes that every primitive has.
 dnnl::primitive_attr onednn_attributes();
 
-/// Cache of the primitives of one kind, by the numbers that describe them; the least recently used
-/// one is evicted. One cache per thread.
+/// LRU cache of the primitives of one kind, keyed by the numbers that describe them. One cache per
+/// thread.
 template <class Entry>
 class PrimitiveCache {
  public:

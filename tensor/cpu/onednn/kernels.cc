@@ -91,7 +91,8 @@ PrimitiveCache<int>::Key key_of(const Shape& x, const Shape& f, const Conv2dAttr
   return key;
 }
 
-/// A reorder between the plain filter and the primitive's layout; empty if they are equal.
+/// A reorder between the layouts of the plain filter and of the primitive; empty if the layouts are
+/// equal.
 struct FilterReorder {
   FilterReorder(const memory::desc& from, const memory::desc& to) {
     if (from == to) return;
@@ -283,7 +284,8 @@ void onednn_conv2d_backward_filter(const KernelArgs& args) {
   if (made.reorder.primitive) made.reorder.run(gradient, plain);
 }
 
-/// Runs `kernel` on one thread that no signal interrupts, and converts oneDNN's exceptions to ours.
+/// Runs `kernel` on one thread, with all signals except faults delayed, and converts oneDNN's
+/// exceptions to tutti's.
 template <Kernel kernel>
 void guarded(const KernelArgs& args) {
   const SingleThreadScope one_thread;

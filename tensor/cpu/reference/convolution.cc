@@ -21,7 +21,7 @@ struct Matrix {
   }
 };
 
-// Returns a view of a matrix that is stored as it is, or transposed.
+// Returns a view of a stored matrix, or of its transpose.
 template <class T>
 Matrix<T> matrix(const T* data, const Shape& stored, bool transposed) {
   const std::int64_t width = stored.dim(-1);
@@ -131,7 +131,7 @@ void backward_filter(const KernelArgs& args) {
       [&](std::int64_t px, std::int64_t pf, std::int64_t py) { df[pf] += x[px] * dy[py]; });
 }
 
-// Sums over everything but the channels: row after row, each channel by itself, in double.
+// Sums over all dimensions except the channels: each channel separately, in row order, in double.
 template <class T>
 void bias_gradient(const KernelArgs& args) {
   const auto dy = args.in<T>(0);

@@ -139,7 +139,7 @@ struct Extent {
         batch(static_cast<std::size_t>(num_statistics) / groups),
         channels(static_cast<std::size_t>(args.inputs[1].num_elements()) / groups) {}
 
-  /// Calls body(index in x, channel) for every element of one pair of batch row and group.
+  /// Calls body(index in x, channel) for every element of one (batch row, group) pair.
   template <class Body>
   void for_each(std::size_t row, std::size_t group, const Body& body) const {
     for (std::size_t p = 0; p < positions; ++p) {

@@ -1,4 +1,4 @@
-// Operations that move elements: loops over strides.
+// Operations that move elements, implemented as loops over strides.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>

@@ -34,7 +34,7 @@ TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
   EXPECT_EQ(table.num_applied_before(changes(client(1), 3, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 1)), 1u);
   // Changes of another replica or another client, and those of a closure with an equal number,
-  // belong to streams of their own.
+  // belong to separate streams.
   EXPECT_EQ(table.num_applied_before(changes(client(1, 1), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(closure(1), 0, 1)), 0u);
@@ -110,7 +110,7 @@ TEST(AppliedTable, RemembersLimitedNumberOfEndedClients) {
   }
   table.end_client(0);
   table.end_client(0);
-  // A repeated call that was in transit is still recognized.
+  // A repeated call that was in transit when the client ended is still recognized.
   EXPECT_EQ(table.num_applied_before(changes(client(0), 0, 2)), 2u);
   for (std::uint64_t id = 1; id < AppliedTable::kMostEndedClients; ++id) table.end_client(id);
   EXPECT_EQ(table.num_streams(), 2 * (AppliedTable::kMostEndedClients + 1));

@@ -292,7 +292,7 @@ class CountingHandler final : public internal::VariableHandler {
     VariableHandler::client_left(peer);
     ++num_lost;
   }
-  std::function<void()> before_take = {};  // set before the first call
+  std::function<void()> before_take = {};  // called before each take(); set before the first call
   std::atomic<int> num_left{0}, num_lost{0}, most_inside{0};
 
  private:
@@ -545,7 +545,7 @@ TEST(RemoteService, ReadOverGrpcWaitsForStep) {
     return update;
   };
   const auto waiting = first.start({gradient(0), ReadShard{id, 0, 1}});
-  (void)first.read(id);  // later calls are answered first
+  (void)first.read(id);  // a later call is answered before the waiting one
   EXPECT_FALSE(waiting->is_ready());
   second.call({gradient(1)});
   expect_tensor(*waiting->wait(soon())[1].value, {3}, {-1.5, -1.5, -1.5});

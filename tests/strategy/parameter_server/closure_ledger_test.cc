@@ -52,7 +52,7 @@ TEST(ClosureLedger, AssignsNumbersFromZeroAndDispatchesInOrder) {
   EXPECT_EQ(book.ledger.start(0, 0), 1);
   book.start({1});
   book.put_back(0, Kind::kInterrupted);
-  EXPECT_EQ(book.ledger.next_queued(), 0u);  // is queued before closure 2
+  EXPECT_EQ(book.ledger.next_queued(), 0u);  // a closure that was put back precedes closure 2
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 2u);
   EXPECT_EQ(book.ledger.next_queued_new_to(1), 0u);
   EXPECT_EQ(book.ledger.start(0, 0), 2);  // same number, next attempt

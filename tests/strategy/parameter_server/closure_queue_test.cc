@@ -286,7 +286,7 @@ TEST(ClosureQueue, FailedAttemptIsRetriedOnDifferentWorker) {
   EXPECT_FALSE(get(queue, 1, soon()));
   is_first_present = false;
   EXPECT_FALSE(get(queue, 0, soon()));
-  EXPECT_EQ(get(queue, 1)->number, 0u);  // there is no other present worker
+  EXPECT_EQ(get(queue, 1)->number, 0u);  // no other worker is present
 }
 
 TEST(ClosureQueue, UnclaimedClosureCanBeFailed) {
@@ -350,7 +350,7 @@ TEST(ClosureQueue, RollbackRepeatsClosuresSinceCheckpoint) {
   EXPECT_EQ(again->id, closure_id(2, 1));
   EXPECT_EQ(last->work, c);
   EXPECT_TRUE(queue.mark_finished(*again, deliver));
-  EXPECT_EQ(num_delivered, 2);  // the result of b was delivered before
+  EXPECT_EQ(num_delivered, 2);  // the result of b had already been delivered
   EXPECT_TRUE(queue.mark_finished(*last, deliver));
   EXPECT_EQ(num_delivered, 3);
   queue.wait();

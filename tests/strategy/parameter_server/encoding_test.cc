@@ -54,7 +54,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   }
   operations.emplace_back(AssignShard{4, AssignOp::kSubtract, Tensor::full({}, 1.0)});
   operations.emplace_back(internal::ReadAwaited{});
-  for (ShardId i = 1; i <= 5; ++i) {  // consecutive updates whose gradients are rows
+  for (ShardId i = 1; i <= 5; ++i) {  // consecutive updates with gradients of rows only
     UpdateShard update = update_of(i);
     update.rows = rows_of(std::vector<std::int64_t>(i % 5, 1));
     operations.emplace_back(update);
@@ -155,8 +155,8 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // A variable copies a tensor that it gets, so that it does not keep alive a buffer that is five
-  // times as large.
+  // A variable copies a tensor that is assigned to it, so that it does not keep alive a buffer that
+  // is five times as large.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
@@ -240,7 +240,7 @@ TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
 
 // Encodes columns of operations on shards by hand.
 std::string on_shards(const std::string& columns) { return operation(15, columns); }
-/// Returns a column with `count` operations of kind `kind`.
+/// Returns the encoded kinds and shards of `count` operations of kind `kind`.
 std::string kinds(std::size_t count, char kind, char op = 0) {
   std::string column;
   for (std::size_t i = 0; i < count; ++i) column += {kind, op};

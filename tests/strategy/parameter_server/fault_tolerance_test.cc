@@ -402,7 +402,7 @@ TEST_F(RemoteWorkerTest, StartErrorNamesMissingWorkers) {
                "check their logs");
 }
 
-/// Worker that keeps its tasks unanswered until release().
+/// Worker that leaves its tasks unanswered until release().
 class KeepingWorker final : public RpcHandler {
  public:
   void take(std::shared_ptr<RpcCall> call) override {

@@ -578,7 +578,7 @@ TEST(JobCheckpoint, InvalidOptionsAreRejected) {
                "checkpoint_folder");
 }
 
-/// Servers remember the first coordinator's closures, and the second coordinator's closures have
+/// Servers remember the first coordinator's closures, so the second coordinator's closures need
 /// different ids.
 TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
   const HangWatchdog watchdog("several coordinators", 60s);

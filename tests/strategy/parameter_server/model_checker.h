@@ -16,7 +16,7 @@ struct ModelCheckResult {
   std::size_t num_steps = 0;
   std::size_t depth = 0;  // steps from the initial state to the farthest state
   bool is_exhausted = false;
-  /// Violated invariant, or "" if every state is sound; `trace` is a shortest path to the
+  /// Violated invariant, or "" if no state violates one; `trace` is a shortest path to the
   /// violation.
   std::string violation = {};
   std::vector<std::string> trace = {};

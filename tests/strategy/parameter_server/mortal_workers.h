@@ -55,13 +55,13 @@ class MortalWorker final : public internal::WorkerLink {
   void release(const PerWorkerHandle& handle) override { life()->release(handle); }
   std::string doing() const override { return is_alive() ? life()->doing() : "dead"; }
 
-  /// Simulates the end of a process: running tasks and all per-worker values are lost. The threads
-  /// continue, so servers still receive changes of these attempts, even after another worker has
-  /// repeated them.
+  /// Simulates the death of a process: running tasks and all per-worker values are lost. The
+  /// threads continue, so servers may still receive changes from the lost tasks, even after another
+  /// worker has run them again.
   void kill() {
     if (is_alive_.exchange(false)) report_change();
   }
-  /// Restarts a dead worker, whose values stay lost. Does nothing if the worker is alive.
+  /// Restarts a dead worker without its earlier values. Does nothing if the worker is alive.
   void restart() {
     {
       MutexLock lock(mutex_);

@@ -19,7 +19,7 @@ using ClosureState = ClosureLedger::State;
 /// Rules that permit 100 attempts. The model may inject any number of faults, none of which should
 /// let a closure fail because of too many attempts.
 constexpr internal::LedgerRules kRules = {100, true};
-/// Order that JobCheckpoint gives to all servers in each phase; kList: no order.
+/// Order that JobCheckpoint gives to all servers in each phase; kList if it gives none.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
                                  OrderKind::kReadFrozen, OrderKind::kRelease, OrderKind::kClose,
                                  OrderKind::kRestore,    OrderKind::kOpen};
@@ -44,8 +44,8 @@ T take(std::vector<T>& values, std::size_t index) {
   return value;
 }
 
-/// Events of the protocol, each of which changes the state. Requires: both arguments outlive this
-/// object.
+/// Events of the protocol: each function is one event, and changes the state. Requires: both
+/// arguments outlive this object.
 class Protocol {
  public:
   Protocol(const ModelOptions& options, ModelState& state) : options_(options), state_(state) {}
@@ -63,8 +63,8 @@ class Protocol {
     add_strays(ended);  // only kFinishedBeforeConfirmed leaves unconfirmed pushes
   }
 
-  /// The coordinator puts the closure back; changes that the worker has already sent may still
-  /// arrive.
+  /// Loses a worker's task: the coordinator puts the closure back, but changes that the worker has
+  /// already sent may still arrive.
   void lose(std::size_t task) {
     const ModelTask lost = take(state_.tasks, task);
     add_strays(lost);
@@ -116,7 +116,7 @@ class Protocol {
     }
   }
 
-  /// Adds one stray push. It also represents its copies, because tables skip repeated pushes.
+  /// Adds one stray push, which also represents its copies, because tables skip repeated pushes.
   void add_stray(const ModelTask& task, std::size_t s) {
     insert_new(state_.strays, push_of(task, s));
   }
@@ -194,8 +194,8 @@ class Protocol {
     begin(Phase::kClosing);
   }
 
-  /// Restarts every process, so only the folder remains. The program again schedules the closures
-  /// that are missing in the version.
+  /// Restarts every process, so that only the folder remains. The program then schedules again the
+  /// closures that the version lacks.
   void restart_job() {
     const std::uint64_t number = state_.version_number;
     ModelState next;
@@ -501,8 +501,8 @@ class Bytes {
       }
     }
   }
-  /// Adds a ledger. Omits attempt numbers, because at most one attempt of a closure runs, and the
-  /// contents of a closure's reports: only their existence matters.
+  /// Adds a ledger without attempt numbers, because at most one attempt of a closure runs, and
+  /// without the contents of a closure's reports, because only their existence matters.
   void add(const ClosureLedger& ledger) {
     add(ledger.generation(), ledger.finished_below(), ledger.saved_below());
     for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
@@ -590,7 +590,7 @@ std::string violation(const ModelState& state) {
   for (std::uint64_t number = 0; number < state.ledger.next_number(); ++number) {
     const auto* closure = state.ledger.find(number);
     const std::size_t content = state.contents[number];
-    // A read, which waits until is_catching_up() is false, must see this closure.
+    // Reads wait until is_catching_up() is false; from then on they must see this closure.
     const bool is_to_be_seen =
         (state.reported & ~state.given_up & bit(content)) != 0 && !state.ledger.is_catching_up();
     const bool is_finished = closure != nullptr && closure->state == ClosureState::kFinished;

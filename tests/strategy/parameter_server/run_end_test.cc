@@ -48,7 +48,7 @@ class RunVerdictsTest : public ::testing::Test {
   std::uint64_t last_ = 0;
 };
 
-/// Job with a coordinator, seen from worker 1.
+/// Worker 1's view of a job with a coordinator.
 class RunWithCoordinator : public RunVerdictsTest {
  protected:
   RunWithCoordinator() { begin(self_); }
@@ -235,7 +235,7 @@ TEST_F(RunWithoutCoordinator, LateExitsDoNotEndNextRun) {
   }
   EXPECT_THAT(verdicts_->awaited_servers(), ::testing::IsEmpty());
   EXPECT_EQ(end(), "continues");
-  hear(VerdictKind::kDead, new_ps0);  // this process belongs to the new run
+  hear(VerdictKind::kDead, new_ps0);  // new_ps0 belongs to the new run
   EXPECT_EQ(end(), "1 ps 0: dead");
 }
 

@@ -473,7 +473,8 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
-/// Worker 0's part of the step succeeds, and the client's tensor `large` refers to its result.
+/// The step fails, but worker 0's part of it succeeds, and the client's tensor `large` refers to
+/// that part's result.
 TEST_F(SessionTest, FailedRemoteStepLeaksNoValues) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -591,7 +592,7 @@ TUTTI_PROCESS_FUNCTION(serve_sessions) {
   return Json("served");
 }
 
-/// Cluster of two workers and a server, each a process.
+/// Cluster of two workers and one parameter server, each in its own process.
 class ServedCluster {
  public:
   ServedCluster() : runner_("serve_sessions", {.num_workers = 2, .num_ps = 1}) {

@@ -88,7 +88,8 @@ class Client {
     return spec.id();
   }
   Tensor read(ShardId shard) { return *call({ReadShard{shard}}).front().value; }
-  /// Reuses ordinals from `ordinal` on, as a client does after the server refused its changes.
+  /// Makes the next calls reuse the ordinals from `ordinal`, as a client does after the server has
+  /// refused its changes.
   void go_back_to(std::uint64_t ordinal) { next_ = ordinal; }
 
  private:
@@ -97,7 +98,7 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Sends `order`, as an order of run 1, and `operations` in one batch, and returns the answers.
+/// Sends `order`, as if from run 1, and `operations` in one batch, and returns the answers.
 inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
                                          std::vector<Operation> operations = {}) {
   order.run = 1;

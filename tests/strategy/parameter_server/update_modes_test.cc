@@ -1,5 +1,6 @@
-// Tests workers that share servers, each a thread with its own strategy, in every update mode:
-// results bit-identical to MirroredStrategy's, lost and late workers, placement of variables.
+// Tests workers that share servers, in every update mode. Each worker is a thread with its own
+// strategy. Covers results bit-identical to MirroredStrategy's, lost and late workers, and
+// placement of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
@@ -69,8 +70,8 @@ ParameterServerOptions options_of(UpdateMode mode, int replicas = 1) {
   return options;
 }
 
-/// Runs workers in mode kSync, in which they make every step together; worker w has replicas[w]
-/// replicas.
+/// Runs workers in mode kSync, in which all workers execute each step together; worker w has
+/// replicas[w] replicas. Returns the workers' errors.
 std::vector<std::string> run_in_step(const std::vector<int>& replicas, int num_servers,
                                      const Body& body, std::int64_t num_shards = 1) {
   const auto workers = static_cast<int>(replicas.size());
@@ -111,7 +112,7 @@ struct Countdown {
     double read = 0.0;
     strategy.run([&] {
       GradientTape tape;
-      (void)optimizer.learning_rate();  // a step makes all its reads here
+      (void)optimizer.learning_rate();  // the first read of a step fetches all its variables
       const Tensor value = w.value();
       read = -value.item();
       between();
@@ -558,7 +559,7 @@ TEST_F(UpdateModes, StepsAreSynchronousByDefault) {
     optimizer.minimize(tape, value * (1.0f + replica_number()));
     return value;
   });
-  // Both replicas read the same value, and one update applies both gradients: 1 + 2.
+  // Both replicas read the value 0; then one update applies both gradients, 1 + 2.
   EXPECT_THAT(numbers(read), ElementsAre(0, 0));
   EXPECT_EQ(variables[0].value().item(), -3.0f);
   EXPECT_EQ(optimizer.iterations().value().item_int(), 1);

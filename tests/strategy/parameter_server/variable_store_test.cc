@@ -249,7 +249,7 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
       second(store_, 17, UpdateStream::Kind::kClosure);
   first.call({CreateShard{whole("w", {}), Tensor(0.0f)}});
   const auto increment = [&] { return addition(id, Tensor(1.0f)); };
-  first.call({increment(), increment()});  // the first worker seems to die here
+  first.call({increment(), increment()});  // from here on, the first worker is presumed dead
   second.call({increment(), increment(), increment()});
   expect_tensor(first.read(id), {}, {3});
   // The coordinator's watermark shows that the closure has finished; then the first worker
@@ -395,7 +395,7 @@ TEST_F(VariableStore, FreezeTakesSnapshotBetweenBatches) {
   });
   Client client(store_, 8);
   expect_same_bits(client.read(a.id()), Tensor::full({256}, 200.0));
-  // An order that is repeated after a broken connection is not executed again.
+  // An order that is resent after a broken connection is not executed a second time.
   const auto frozen = [&] {
     return *obey(store_, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}})[1].value;
   };

@@ -74,8 +74,8 @@ struct JoinOptions {
   bool allow_insecure_network = false;
 };
 
-/// Options by which the workers of a job find, reach and watch each other. Must be equal on all
-/// workers, except for addresses.
+/// Options that determine how the workers of a job find, reach and watch each other. Must be equal
+/// on all workers, except for addresses.
 struct WorkerGroupOptions {
   /// Timeout for the workers to join at the start.
   Duration join_timeout = durations::kJoinTimeout;

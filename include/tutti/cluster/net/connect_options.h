@@ -42,8 +42,8 @@ struct ConnectOptions {
   JobSecret secret = {};
   /// Id of the job; ranks of other jobs are refused. Default: TUTTI_JOB_ID.
   std::string job_id = {};
-  /// If true, addresses that other machines can reach are allowed without a secret, for closed
-  /// laboratory networks.
+  /// Allows an address that other machines can reach even if there is no secret. Set it only in
+  /// isolated networks.
   bool allow_insecure_network = false;
   /// Lets another thread cancel connecting: connect_ranks() then throws its reason. May be null.
   std::shared_ptr<const Interruption> interruption = nullptr;

@@ -11,7 +11,7 @@
 
 namespace tutti::durations {
 
-// Reaching a process that may not have started yet.
+// Durations for connecting to a process that may not have started yet.
 
 /// Interval between log lines about a wait; users must see the first line within 5 s. Also the
 /// interval between lines about refused connections, so that unauthenticated peers cannot fill the
@@ -34,13 +34,14 @@ inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// has not authenticated itself counts as lost.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// Time after which a member on another machine counts as dead if its connection was closed and it
-/// opened no new one; the same applies to a server whose port refuses connections. A process that
-/// exits closes its connections; a silent link does not. Also the least timeout of a handshake.
+/// has not opened a new one; the same applies to a server whose port refuses connections. A process
+/// that exits closes its connections; a silent link does not. Also the minimum timeout of a
+/// handshake.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives count as deadlocked,
 /// which is fatal. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
-/// Time that members wait in a collective for a missing member; after it, the wait is fatal.
+/// Time that members wait in a collective for a missing member before the wait becomes fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// Limit for one training step of workers whose collectives have their own deadlines.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);

@@ -25,7 +25,8 @@ class JobSecret {
   /// Reads a file. Throws kNotFound if it does not exist, and kInvalidArgument, with path and
   /// remedy, if other users can read it or its length is out of range.
   static JobSecret from_file(const std::string& path);
-  /// Reads the file named by TUTTI_JOB_SECRET_FILE; returns no secret if the variable is not set.
+  /// Reads the file named by TUTTI_JOB_SECRET_FILE; returns an empty secret if the variable is not
+  /// set.
   static JobSecret from_environment();
 
   bool is_set() const { return page_ != nullptr; }

@@ -58,7 +58,7 @@ struct KubernetesPodsOptions {
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;
-  ResolverOverrides overrides = {};  // task of this process; the pods do not show it
+  ResolverOverrides overrides = {};  // this process's task, which the pods do not identify
   std::string rpc_layer = "grpc";
 };
 

@@ -19,8 +19,8 @@ namespace tutti::torch {
 struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // for epoch 0; epoch e uses seed + e
-  /// If true, examples that do not divide evenly are dropped; else the first examples are repeated.
-  /// In both cases all ranks have the same number of examples.
+  /// If true, drops examples that cannot be divided evenly among the ranks; otherwise repeats the
+  /// first examples. In both cases all ranks have the same number of examples.
   bool drop_last = false;
 };
 

@@ -153,7 +153,8 @@ class FlatMemory {
     return begin;
   }
   std::size_t num_bytes() const { return count_ * size_of(dtype_); }
-  /// Takes memory of num_bytes() bytes, aligned to 64 bytes, and fills it with zeros.
+  /// Uses `memory`, which has num_bytes() bytes and is aligned to 64 bytes, and fills it with
+  /// zeros.
   void use(std::shared_ptr<std::byte> memory) {
     memory_ = std::move(memory);
     std::fill_n(memory_.get(), num_bytes(), std::byte{});

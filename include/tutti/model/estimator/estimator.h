@@ -96,7 +96,7 @@ class SummarySaverHook : public SessionRunHook {
 
  private:
   std::int64_t save_steps_;
-  std::optional<EventFileWriter> events_;  // event file, which the chief opens for the first value
+  std::optional<EventFileWriter> events_;  // event file; opened by the chief for the first value
 };
 
 /// Logs loss and step every `every_n_steps` steps. RunConfig::log_step_count_steps.

@@ -25,7 +25,7 @@ class Initializer {
   /// truncated_normal, variance_scaling. Throws kInvalidArgument for another name, listing these.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
-  /// `call`: the call that recreates the initializer, which Model::save() writes: ["constant",
+  /// `call`: the call that recreates the initializer, as Model::save() writes it: ["constant",
   /// 0.5].
   Initializer(std::string name, Function function, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
@@ -71,7 +71,7 @@ Initializer variance_scaling(VarianceScalingOptions options = {});
 Initializer zeros();
 Initializer ones();
 Initializer constant(double value);
-/// The given values, which must have the weight's shape.
+/// Copies of `values`, which must have the weight's shape.
 Initializer values(const Tensor& values);
 /// Uniform in [low, high).
 Initializer random_uniform(double low = -0.05, double high = 0.05);

@@ -19,7 +19,7 @@ namespace tutti {
 /// per attention layer. Not thread-safe. New sequences need a new cache.
 class KeyValueCache {
  public:
-  /// Returns the result of `model` for these steps [batch, steps, ...], in inference. Throws
+  /// Returns the result of `model` for the next steps [batch, steps, ...], in inference. Throws
   /// kFailedPrecondition if no layer of the model uses the cache, kInvalidArgument if the batch
   /// size has changed. A call that throws leaves the cache unchanged.
   Tensor call(const Layer& model, const Tensor& steps);

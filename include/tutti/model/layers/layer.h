@@ -208,7 +208,7 @@ class Layer {
 
   /// State of a layer in addition to its weights and constructor arguments.
   struct Extras {
-    std::int64_t random_number = 0;  // part of the keys of random numbers
+    std::int64_t random_number = 0;  // part of this layer's random keys
     bool frozen = false;
   };
   /// Returns the extras of this layer and all its sub-layers, in the order in which they were
@@ -294,7 +294,7 @@ class Layer {
     return result;
   }
   /// Marks a model as built, because models create weights in the constructor instead of in
-  /// build(). If the model has a given name, it becomes a prefix of the names of weights.
+  /// build(). If the user named the model, its name becomes a prefix of the names of its weights.
   void set_built(const Shape& input, const Shape& output);
   void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
   /// Adds a metric that call() updates and Model::fit reports.

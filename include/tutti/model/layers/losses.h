@@ -141,7 +141,8 @@ class Loss {
   /// Returns true for a cross-entropy made by name: its name does not determine whether it takes
   /// logits or probabilities.
   bool prediction_kind_is_open() const { return open_kind_; }
-  /// Returns the loss for predictions of this kind. Requires: prediction_kind_is_open().
+  /// Returns this loss for logits or for probabilities, depending on `kind`. Requires:
+  /// prediction_kind_is_open().
   Loss for_predictions(PredictionKind kind) const;
   /// takes_logits() is true for cross-entropies of logits, takes_probabilities() for those of
   /// probabilities. Both are false for other losses and custom functions.

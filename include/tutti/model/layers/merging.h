@@ -71,8 +71,8 @@ class Minimum : public LayerOf<Minimum, Merging> {
 };
 
 struct ConcatenateOptions {
-  /// Axis to concatenate; the batch is axis 0, as in Keras, and -1 is the last axis. 0 throws
-  /// kInvalidArgument.
+  /// Axis along which to concatenate; the batch is axis 0, as in Keras, and -1 is the last axis. 0
+  /// throws kInvalidArgument.
   int axis = -1;
   std::string name = "";
 };

@@ -90,7 +90,8 @@ class Sum final : public Metric {
   Variable total_;
 };
 
-// Metrics that compare predictions with labels: the interface, and means of a function.
+// Metrics that compare predictions with labels: the interface, and metrics that are the mean of a
+// function.
 
 /// Metric of labels and predictions, for Model::compile(). For a custom metric, derive from it,
 /// create sums with add_sum() in the constructor, and add to them in update(). These sums cover all

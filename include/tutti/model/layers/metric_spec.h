@@ -28,8 +28,8 @@ class MetricSpec {
   /// Throws kInvalidArgument, listing the names, for any other name.
   MetricSpec(const char* name) : MetricSpec(std::string(name)) {}
   MetricSpec(const std::string& name);
-  /// Takes an existing metric, which must have been created in the scope of the model's strategy.
-  /// It is shared, so the caller can read its result() later.
+  /// Uses an existing metric, which must have been created in the scope of the model's strategy. It
+  /// is shared, so the caller can read its result() later.
   template <std::derived_from<PredictionMetric> M>
   MetricSpec(const M& metric) : MetricSpec(std::make_shared<M>(metric)) {}
   template <std::derived_from<PredictionMetric> M>

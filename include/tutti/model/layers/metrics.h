@@ -146,12 +146,12 @@ class FalseNegatives : public ConfusionMetric {
   explicit FalseNegatives(ConfusionOptions options = {});
 };
 
-/// Average of the scores of classes. kMicro: one score from the counts of all classes. kMacro: mean
-/// over classes. kWeighted: mean weighted by the number of labels of each class.
+/// Averaging of the classes' scores. kMicro: one score from the counts of all classes. kMacro:
+/// unweighted mean over classes. kWeighted: mean weighted by the number of labels of each class.
 enum class ScoreAverage { kMicro, kMacro, kWeighted };
 
 struct F1ScoreOptions {
-  /// Number of columns of labels (one-hot) and predictions; 1: a binary decision.
+  /// Number of columns of labels (one-hot) and predictions; 1 means binary classification.
   std::int64_t num_classes = 1;
   ScoreAverage average = ScoreAverage::kMacro;
   /// Predictions above this value are positive. Default: 0.5 for one column; with more columns, the
@@ -180,7 +180,7 @@ class F1Score : public PredictionMetric {
 };
 
 struct MeanIoUOptions {
-  /// Label of pixels that do not count.
+  /// Label of pixels that are ignored.
   std::optional<std::int64_t> ignore_class = std::nullopt;
   std::string name = "mean_io_u";
 };

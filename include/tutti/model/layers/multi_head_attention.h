@@ -10,7 +10,8 @@
 namespace tutti {
 
 struct RotaryEmbeddingOptions {
-  /// Features i and i + features / 2 are rotated by max_wavelength^(-2 i / features) per step.
+  /// Features i and i + features / 2 are rotated by an angle of max_wavelength^(-2 i / features)
+  /// radians per step.
   double max_wavelength = 10000.0;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
@@ -101,7 +102,8 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   std::int64_t num_key_value_heads() const {
     return options_.num_key_value_heads.value_or(num_heads_);
   }
-  /// Rotates `heads` by their steps if the options request it.
+  /// Applies the rotary position embedding to `heads`, according to their steps, if the options
+  /// request it.
   Tensor positioned(const Tensor& heads, std::int64_t first_step) const;
   /// Returns a bool tensor, true where masks other than the causal mask let a query attend to a
   /// value; broadcasts to [batch, heads, query steps, value steps]. Returns an undefined tensor if

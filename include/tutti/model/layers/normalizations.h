@@ -16,7 +16,7 @@ namespace tutti {
 struct BatchNormalizationOptions {
   double momentum = 0.99;
   double epsilon = 1e-3;
-  /// If true, adds beta (`center`), and multiplies by gamma (`scale`).
+  /// If true, `center` adds beta, and `scale` multiplies by gamma.
   bool center = true;
   bool scale = true;
   /// If true, uses statistics of the global batch instead of this replica's rows.
@@ -68,7 +68,7 @@ class BatchNormalization : public LayerOf<BatchNormalization> {
   std::shared_ptr<std::atomic<bool>> is_updated_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-// Normalisation layers that work within each example.
+// Layers that normalise each example separately.
 
 struct LayerNormalizationOptions {
   /// Axes that are normalised together; the batch is axis 0.

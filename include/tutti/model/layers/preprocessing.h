@@ -66,8 +66,8 @@ struct RandomColourOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base class of the layers below. In training, each image is changed by its own random number, and
-/// the result is clipped to value_range.
+/// Base class of the layers below. In training, changes each image by a separately drawn random
+/// number, and clips the result to value_range.
 class RandomColour : public Layer {
  protected:
   /// Throws kInvalidArgument, naming `who`, for a factor outside [0, 1] or an empty range.

@@ -13,13 +13,13 @@
 
 namespace tutti {
 
-/// Function of a weight; empty by default. A value type.
+/// Function of a weight, such as a regularizer; empty by default. A value type.
 class WeightFunction {
  public:
   using Function = std::function<Tensor(const Tensor& weight)>;
 
   WeightFunction() = default;
-  /// `call`: the call that recreates the function, which Model::save() writes: ["l2", 0.01].
+  /// `call`: the call that recreates the function, as Model::save() writes it: ["l2", 0.01].
   explicit WeightFunction(Function function, Json call = {})
       : function_(std::move(function)), call_(std::move(call)) {}
 

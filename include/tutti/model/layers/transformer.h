@@ -19,7 +19,7 @@ struct SwiGLUOptions {
   bool use_bias = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
-  /// Regularizers and constraints of all three kernels and of their biases.
+  /// Regularizers and constraints that apply to all three kernels and to their biases.
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
   Constraint kernel_constraint = {};

@@ -54,7 +54,7 @@ struct PipelineResult {
   Tensor loss;
   /// Gradients in the order of the model's trainable_variables(), each on its variable's device.
   std::vector<Gradient> gradients;
-  /// Transfers between devices, stage by stage.
+  /// Transfers between devices, ordered by stage.
   std::vector<Transfer> transfers;
 };
 

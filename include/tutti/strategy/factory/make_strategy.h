@@ -24,7 +24,7 @@ struct StrategySpec {
   std::int64_t replicas = 0;          // 0: one replica per device
   /// Algorithm that sums gradients; empty: canonical, or the strategy's preference on GPUs.
   std::string cross_device_ops = "";
-  std::string plugin_options = "";    // options of that algorithm: "k=0.01,name=value"
+  std::string plugin_options = "";    // options of cross_device_ops: "k=0.01,name=value"
   std::int64_t bytes_per_pack = 0;    // 0: automatic
   std::string compression = "none";   // none, bfloat16 or float16
   std::string non_finite = "ignore";  // ignore, error, skip or zero

@@ -45,7 +45,8 @@ class LocalMapContext {
   /// the received parts, concatenated along `concat_dim`.
   Tensor all_to_all(const Tensor& x, std::string_view axis, int split_dim, int concat_dim,
                     const SourceLocation& where = SourceLocation::current()) const;
-  /// Sends the value to index() + shift, cyclically; returns the received value.
+  /// Sends the value to the position with index index() + shift, cyclically; returns the received
+  /// value.
   Tensor send_receive(const Tensor& x, std::string_view axis, int shift,
                       const SourceLocation& where = SourceLocation::current()) const;
   /// Returns the value of the position with index `root`.

@@ -18,7 +18,7 @@ struct StragglerOptions {
 struct Straggler {
   int worker = 0;
   double share = 0.0;             // fraction of time in which the others waited for this worker
-  double seconds_per_step = 0.0;  // seconds per step that the others waited for this worker
+  double seconds_per_step = 0.0;  // seconds per step that other workers waited for this one
   std::int64_t step = 0;          // number of gradient sums at the time of measurement
 };
 

@@ -19,7 +19,7 @@ struct Placement {
   std::vector<Device> devices;  // devices of the components
   std::vector<Device> replica_devices;
   std::vector<int> component_of_replica;
-  std::vector<int> place_among_sharers;  // each replica's index among the sharers of its component
+  std::vector<int> place_among_sharers;  // each replica's index among those sharing its component
   std::vector<int> num_sharers;          // number of replicas that share each component
   /// Check that is notified of writes outside steps; nullptr if there are no other workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;

@@ -84,7 +84,7 @@ Tensor reciprocal(const Operand& x);
 /// Return the largest integer <= x, and the smallest integer >= x.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
-/// Rounds to the nearest integer; halves are rounded to the even integer. tf.round.
+/// Rounds to the nearest integer; ties are rounded to the even integer. tf.round.
 Tensor round(const Operand& x);
 /// Returns the error function of x.
 Tensor erf(const Operand& x);

@@ -11,7 +11,7 @@ struct XlaDevices {
   std::string platform;  // "cpu", "tpu"; empty: none
   int count = 0;         // xla:0 .. xla:count-1
   std::string plugin;    // path of the plugin
-  std::string version;   // of the plugin's API, "0.115"
+  std::string version;   // version of the plugin's API, "0.115"
   std::string why_none;  // reason and remedy in one line if there are no devices
 };
 

@@ -15,7 +15,7 @@ namespace tutti::conformance {
 
 namespace internal {
 
-/// The cases of one shape, check and collective.
+/// Test that runs all cases of one combination of shape, check and collective.
 class GroupTest : public ::testing::Test {
  public:
   GroupTest(std::string name, std::vector<Case> group)

@@ -54,7 +54,7 @@ struct Case {
   bool in_place = false;   // outputs are (parts of) inputs
   std::size_t offset = 0;  // distance in bytes of the first element from a 64-byte boundary
   bool uneven = false;     // parts of differing lengths, some empty
-  int variant = 0;         // root of reduce and broadcast; kind of kMismatch
+  int variant = 0;         // for reduce and broadcast: the root; for kMismatch: its kind
   std::uint64_t seed = 1;
 
   /// "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1".
@@ -71,7 +71,7 @@ struct Plan {
   /// Number of cases, approximately; 0: all. The sample has at least one case of each shape, check,
   /// collective, reduction and type. The seed determines the sample and the values.
   std::size_t sample = 0;
-  /// Cases with more elements are omitted; the largest has 2^20 + 1.
+  /// Cases with more elements are omitted. The largest case has 2^20 + 1.
   std::size_t max_count = std::size_t{1} << 21;
 };
 
@@ -133,7 +133,7 @@ struct Report {
 };
 
 struct RunOptions {
-  /// No case begins after this time.
+  /// Time after which no further case begins.
   Duration budget = Duration::max();
   /// No case begins after this number of failures, so that a broken operation ends the run early.
   std::size_t max_failures = 100;

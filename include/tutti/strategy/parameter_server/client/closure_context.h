@@ -1,4 +1,4 @@
-// The closure that a thread runs: its identity, random numbers, cancellation and errors.
+// Context of the closure that a thread runs: its identity, random numbers, cancellation and errors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -122,13 +122,13 @@ class ClusterCoordinator {
   /// infrastructure error is retried on another worker; its changes to variables are applied only
   /// once. Throws kNotFound, listing the steps, for an unknown step; kInvalidArgument for the wrong
   /// number of arguments; and ClosureError if an earlier closure failed. ClosureError is thrown
-  /// after running closures have ended and queued closures were cancelled; the next call works
+  /// once running closures have ended and queued closures have been cancelled; later calls work
   /// again.
   template <class... Args>
   RemoteValue schedule(std::string_view step, const Args&... arguments) {
     return schedule_nest(step, Nest(Nest::List{internal::to_nest(arguments)...}));
   }
-  /// Same as schedule(), but with the arguments as a list.
+  /// Same as schedule(), but takes the arguments as one list.
   RemoteValue schedule_nest(std::string_view step, Nest arguments);
 
   /// Waits until every closure has ended. Throws ClosureError as schedule() does, and, at the

@@ -44,7 +44,7 @@ class Nest {
   explicit Nest(Map map);
 
   bool is_nothing() const { return std::holds_alternative<std::monostate>(value_); }
-  /// The accessors return nullptr if the value has another kind.
+  /// The accessors return nullptr if the value is of another kind.
   const Tensor* tensor() const { return std::get_if<Tensor>(&value_); }
   const std::string* text() const { return std::get_if<std::string>(&value_); }
   const PerWorkerHandle* handle() const { return std::get_if<PerWorkerHandle>(&value_); }

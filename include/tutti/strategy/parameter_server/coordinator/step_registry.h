@@ -61,8 +61,8 @@ struct StepDefinition {
   std::string name = {};
   int num_parameters = 0;
   std::string signature = {};  // "train(Tensor, float32) -> Tensor"
-  /// `arguments`: a list. Throws OriginError with kInput if the arguments do not match the
-  /// parameters, and the errors of the step.
+  /// Runs the step; `arguments` must be a list. Throws OriginError with kInput if the arguments do
+  /// not match the parameters, and the errors of the step.
   std::function<Nest(const Nest& arguments, WorkerResources& resources)> run = {};
 };
 

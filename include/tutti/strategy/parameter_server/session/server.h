@@ -49,8 +49,8 @@ class Server {
   std::string target() const;
   const ClusterSpec& cluster() const;
   const Task& task() const;
-  /// Returns when stop() is called, when the last session has ended, or when each task of other
-  /// jobs (except chief and evaluator) has connected and all clients have disconnected.
+  /// Returns when stop() is called, when the last session has ended, or when every task of the
+  /// other jobs (except chief and evaluator) has connected and all clients have disconnected.
   void join();
   void stop();
 
