@@ -52,7 +52,8 @@ const OpGradient& entry_of(OpId op) {
   return table[static_cast<std::size_t>(op)];
 }
 
-/// Gradients of products and convolutions need the result only for a fused activation.
+/// Returns true if a product or convolution has no fused activation, in which case its gradients do
+/// not need its result.
 bool is_without_activation(const OpCall& call) {
   if (call.op == OpId::kMatMul) {
     return call.attributes_as<MatMulAttributes>().activation == FusedActivation::kNone;

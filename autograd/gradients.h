@@ -124,7 +124,7 @@ using Gradients = std::vector<Gradient>;
 /// Returns the gradients of an operation with one input.
 inline Gradients single(Tensor gradient) { return Gradients{Gradient(std::move(gradient))}; }
 
-/// Sums `gradient`, which has the shape of the broadcast value, to the shape of input i.
+/// Sums `gradient`, which has the shape of the broadcast value, down to the shape of input i.
 Tensor unbroadcast(const GradientContext& context, std::size_t i, const Tensor& gradient);
 
 /// Returns the gradient with respect to the argument of `activation`, whose result `y` has gradient

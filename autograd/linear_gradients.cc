@@ -91,7 +91,7 @@ Gradients conv2d_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (dy, filter); the result has the shape of the image.
+/// Differentiates conv2d_backward_input(dy, filter), whose result has the image's shape.
 Gradients conv2d_backward_input_gradient(const GradientContext& c) {
   const auto& attributes = c.attributes_as<Conv2dAttributes>();
   Gradients result(2);

@@ -145,9 +145,9 @@ Gradients sigmoid_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (query, key, value), outputs (result, sums); only the result is visible to callers. A
-/// tape that records this computation may need its gradients, so only differentiable operations are
-/// used.
+/// Returns the gradients of an operation with inputs (query, key, value) and outputs (result,
+/// sums), of which only the result is visible to callers. A tape that records this computation may
+/// need its gradients, so only differentiable operations are used.
 Gradients attention_gradient(const GradientContext& c) {
   const auto& a = c.attributes_as<AttentionAttributes>();
   const Tensor &query = c.in(0), &key = c.in(1), &value = c.in(2);

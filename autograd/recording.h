@@ -100,7 +100,7 @@ class Recording final : public OpObserver {
   int new_slot(int variable_slot = kNoSlot);
   int track(const Variable& variable);
   int slot_for_read(const Variable& variable);
-  /// Records the cast of a read variable.
+  /// Records the cast of a value that was read from a variable.
   void add_cast(int read_slot, const Variable& variable, const Tensor& value);
   /// Releases inputs that can be read again.
   void release_inputs(Node& node) const;

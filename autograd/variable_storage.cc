@@ -167,8 +167,8 @@ class LocalStorage final : public VariableStorage {
   }
 
  private:
-  /// Rejects writes by several replicas of one process, because no strategy keeps the value equal
-  /// for them.
+  /// Rejects writes by several replicas of one process, because no strategy keeps their values
+  /// equal.
   void require_one_writer(std::string_view method) const {
     const ReplicaGroup* const group = ReplicaGroup::find_current();
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;

@@ -179,8 +179,9 @@ CheckpointFile read_checkpoint(const std::string& path) {
   return file;
 }
 
-// One process reads for all. It sends two texts: first the outcome (path and sequence, an error, or
-// nothing), then the values in the format of a file. Each receiver verifies the checksums again.
+// One process reads the file for all workers. It sends two texts: first the outcome (path and
+// sequence, an error, or nothing), then the values in the file format. Each receiver verifies the
+// checksums again.
 
 Json json_of(const Error& error) {
   return Json::Object{{"code", static_cast<int>(error.code())}, {"message", error.message()}};

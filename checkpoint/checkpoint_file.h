@@ -28,7 +28,7 @@ struct CheckpointFile {
   CheckpointInfo info;
 };
 
-/// Returns the bytes of a file: tensors, and everything else in the metadata.
+/// Serializes a checkpoint file: the tensors as data, everything else as metadata.
 std::string format_checkpoint_file(const CheckpointFile& file);
 
 /// Parses the bytes of a file. Throws as parse_safetensors() does; kDataLoss for unreadable
@@ -60,8 +60,8 @@ std::optional<CheckpointFile> read_by_writer(
 /// the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
-/// Receiver of a snapshot that arrives in pieces. Like the reader of files, it checks sizes before
-/// it allocates memory, and checksums of head and tensors before it returns values. Not
+/// Receiver of a snapshot that arrives in pieces. Like the file reader, it checks sizes before it
+/// allocates memory, and the checksums of head and tensors before it returns values. Not
 /// thread-safe.
 class ArrivingSnapshot {
  public:

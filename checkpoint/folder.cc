@@ -177,7 +177,7 @@ std::vector<std::string> Folder::names() const {
   FileDescriptor again(::openat(folder_.get(), ".", kFolder));
   const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(again.get()), close);
   if (!stream) fail_to_read(path_, errno);
-  again.release();  // the stream closes it
+  again.release();  // the stream closes this descriptor
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = ::readdir(stream.get())) {

@@ -1,5 +1,5 @@
-// A folder that a descriptor keeps open, and the files in it. No file name can lead outside the
-// folder. Error texts contain advice.
+// A folder, which a descriptor keeps open, and the files in it. No file name can lead outside the
+// folder. Error messages suggest remedies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

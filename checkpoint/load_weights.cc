@@ -45,7 +45,7 @@ CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& p
   return all;
 }
 
-/// Reads the model, or the checkpoint's version, that an index describes.
+/// Reads the model or the checkpoint version that the index file describes.
 CheckpointFile read_indexed(const std::filesystem::path& path) {
   return internal::damage_if_refused(
       [&] { return path.string(); },

@@ -60,8 +60,8 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 
-/// Returns true for names of files in a version's folder that tutti writes, in this format or in
-/// the earlier one.
+/// Returns true if tutti writes files of this name into a version's folder, in the current format
+/// or the earlier one.
 bool is_ours(const std::string& name) {
   return is_state_file(name) || is_tensor_file(name) || name == kNewIndexName ||
          name == kEarlierManifestName || earlier_sequence(name).has_value();
@@ -211,8 +211,8 @@ struct BegunVersion {
   std::string tag;
 };
 
-/// Locks out other savers, removes remains of their interrupted saves, and makes the version's
-/// folder. Throws errors of Folder.
+/// Locks the folder against other savers, removes the remains of interrupted saves, and creates the
+/// version's folder. Throws as Folder does.
 BegunVersion begin_version(const std::string& directory, std::int64_t step) {
   Folder run = Folder::make(directory);
   run.lock();
@@ -360,7 +360,7 @@ VersionIndex write_own(const Folder& folder, const std::string& tag, const Check
   return index;
 }
 
-/// Returns all files as one index. Throws unless worker 0 sees them.
+/// Joins the workers' files into one index. Throws unless worker 0 sees all of them.
 VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker) {
   VersionIndex all;
   for (std::size_t w = 0; w < by_worker.size(); ++w) {
@@ -529,7 +529,7 @@ std::optional<CheckpointFile> read_sharded(
 
 }  // namespace internal
 
-// For tools: list, verify, describe.
+// Functions for tools that list, verify and describe checkpoints.
 
 std::string_view to_string(VersionState state) {
   constexpr std::string_view kNames[] = {"whole", "unfinished", "damaged"};

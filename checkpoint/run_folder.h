@@ -32,7 +32,7 @@ std::vector<FoundVersion> find_versions(const Folder& run);
 
 struct SaveSettings {
   int max_to_keep = 0;            // 0: all
-  std::set<std::string> damaged;  // names of damaged versions, which do not count as kept
+  std::set<std::string> damaged;  // names of damaged versions, which max_to_keep does not count
 };
 
 /// Deletes every version that can be read, the oldest first, and the folder if it is then empty.
@@ -43,7 +43,7 @@ void delete_versions(const std::string& directory);
 /// This worker, as a member of the workers that save together. If one worker fails, all throw its
 /// error, which names that worker.
 struct CheckpointWorker {
-  int number = 0;  // worker 0 writes the index
+  int number = 0;  // this worker's number; worker 0 writes the index
   ExchangeTexts exchange;
 };
 
@@ -65,8 +65,8 @@ struct ShardedRead {
   WantedParts wanted;
   /// Returns this worker's path to the version that is named `name` in worker 0's folder.
   std::function<std::string(const std::string& name)> own_path;
-  /// Requires all workers to see the same folder; otherwise throws kFailedPrecondition. If false,
-  /// logs a warning instead, and all workers get the values that worker 0 reads.
+  /// If true, throws kFailedPrecondition unless all workers see the same folder. If false, logs a
+  /// warning instead, and all workers get the values that worker 0 reads.
   bool must_be_shared = false;
 };
 using ReadPath = std::function<CheckpointFile(const std::string& path)>;

@@ -197,7 +197,7 @@ class HeaderParser {
     return note.empty() ? "; is this a complete safetensors file?" : note;
   }
 
-  // Errors in the header's JSON count as damage of the file.
+  // Reports errors in the header's JSON as damage to the file.
   template <class Body>
   auto in_header(const std::string& what, Body&& body) const {
     return internal::damage_if_refused(

@@ -216,8 +216,8 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
   VersionIndex index;
   std::vector<SafetensorsEntry> entries;
   for (const auto& [tensor, part] : parts) {
-    // A part that has all elements of a sharded tensor is also stored as a range: workers that own
-    // no elements then find the tensor's shape in the index.
+    // A part that has all elements of a sharded tensor is also stored as a range, so that workers
+    // without elements find the tensor's shape in the index.
     const bool is_cut = part.has_others || !part.is_whole();
     entries.push_back({tensor, part.dtype, is_cut ? Shape{part.count()} : part.shape});
     if (is_cut) {

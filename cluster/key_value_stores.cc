@@ -40,8 +40,8 @@ std::string FileKeyValueStore::name() const { return concat("file store '", fold
 
 std::string FileKeyValueStore::path_of(std::string_view key) const {
   internal::check_store_key(name(), key);
-  // Keys contain no '~', which replaces '/', so no two share a file; the prefix avoids "." and
-  // "..".
+  // Keys contain no '~', so replacing '/' with it cannot make two keys share a file; the prefix
+  // avoids "." and "..".
   std::string file = "key=";
   file += key;
   std::ranges::replace(file, '/', '~');

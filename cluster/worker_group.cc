@@ -39,9 +39,9 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-/// Key that is set after the workers have stored all values that a replacement needs. It is not
-/// sufficient that this process's predecessor was connected: the other workers may have lost it
-/// before all were connected, and then wait for this process to connect for the first time.
+/// Key that is set once the workers have stored all values that a replacement needs. That this
+/// process's predecessor was connected is not sufficient: the other workers may have lost it before
+/// all were connected, and then wait for this process to connect for the first time.
 constexpr const char* kReadyKey = "workers/ready";
 /// Prefix of the key of each worker's state, followed by the worker's number. The value is
 /// "<incarnation> <strategy> <state>".
@@ -50,8 +50,8 @@ constexpr const char* kJoined = "joined";
 constexpr const char* kConnected = "connected";
 constexpr const char* kGoesBack = "goes_back";
 
-/// Numbers of groups that this process has connected, keyed by the task's address and incarnation,
-/// because threads of one process may be different workers. Thread-safe.
+/// Counters of the groups that this process has connected, keyed by the task's address and
+/// incarnation, because threads of one process may be different workers. Thread-safe.
 class ConnectedGroups {
  public:
   static ConnectedGroups& of_process() {
@@ -482,7 +482,8 @@ void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
-  // Only the first strategy needs the key: a replacement always begins with the first strategy.
+  // Only the first strategy needs the key, because a replacement process always begins with the
+  // first strategy.
   if (!plane_.client || worker_ != 0 || strategy_ > 0) return;
   plane_.client->set(key, value);
   plane_.client->set(kReadyKey, "yes");

@@ -60,10 +60,10 @@ class WorkerGroup {
   /// processes must exit and restart() together: the job has given up this process, the control
   /// server has exited, or a restarted worker is in an earlier strategy of the program.
   virtual void reconnect(TimePoint deadline);
-  /// Connects a replacement in a program that never calls reconnect(): the loss of one worker ends
-  /// all processes of such a program. Waits until every previously connected worker has exited,
-  /// then connects the restarted workers. Returns false if the other workers call reconnect().
-  /// Throws kDeadlineExceeded naming the workers that did not exit or join within the option
+  /// Connects a restarted worker in a program that never calls reconnect(), all of whose processes
+  /// end when one worker is lost. Waits until every previously connected worker has exited, then
+  /// connects the restarted workers. Returns false if the other workers call reconnect(). Throws
+  /// kDeadlineExceeded naming the workers that did not exit or join within the option
   /// `join_timeout`.
   virtual bool restart();
 
@@ -80,8 +80,8 @@ class WorkerGroup {
   virtual void set_step(std::uint64_t step);
 
   /// Collective. Stores a value on which the workers agreed at their start, for workers that join
-  /// later. After this call the workers may continue without a lost one, so they must have agreed
-  /// on everything else.
+  /// later. After this call the remaining workers may continue if one is lost, so they must have
+  /// agreed on everything else.
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 
@@ -104,7 +104,7 @@ class WorkerGroup {
   /// Another worker that has joined.
   struct Peer {
     Member member;
-    std::optional<int> strategy;  // nullopt: not published yet
+    std::optional<int> strategy;  // nullopt if not published yet
     std::string state;
   };
   void wait_for_workers(TimePoint deadline, bool goes_back);

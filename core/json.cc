@@ -221,7 +221,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
-  bool binary(binary_t&) override { return false; }  // only in binary formats
+  bool binary(binary_t&) override { return false; }  // occurs only in binary formats
 
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool end_object() override {

@@ -51,8 +51,8 @@ std::optional<StatLine> read_stat(const std::string& path) {
   return found;
 }
 
-/// Returns the state letter of a thread that runs or waits for a processor (R), or waits in the
-/// system (D); if all threads sleep, that of the process.
+/// Returns the state letter of a busy thread: R (running or runnable) or D (waiting in the kernel).
+/// If all threads sleep, returns that of the process.
 char busiest_letter(std::int64_t pid, char of_process) {
   const auto is_busy = [](char letter) { return letter == 'R' || letter == 'D'; };
   if (is_busy(of_process)) return of_process;
@@ -193,7 +193,8 @@ std::string owner_of_port(int port) {
 
 namespace tutti {
 
-// A signal makes each thread record its own frames; names are looked up outside the handler.
+// Stack traces: a signal makes each thread record its own frames; names are looked up outside the
+// handler.
 
 namespace {
 

@@ -86,7 +86,7 @@ bool sleep_without_token(std::condition_variable& condition, MutexHold& hold, Ti
 bool CondVar::wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
     TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis) {
   if (ready()) return true;
-  // Borrows the caller's lock, which stays locked when this function returns.
+  // Borrows the caller's lock: the mutex stays locked when this function returns.
   struct Borrowed {
     explicit Borrowed(std::mutex& mutex) : hold(mutex, std::adopt_lock) {}
     ~Borrowed() { hold.release(); }

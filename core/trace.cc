@@ -59,7 +59,8 @@ Json json_of(const TraceEvent& event, int process) {
   return json.set("args", std::move(arguments));
 }
 
-/// The only trace of the process. Its destructor writes a trace that is still being recorded.
+/// Recorder of the process's only trace. Its destructor writes a trace that is still being
+/// recorded.
 class Recorder {
  public:
   // Logs a line, so that the log is created before this object and therefore destroyed after it.

@@ -111,7 +111,7 @@ ConstElements elements_of(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.count, buffer.dtype};
 }
 
-/// Calls check_call() for one member, with only its own buffers of the call.
+/// Calls check_call() for one member, passing only that member's buffers.
 void check_member(const BufferCall& call, std::span<const ReplicaBuffer> inputs,
                   std::size_t member) {
   const std::size_t size = inputs.size();

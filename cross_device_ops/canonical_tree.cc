@@ -248,8 +248,8 @@ void sum_in_place(Outputs buffers, std::size_t first, std::size_t end) {
   });
 }
 
-/// Same as sum_in_place(), but for whole cache lines, prefetching those that are `ahead` bytes
-/// further on. Returns the number of elements summed.
+/// Same as sum_in_place(), but sums whole cache lines only, and prefetches the lines that are
+/// `ahead` bytes further on. Returns the number of elements summed.
 template <std::size_t n, class T>
 std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahead) {
   constexpr std::size_t kLineBytes = 64, kLine = kLineBytes / sizeof(T);
@@ -426,8 +426,8 @@ namespace {
 
 using Segment = SegmentedSum::Segment;
 
-/// Blocks of this size stay in a cache, so preparing values for the addition and processing the
-/// sums afterwards is cheap.
+/// Size of a block that stays in a cache, so that preparing values for the addition and processing
+/// the sums afterwards is cheap.
 constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
 
 template <class Visitor>

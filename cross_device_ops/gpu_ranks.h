@@ -55,8 +55,8 @@ std::vector<std::string> gather_texts(Communicator& communicator, std::string_vi
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 
-/// Report of a rank on its GPUs. Every rank decides from the reports of all ranks, so all decide
-/// alike.
+/// Report of a rank about its GPUs. All ranks make the same decision, because each bases it on the
+/// reports of all ranks.
 struct GpusOfRank {
   std::string reason;  // reason why the GPUs cannot be NCCL ranks, "has ..."; "" if they can
   std::string names;   // machine and GPU per device, to detect shared GPUs

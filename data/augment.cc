@@ -251,7 +251,7 @@ double uniform_of_block(const RandomStream& random, std::uint64_t block) {
   return 1.0 - random.uniform64(2 * block);
 }
 
-/// Returns a gamma variable with a shape of at least 1.
+/// Returns a gamma-distributed random number for a shape parameter of at least 1.
 double large_gamma(const RandomStream& random, std::uint64_t variable, double shape) {
   const double d = shape - 1.0 / 3.0;
   const double c = 1.0 / std::sqrt(9.0 * d);
@@ -268,8 +268,8 @@ double large_gamma(const RandomStream& random, std::uint64_t variable, double sh
   return d;  // approximate median; probability of getting here: about 20^-64 per call
 }
 
-/// Returns the logarithm of a gamma variable, because variables with a small shape may be too small
-/// for a double. G(shape) is G(shape + 1) * U^(1 / shape).
+/// Returns the logarithm of a gamma-distributed random number, because the number itself may be too
+/// small for a double if the shape is small. G(shape) is G(shape + 1) * U^(1 / shape).
 double log_gamma_variable(const RandomStream& random, std::uint64_t variable, double shape) {
   if (shape >= 1.0) return std::log(large_gamma(random, variable, shape));
   const double u = uniform_of_block(random, 4 * kTries + variable);

@@ -119,7 +119,8 @@ SourcePtr with_files_of(const SourcePtr& source, const PassShard& worker) {
        "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
 }
 
-// Yields elements index, index + count, ... of a pass with no elements or at least `count`.
+// Yields elements index, index + count, ... of a pass that has either no elements or at least
+// `count`.
 class DataShardIterator : public ShardIterator {
  public:
   DataShardIterator(std::unique_ptr<ElementIterator> below, const PassShard& part)

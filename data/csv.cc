@@ -51,7 +51,7 @@ Components components_of(const CsvSchema& schema) {
   return components;
 }
 
-/// Collects the bytes of rows and makes an element from them.
+/// Builder of an element from the bytes of rows.
 class RowBuffer {
  public:
   explicit RowBuffer(const CsvSchema& schema)
@@ -68,8 +68,8 @@ class RowBuffer {
     }
   }
 
-  /// Returns an element of all added rows, of which there are `rows`. If `rows` is nullopt, returns
-  /// the only row, without a first axis.
+  /// Returns one element that contains all added rows; `rows` is their number. If `rows` is
+  /// nullopt, returns the only row, without a batch axis.
   Element element(std::optional<std::int64_t> rows) const {
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
@@ -90,7 +90,7 @@ class RowBuffer {
   const CsvSchema& schema_;
   Components components_;
   std::vector<std::string> bytes_;  // bytes of each component
-  Element names_;                   // names that all elements share
+  Element names_;                   // component names, which all elements share
 };
 
 class CsvElements : public internal::FileElements {
@@ -172,7 +172,7 @@ Dataset CsvTable::dataset() const {
 
 namespace tutti::internal {
 
-// Records of CSV files, and values of their fields: numbers, categories, missing ones.
+// Records of CSV files, and parsing of their fields: numbers, categories, missing values.
 
 std::vector<std::string> CsvRecord::fields() const {
   std::vector<std::string> fields;

@@ -79,7 +79,7 @@ struct CsvField {
   std::size_t index = 0;           // index of the field in a record
   DType stored = DType::kFloat32;  // type of its component
   bool inferred = false;           // the type was inferred from records
-  std::string text = "";           // "'six' in line 4": one of its texts
+  std::string text = "";           // sample of its texts: "'six' in line 4"
   std::string text_form = "";      // form of that text if it is a number: "a decimal comma"
   bool mostly_numbers = false;     // most fields are numbers, but some are not
   std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary entry

@@ -39,7 +39,7 @@ class ForwardingSource : public DatasetSource {
   SourcePtr below_;
 };
 
-/// Source over another source, with an argument.
+/// Source that wraps another source and has one argument.
 template <class Self, class Argument>
 class SourceWith : public ForwardingSource {
  public:
@@ -78,7 +78,7 @@ class Decorator : public SourceWith<Self, Argument> {
   }
 };
 
-/// Iterator over another iterator. skip(n) skips n elements of the other iterator.
+/// Iterator that forwards next() and skip() to another iterator.
 class ForwardingIterator : public ElementIterator {
  public:
   explicit ForwardingIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}

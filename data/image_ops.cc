@@ -62,7 +62,8 @@ std::int64_t mirrored(std::int64_t i, std::int64_t size) {
   return i < size ? i : 2 * (size - 1) - i;
 }
 
-/// Copies pixels [first, last) of a row, which are either all outside or all inside the image.
+/// Copier of the pixels [first, last) of a row, which are either all outside or all inside the
+/// image.
 struct RowCopy {
   const std::byte* from;
   std::byte* to;
@@ -312,7 +313,8 @@ void require_finite(double value, std::string_view who) {
   internal::require(std::isfinite(value), who, ": expected a finite number, got ", value);
 }
 
-/// Returns the image with `fn` applied to red, green and blue of every pixel, in the same type.
+/// Applies `fn` to the red, green and blue values of every pixel; returns an image of the same
+/// type.
 template <class Function>
 Tensor map_colours(const Tensor& image, Function fn) {
   MutableTensor result = make_like(image, image.dtype());

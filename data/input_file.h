@@ -138,8 +138,8 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
 /// Reverses the bytes of each element of `size` bytes, to convert big-endian numbers.
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
 
-// TFRecord files. A record is its length (8 bytes), the masked checksum of these bytes, the data
-// and the masked checksum of the data.
+// TFRecord files. A record consists of the data's length (8 bytes), the masked checksum of the
+// length, the data, and the masked checksum of the data.
 
 /// Returns TFRecord's masked CRC-32C (core/hash.h). The mask makes it suitable for data that
 /// contains CRCs.

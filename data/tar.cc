@@ -431,7 +431,8 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
   }
 }
 
-// Reads records about the next file if this header begins such records; otherwise returns false.
+// If this header begins records about the next file, reads them and returns true; otherwise returns
+// false.
 bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   constexpr std::string_view kRecords = "xgLK";
   if (kRecords.find(type) == std::string_view::npos) return false;

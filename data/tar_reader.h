@@ -38,7 +38,7 @@ class TarReader {
   std::string read();
 
  private:
-  /// Name and size from records that precede a header.
+  /// Name and size that preceding records specify instead of the header's.
   struct Extra {
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;

@@ -156,8 +156,8 @@ bool is_number(utf8proc_category_t category) {
   return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
 }
 
-/// Returns true for non-ASCII characters with White_Space: the separators and the control character
-/// NEL.
+/// Returns true for non-ASCII characters with the Unicode property White_Space: the separators and
+/// the control character NEL.
 bool is_space(char32_t code, utf8proc_category_t category) {
   return code == 0x85 || (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
 }

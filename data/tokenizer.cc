@@ -420,13 +420,15 @@ class PairLearner {
   std::priority_queue<Candidate> candidates_;
 };
 
-/// Vocabulary and merges as written to a file: tokens as characters, in the order of their numbers.
+/// Vocabulary and merges in the form in which a file stores them: tokens as characters, in the
+/// order of token numbers.
 struct WrittenVocabulary {
   std::vector<std::string> tokens;
   Json::Array merges;
 };
 
-/// Adds the bytes in the order of their characters, as the trainer of `tokenizers` does.
+/// Adds the tokens of all bytes, sorted by the characters that represent them, as the trainer of
+/// `tokenizers` does.
 std::array<std::int64_t, 256> add_bytes(const internal::ByteAlphabet& alphabet,
                                         WrittenVocabulary& vocabulary) {
   std::array<unsigned char, 256> bytes;
@@ -512,7 +514,7 @@ using internal::TextPattern;
 /// Limit of token numbers. Larger numbers are refused before memory is allocated.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
-/// Builder of rules. Its functions take the parts of a tokenizer file as the file stores them.
+/// Builder of rules from the entries of a tokenizer file.
 class RulesReader {
  public:
   explicit RulesReader(const std::string& source) : source_(source) {}
@@ -565,7 +567,7 @@ class RulesReader {
       rules_->first_of_added += token.content[0];
     rules_->added.push_back(std::move(token));
   }
-  /// Adds a special token of the vocabulary.
+  /// Adds a special token that is in the vocabulary.
   void add_special(const std::string& content) { add_token({content, number_of(content)}); }
 
   BytePairRules& rules() { return *rules_; }

@@ -55,7 +55,8 @@ class ZipIterator : public ElementIterator {
   std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty after any part has ended
 };
 
-/// Source over several sources, its parts. It has a batch property only if all parts agree on it.
+/// Source that combines several sources, called its parts. It has a batch property only if all
+/// parts agree on it.
 class MultiInputSource : public DatasetSource {
  public:
   explicit MultiInputSource(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
@@ -285,7 +286,7 @@ class InterleaveIterator : public ElementIterator {
     slot_ = (slot_ + 1) % slots_.size();
   }
 
-  std::unique_ptr<ElementIterator> below_;  // null once it has ended
+  std::unique_ptr<ElementIterator> below_;  // null once it is exhausted
   MakeDataset make_;
   internal::PassRandom random_;
   std::uint64_t next_number_ = 0;  // number of the next element of the input source

@@ -19,7 +19,7 @@ using namespace tutti::examples;
 
 namespace {
 
-// Flags for other strategies, for fit and for checkpoints; this program removes them.
+// Flags that do not apply to this program, which removes them: other strategies, fit, checkpoints.
 const std::vector<std::string> kUnused = {"--strategy",   "--replicas",       "--cross-device-ops",
                                           "--transport",  "--bytes-per-pack", "--compression",
                                           "--non-finite", "--stage",          "--min-shard-bytes",

@@ -25,7 +25,7 @@ struct TrainerOptions {
   double learning_rate = 0.1;
 };
 
-/// Returns the share that this replica adds to the loss of a global batch.
+/// Returns this replica's share of the loss of a global batch.
 Tensor share_of_loss(const std::vector<Variable>& variables, const Tensor& images,
                      const Tensor& labels, std::int64_t global_batch) {
   const Tensor logits =

@@ -25,7 +25,7 @@ struct FitProgram {
   std::string backup_dir;  // empty: makes no backup
 };
 
-/// Returns ten examples of ten numbers. They are repeated, and sharded over the workers.
+/// Returns a dataset of ten examples of ten numbers, repeated and sharded over the workers.
 Dataset make_dataset(const InputContext& context) {
   constexpr std::int64_t kGlobalBatch = 64;
   const Tensor x = random_uniform({10, 10}, {.seed = 1, .purpose = kUserPurpose, .a = 0});

@@ -286,7 +286,8 @@ thread_local FitLoop* innermost_fit = nullptr;
 
 void FitLoop::keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body) {
   const FitLoop* const caller = innermost_fit;
-  // Variables of another strategy do not belong to metrics of this fit.
+  // Under a different strategy, `body` does not change the metrics of the calling fit(), so they
+  // need not be kept.
   if (!caller || &caller->model_.strategy() != &strategy) return body();
   const TensorProvider metrics = tensors_of_metrics(caller->compiled_);
   std::map<std::string, Tensor> sums;

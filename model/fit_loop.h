@@ -169,8 +169,8 @@ struct FeedSteps {
 /// Yields global batches, epoch by epoch.
 class BatchFeed {
  public:
-  /// Throws kInvalidArgument unless the number of steps is positive, and if data are infinite but
-  /// no number of steps is given.
+  /// Throws kInvalidArgument if the number of steps is not positive, or if it is missing and the
+  /// data are infinite.
   BatchFeed(DistributedDataset data, FeedSteps steps);
   /// Must be called before the first batch of each epoch.
   void begin_epoch();
@@ -197,7 +197,7 @@ class BatchFeed {
   DistributedDataset data_;
   FeedSteps steps_;
   std::optional<DistributedDataset::Iterator> iterator_;
-  bool advance_ = false;  // true if next() has returned the batch at the iterator
+  bool advance_ = false;  // true if next() has returned the current batch
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // true: restored within a pass, which may have no batches left
   bool has_ended_ = false;    // true: restored after the end of the epoch's pass

@@ -171,7 +171,7 @@ void EventFileWriter::write_record(std::string_view event) {
   }
 }
 
-// Removing lines that were appended after the point to which training returns.
+// Removal of lines appended after the checkpoint from which training resumes.
 
 namespace {
 

@@ -53,7 +53,7 @@ double sum_of_squares(const Gradient& gradient) {
 
 namespace {
 
-/// Returns true if reading the gradient would make the host wait or a mesh gather its parts.
+/// Returns true if reading the gradient would make the host wait, or make a mesh gather its shards.
 bool is_out_of_reach(const Gradient& gradient) {
   if (gradient.is_none()) return false;
   const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
@@ -69,7 +69,8 @@ struct OnDevice {
   Tensor squares;                    // [indices] float64
 };
 
-/// Returns the sums of squares of the whole gradients, with only one whole gradient in memory.
+/// Returns the sums of squares of the unsharded gradients, with only one of them in memory at a
+/// time.
 Tensor squares_of_wholes(const OnDevice& on_device, GradientReducer& reducer) {
   std::vector<Tensor> squares;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
@@ -168,7 +169,7 @@ std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options, reducer);
   }
-  std::vector<double> squares;  // computed one by one, to hold only one whole gradient in memory
+  std::vector<double> squares;  // computed one by one, so that only one full gradient is in memory
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     squares.push_back(sum_of_squares(reducer ? reducer->whole(i, gradients[i]) : gradients[i]));
   }

@@ -55,8 +55,8 @@ inline Variable state_variable(const Tensor& value, std::string name) {
                           .on_host = true});
 }
 
-/// Sums of the gradients that each replica has held back, and the number of held steps. The sums
-/// are ON_READ variables, so a checkpoint contains each replica's sums.
+/// Sums of the gradients that each replica has accumulated, and the number of accumulated steps.
+/// The sums are ON_READ variables, so a checkpoint contains each replica's sums.
 class GradientAccumulator {
  public:
   /// Throws kInvalidArgument if `steps` is below 1.
@@ -82,7 +82,7 @@ class GradientAccumulator {
  private:
   std::int64_t steps_;
   Variable num_held_;
-  std::vector<Variable> sums_;  // one per variable; undefined while nothing is held
+  std::vector<Variable> sums_;  // one per variable; undefined while no gradients are held
 };
 
 }  // namespace tutti::internal

@@ -38,7 +38,7 @@ void require_replica_context(const std::string& name, const char* method) {
   }
 }
 
-/// Returns the replica's device if a gradient has one, else the CPU.
+/// Returns the device of the first gradient that is not empty; the CPU if all are empty.
 Device device_of(std::span<const Gradient> gradients) {
   for (const Gradient& gradient : gradients) {
     if (gradient.is_dense()) return gradient.dense().device();
@@ -85,7 +85,7 @@ Optimizer::Step Optimizer::read_step() const {
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
-  // Does not use accumulator_->steps(), because a restored sum may consist of more calls.
+  // Does not use accumulator_->steps(), because a restored sum may contain more calls than that.
   step.scalars.gradient_scale = 1.0 / (scale * static_cast<double>(step.num_held + 1));
   return step;
 }
@@ -231,12 +231,12 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
     scalars.live = note_replays(*recorder, scalars);
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
-  const StepRecorderScope not_recorded(nullptr);  // note_replays() registered this addition
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() registered this increment
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
 }
 
-/// Registers the host's part of each replay of a captured step: counting iterations and evaluating
-/// the schedule.
+/// Registers the host-side work of each replay of a captured step: counting iterations and
+/// evaluating the schedule.
 const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const UpdateScalars& scalars) {
   if (accumulator_ || dynamic_loss_scale_) {
     fail(ErrorCode::kUnimplemented, name_, ": ",

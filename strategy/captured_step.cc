@@ -205,7 +205,7 @@ std::vector<Tensor> CapturedCalls::run(const Call& call) {
                                             : "on CPU devices");
     return call.body(call.inputs);
   }
-  if (context.strategy().num_workers() > 1) {  // a graph cannot repeat messages to other workers
+  if (context.strategy().num_workers() > 1) {  // a graph cannot replay messages to other workers
     state_->say_eager("with several workers");
     return call.body(call.inputs);
   }

@@ -52,8 +52,9 @@ class StateDigest {
     if (every_ == 0 || variable->options().allow_divergent) return;
     variables_.push_back(variable);
   }
-  /// Compares variables if that is due after `num_steps` steps. Collective. Throws kDataLoss on all
-  /// workers, naming the first variable that differs, and the worker that deviates most.
+  /// Compares the variables if a comparison is due after `num_steps` steps. Collective. Throws
+  /// kDataLoss on all workers, naming the first variable that differs, and the worker that deviates
+  /// most.
   void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const {
     if (every_ == 0 || num_steps % static_cast<std::uint64_t>(every_) != 0) return;
     for (const std::weak_ptr<const DistributedStorage>& each : variables_) {
@@ -116,7 +117,7 @@ std::optional<Straggler> MultiWorkerMirroredStrategy::straggler() const {
 
 std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
     const Tensor& initial_value, VariableOptions options) {
-  if (extended().team()->is_connected()) {  // a replacement receives values later
+  if (extended().team()->is_connected()) {  // a replacement worker receives its values later
     internal::require_same_variable(kWho, *extended().team(),
                                     internal::describe_variable(options.name, initial_value));
   }
@@ -129,7 +130,7 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
 
 void MultiWorkerMirroredStrategy::run_on_replicas(
     const std::function<void(ReplicaContext&)>& body) {
-  extended().team()->require_connection();  // here, before concurrent calls of replicas
+  extended().team()->require_connection();  // done here, before replicas make concurrent calls
   extended().run(body);
   const internal::StrategyMode* const mode = internal::current_mode();
   const bool is_nested = mode && mode->merging;

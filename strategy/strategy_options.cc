@@ -227,7 +227,8 @@ LocalStrategyOptions options_of_worker(std::string_view who, int worker, int wor
   return options;
 }
 
-/// Applies LocalStrategyOptions::deterministic to the algorithm that combines the workers' sums.
+/// Checks the algorithm that combines the workers' sums against
+/// LocalStrategyOptions::deterministic.
 void check_order(std::string_view who, const WorkerTeam& team,
                  const LocalStrategyOptions& options) {
   if (team.is_canonical() || team.num_workers() == 1) return;

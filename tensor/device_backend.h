@@ -114,7 +114,7 @@ struct DeviceCopy {
 /// Combines values[i] with rows[indices[i]], in the order of i; ignores indices out of range.
 struct DeviceScatter {
   ScatterOp op = ScatterOp::kUpdate;
-  DeviceTensor rows;     // [number of rows, ...], modified
+  DeviceTensor rows;     // [number of rows, ...], modified in place
   DeviceTensor indices;  // [n] int32 or int64
   DeviceTensor values;   // [n, ...]
 };

@@ -30,7 +30,7 @@ struct LogicalGpu;
 class PeerWork {
  public:
   virtual ~PeerWork() = default;
-  /// Returns true if some of the work may not be done yet, or was abandoned.
+  /// Returns true if some of the work may be unfinished, or if work was abandoned.
   virtual bool is_pending() = 0;
   /// Abandons work that has failed or takes too long. If some of the work was abandoned, now or
   /// earlier, throws the error that caused this.

@@ -40,7 +40,7 @@ class StepRecorder {
 
   /// Returns device memory of `bytes` (a multiple of 8). In each run of the step it holds the bytes
   /// that `write` produced for that step, with the random context of the step and the replica.
-  /// Calls with the same identity, except the default one, share the memory.
+  /// Calls with the same identity share the memory, except calls with the default identity.
   using Identity = std::array<std::uint64_t, 4>;
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,
@@ -73,7 +73,7 @@ class StepRecorder {
 class StepTracer {
  public:
   virtual ~StepTracer() = default;
-  /// Returns the tracer of this thread; nullptr if operations are computed.
+  /// Returns the tracer of this thread; nullptr if operations run immediately.
   static StepTracer* current();
 
   /// Returns the outputs of an operation.
@@ -172,8 +172,8 @@ std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);
 /// GPU or in another task, and within a traced step, which computes nothing before it ends.
 bool host_reads_at_once(const Tensor& value);
 
-/// Elements of a lazy tensor: not computed yet, or on a device without kernels of this process.
-/// Thread-safe.
+/// Elements of a lazy tensor: not computed yet, or on a device for which this process has no
+/// kernels. Thread-safe.
 class LazyValue {
  public:
   virtual ~LazyValue() = default;

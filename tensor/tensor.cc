@@ -251,7 +251,8 @@ void append_element(std::ostringstream& out, T value) {
   out << value;
 }
 
-/// Writes the elements from `axis` on as nested brackets, at most kMaxPrinted of them.
+/// Writes a tensor's elements, from dimension `axis` on, as nested brackets, at most kMaxPrinted of
+/// them.
 template <class T>
 class NestedWriter {
  public:

@@ -24,7 +24,7 @@ struct Tensor::Impl {
   }
 };
 
-/// Makes a tensor of a whole buffer of these elements, in the memory of `device`.
+/// Makes a tensor whose elements fill the whole buffer, which is in the memory of `device`.
 Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
 /// Makes a tensor of elements that are already in host memory, for example because they were

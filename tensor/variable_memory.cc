@@ -33,7 +33,8 @@ Tensor VariableMemory::read() const {
   note_use();
   const Tensor shared = value_.freeze();
   if (StepTracer* const tracer = StepTracer::current()) tracer->note_variable(shared);
-  // A replay writes to the fixed address even if other tensors share it, so those need a copy.
+  // Replaying a captured step writes to the variable's fixed address even while the returned tensor
+  // shares that memory, so the tensor must be a copy.
   const bool may_change = num_pins_ > 0 && !is_moved() && !StepRecorder::current();
   return may_change ? shared.copy() : shared;
 }

@@ -80,7 +80,7 @@ std::string find_mpirun() {
   }
 }
 
-/// Checks the MPI library, and whether its programs can be started.
+/// Checks the MPI library, and whether MPI programs can be started.
 Finding inspect_mpi() {
   const std::string library = mpi_library();
   const char* const packages = "libopenmpi-dev openmpi-bin";
@@ -188,7 +188,8 @@ std::vector<std::string> libraries_of_interest() {
 /// Checks the GPUs, the module, and each CUDA library that it needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
-  // A machine may have no driver, but a GPU module that does not load limits this build.
+  // A machine without a driver merely has no GPU, but a GPU module that does not load limits this
+  // build.
   const std::string reason = gpu_unavailable_reason();
   const GpuModule& module = gpu_module();
   const bool broken = !reason.empty() && !module.path.empty();

@@ -1,5 +1,5 @@
-// Shared by the programs that are compared with `tutti bench all_reduce`: number of calls, and
-// report.
+// Number of calls, and report, shared by the programs that are compared with `tutti bench
+// all_reduce`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

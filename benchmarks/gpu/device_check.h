@@ -15,7 +15,7 @@ struct CheckOptions {
   CallSize size = CallSize::kAll;
   std::int64_t every = 1;  // ops: checks every n-th call of each operation and type
   std::string only;        // name of the only operation or optimizer to check
-  std::string spoil;       // operation or optimizer in whose results one element is changed
+  std::string spoil;       // corrupts one element of the results of this operation or optimizer
 };
 
 /// Runs calls of each operation and type, and compares their results with those on cpu:0.

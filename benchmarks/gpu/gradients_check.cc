@@ -35,7 +35,7 @@ std::string compare(const Program& program, const CheckOptions& options) {
   }
   if (program.name.starts_with(options.spoil + " ")) actual.back() = spoiled(actual.back());
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    // A gradient has the rounding errors of several operations.
+    // A gradient accumulates the rounding errors of several operations.
     const double tolerance = 5.0 * tolerance_of(std::array{expected[i].dtype()});
     const std::string found = difference(actual[i], expected[i], tolerance);
     if (!found.empty()) return i == 0 ? found : concat("gradient ", i - 1, ": ", found);

@@ -160,7 +160,7 @@ void print(const Job& job, const Turn& turn) {
               quantile(turn.ratios, 0.0), quantile(turn.ratios, 1.0));
 }
 
-/// Measures all turns. The first turn is that of the bare stream, if it exists.
+/// Measures every turn in each round. The first turn is that of the bare stream, if it exists.
 void measure(const Job& job, std::vector<Turn> turns, int rounds) {
   for (int round = -1; round < rounds; ++round) {  // round -1 is a warm-up
     std::vector<double> taken;

@@ -1,4 +1,4 @@
-// Replaces the bare stream in builds without gRPC.
+// Stub for the bare stream in builds without gRPC.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/rpc/contender.h"
 

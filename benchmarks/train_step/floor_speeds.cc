@@ -1,4 +1,4 @@
-// Prints as JSON the maximum speeds of one thread: for oneDNN's matrix product and for copies.
+// Prints, as JSON, the maximum speed of one thread for oneDNN's matrix product and for copies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>

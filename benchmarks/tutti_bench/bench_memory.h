@@ -48,7 +48,7 @@ struct ListErrors {
   double largest = 0.0;        // largest error of a sum, in the unit of max_relative_error()
   std::uint32_t checksum = 0;  // checksum of all bytes, which must be equal on all ranks
 };
-/// Counts the elements that are not the combination of the fill() values of all ranks. Sums may
+/// Counts the elements that differ from the combination of the fill() values of all ranks. Sums may
 /// deviate by `max_relative_error`.
 ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
                      double max_relative_error);

@@ -32,7 +32,7 @@ class RankMemory {
   std::optional<BenchMemory> own_;
 };
 
-/// Lower bound, measured in process 0 with one replica for each rank.
+/// Measurement of the lower bound, in process 0 with one replica for each rank.
 class Floor {
  public:
   Floor(int ranks, std::size_t num_bytes) : team_(std::min(ranks, num_hardware_threads())) {
@@ -184,7 +184,8 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns the median over batches of the slowest process's seconds per call.
+  /// Returns the time per call in seconds: that of the slowest process in each batch, and the
+  /// median over batches.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;

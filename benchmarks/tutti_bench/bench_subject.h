@@ -1,4 +1,4 @@
-// Subject of a measurement: an operation in one of two shapes.
+// Subject of a measurement: a communicator or a cross-device operation.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,8 +27,8 @@ class BenchSubject {
   virtual int num_threads() const = 0;
   virtual double max_relative_error() const = 0;
   virtual bool has_out_of_place() const = 0;
-  /// These run one all_reduce on thread `thread`: in_place() on the lists, out_of_place() from
-  /// flat_input to flat_output.
+  /// Run the part of one all_reduce that belongs to `thread`: in_place() on the lists,
+  /// out_of_place() from flat_input to flat_output.
   virtual void in_place(std::span<const BenchRank> ranks, int thread) = 0;
   virtual void out_of_place(std::span<const BenchRank> ranks, int thread) = 0;
 };

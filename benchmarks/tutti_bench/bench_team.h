@@ -17,7 +17,7 @@ namespace tutti::bench {
 class SpinBarrier {
  public:
   explicit SpinBarrier(int num_threads);
-  /// Throws kAborted if abort() was called.
+  /// Waits for all threads. Throws kAborted if abort() was called.
   void wait();
   void abort() noexcept { aborted_.store(true); }
 
@@ -29,8 +29,8 @@ class SpinBarrier {
   std::atomic<bool> aborted_{false};
 };
 
-/// Team of `size` threads. Thread t runs on the t-th core (modulo their number) that this process
-/// may use. Threads sleep between jobs.
+/// Team of `size` threads. Of the cores that this process may use, thread t runs on core t modulo
+/// their number. Threads sleep between jobs.
 class BenchTeam {
  public:
   explicit BenchTeam(int size);

@@ -544,8 +544,8 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
       fail(ErrorCode::kInvalidArgument, "control: ", who, " reports that its last verdict was ",
            "number ", request->last_verdict(), "; expected at most ", verdicts_.size());
     }
-    // True if the peer has reported this disconnection first, or if a verdict with a more precise
-    // reason has ended the same collectives.
+    // True for a fatal verdict that this member has not received: the peer's report of this
+    // disconnection, or a verdict with a more precise reason.
     const auto came_since = [&](const Verdict& verdict) {
       return verdict.is_fatal && verdict.number > request->last_verdict();
     };
@@ -565,9 +565,9 @@ JobService::Reactor* JobService::RequestStop(Context* context,
   return answer(context, request->member(), [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;
     for (const auto& [number, record] : records_) {
-      // The agreement starts at step 1 and not at the members' progress, which also counts
-      // evaluation steps; stops_after() does not. Members at a later step answer with their own
-      // step.
+      // The agreement starts at step 1 and not at the members' progress, because progress also
+      // counts evaluation steps, which stops_after() does not count. Members at a later step answer
+      // with their own step.
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request->reason());
@@ -640,7 +640,7 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
     MutexLock lock(mutex_);
     if (is_done_) return;
     unsent_bytes_ += event.ByteSizeLong();
-    if (unsent_bytes_ > kMostUnsent) return context_.TryCancel();  // the member does not read
+    if (unsent_bytes_ > kMostUnsent) return context_.TryCancel();  // the member is not reading
     unsent_.push_back(event);
     if (!is_writing_) write_next();
   }

@@ -121,8 +121,8 @@ class JobService final : public v1::Job::CallbackService {
   /// Returns the record of a calling member. Throws kInvalidArgument for an unknown number,
   /// kUnavailable for a member that was given up.
   MemberRecord& caller(std::uint64_t member) TUTTI_REQUIRES(mutex_);
-  /// Runs `body` for the calling member, then finishes the call; if `body` throws, finishes it with
-  /// that error.
+  /// Runs `body` on the calling member's record, then finishes the call; if `body` throws, finishes
+  /// it with that error.
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
   /// Finishes the call of a member, or of an observer if `member` is 0, as soon as `fill` has made

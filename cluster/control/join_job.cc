@@ -73,7 +73,7 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
   return ControlServer::start(server);
 }
 
-/// Task 0's broadcast to the other tasks, as bytes.
+/// Message that task 0 broadcasts to the other tasks as raw bytes.
 struct Invitation {
   enum class Kind : std::uint8_t { kNoHost, kAt, kFailed } kind = Kind::kNoHost;
   std::uint16_t secret_size = 0;

@@ -223,7 +223,7 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
   if (silence < longest_silence(state, options.silent_after, options.unreachable_after)) {
     return std::nullopt;
   }
-  if (state.is_busy()) return std::nullopt;  // heartbeats wait for a processor or a disk
+  if (state.is_busy()) return std::nullopt;  // the process may be too busy to send heartbeats
   const std::string letter = state.kind == Kind::kRuns
                                  ? concat(", though its process is in state ", state.letter)
                                  : std::string(", and its process is on another machine");

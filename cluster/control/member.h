@@ -22,7 +22,7 @@ namespace tutti {
 
 /// A task of the cluster, such as "worker 2", with its address from TF_CONFIG.
 struct MemberTask {
-  std::string job = "worker";  // chief, worker, ps, evaluator; 1 to 15 lower-case letters
+  std::string job = "worker";  // such as chief, worker, ps, evaluator; 1 to 15 lower-case letters
   int index = 0;
   std::string address = {};  // "host:port"; for messages
   std::string to_string() const;

@@ -18,13 +18,13 @@
 
 namespace tutti::internal {
 
-/// The server's side. Callers send returned proposals to all members. Not thread-safe.
+/// Server side of the agreement. Callers send returned proposals to all members. Not thread-safe.
 class StopAgreement {
  public:
   explicit StopAgreement(Duration acknowledge_within) : acknowledge_within_(acknowledge_within) {}
 
-  /// Starts an agreement; `steps` maps members to their current steps. Later requests have no
-  /// effect.
+  /// Starts the agreement on the step after which all members stop; `steps` maps members to their
+  /// current steps. Later requests have no effect.
   std::optional<v1::StopProposal> request(const std::string& reason,
                                           const std::map<std::uint64_t, std::uint64_t>& steps,
                                           TimePoint now);
@@ -33,7 +33,7 @@ class StopAgreement {
   /// Removes a lost member. Returns the final proposal if only this member's answer was missing.
   std::optional<v1::StopProposal> forget(std::uint64_t member);
   std::optional<v1::StopProposal> tick(TimePoint now);
-  /// Returns the proposal for a member that joins now; nullopt if there is none.
+  /// Returns the pending proposal, for a member that joins now; nullopt if there is none.
   const std::optional<v1::StopProposal>& current() const { return proposal_; }
 
  private:

@@ -125,7 +125,7 @@ ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
 
 namespace {
 
-/// Number of consecutive TLS failures after which damaged packets cannot be the cause.
+/// Number of consecutive TLS failures that rules out damaged packets as the cause.
 constexpr int kTlsFailures = 10;
 
 }  // namespace

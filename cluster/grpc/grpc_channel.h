@@ -59,7 +59,7 @@ struct ConnectAttempt {
   bool is_connection_refused = false;  // connection refused
   bool is_hopeless = false;            // this machine cannot reach the address
   bool is_other_job = false;           // the TLS handshake failed
-  bool is_cut_short = false;           // ended by the deadline
+  bool is_cut_short = false;           // the deadline ended the attempt
 };
 /// Returns a failed attempt if the address is local and no process listens there; otherwise
 /// nullopt.
@@ -125,7 +125,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
     cancel();
     (void)wait_for_end(TimePoint::max());
   }
-  /// Releases the hold, after which writes are not permitted.
+  /// Removes the hold, after which writes outside of On...() are not permitted.
   void release() TUTTI_REQUIRES(mutex_) {
     if (!std::exchange(has_released_, true)) this->RemoveHold();
   }
@@ -141,7 +141,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// Reaching a server of the job for the first time, with retries until success is impossible.
+// First connection to a server of the job, with retries until success is impossible.
 
 /// Names of a server and of its settings, for messages about connecting to it.
 struct ServerTarget {

@@ -70,7 +70,7 @@ class GrpcServer {
 
   /// Returns the address with the assigned port.
   const Endpoint& endpoint() const { return endpoint_; }
-  /// Accepts no more calls, and cancels those that do not end within `grace`.
+  /// Stops accepting calls, and cancels those that do not end within `grace`.
   void shutdown(Duration grace);
 
  private:

@@ -199,7 +199,7 @@ class GroupConnector {
       called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
       if (called_) call(rank);
     }
-    const bool is_heard = call_ && call_->is_local;  // accepted by a live process
+    const bool is_heard = call_ && call_->is_local;  // a live process accepted the connection
     pause_ = is_heard ? Duration(durations::kOneTry)
              : call_  ? longest_pause()
                       : std::min(2 * pause_, longest_pause());
@@ -388,8 +388,8 @@ class GroupConnector {
     refusals_.note(last_refusal_, now());
   }
 
-  /// Returns the announcement of the higher rank that sent `hello`; nullopt if the store has a
-  /// different one.
+  /// Returns the announcement of the rank that sent `hello`. Returns nullopt unless the rank is
+  /// higher than this one and the store has its announcement of the same run.
   std::optional<Announcement> announcement_of(const RankHello& hello) {
     if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
     for (const bool again : {false, true}) {
@@ -538,7 +538,7 @@ class GroupConnector {
   Announcement own_;
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<PendingPeer> call_;         // call to the highest lower rank that is not connected
+  std::optional<PendingPeer> call_;         // call to the highest unconnected rank below this one
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
   std::optional<std::string> called_text_;  // value in the store of the rank being called

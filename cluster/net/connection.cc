@@ -73,8 +73,8 @@ pollfd Connection::watched() const {
   return {socket_.get(), static_cast<short>(has_bytes() ? POLLIN | POLLOUT : POLLIN), 0};
 }
 
-/// TCP_USER_TIMEOUT is unsuitable: it also ends a connection to a live peer that reads nothing
-/// during the timeout.
+/// Detects a peer that is silent or has exited. TCP_USER_TIMEOUT is unsuitable: it also ends a
+/// connection to a live peer that reads nothing during the timeout.
 void Connection::check_silence(TimePoint now) {
   if (is_local_) {
     pollfd end{process_.get(), POLLIN, 0};
@@ -159,7 +159,7 @@ namespace {
 // Writing of frames: header, head and body in one system call. Encoding of frames: numbers at fixed
 // offsets; every field is validated.
 
-// Size of the part that is written before the checksum of the next part is computed, so that
+// Number of bytes that are written before the checksum of the next ones is computed, so that
 // sending and computing overlap.
 constexpr std::size_t kCheckedAtOnce = std::size_t{256} << 10;
 
@@ -526,7 +526,7 @@ void Connection::attach(Message& message, const std::shared_ptr<Incoming>& recei
     std::memcpy(message.target, message.kept->data(), message.arrived);
   }
   release_body(message);
-  if (&message != reading_.get()) end_receiver(message);  // the message is complete
+  if (&message != reading_.get()) end_receiver(message);  // no further bytes are expected
 }
 
 void Connection::end_receiver(Message& message) {

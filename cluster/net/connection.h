@@ -49,7 +49,7 @@ std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header);
 /// connection cannot be used afterwards.
 FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
-/// A send or receive on which a Work waits. The connection's mutex guards everything except ended_.
+/// A send or receive that a Work waits for. The connection's mutex guards everything except ended_.
 struct Operation {
   std::uint64_t tag = 0;
   std::size_t body_bytes = 0;
@@ -136,12 +136,12 @@ class Connection {
   struct IoResult {
     bool moved = false;            // bytes were read or written
     std::optional<Error> failure;  // reason why the connection ended; no more bytes will be read
-    std::optional<Error> abort;    // the peer has aborted the group
+    std::optional<Error> abort;    // set if the peer has aborted the group
   };
   /// Writes what the system accepts and reads the available bytes, at most a few MiB. Reads bodies
   /// directly into the memory of their receivers.
   IoResult move();
-  /// Writes what the system accepts; returns true if bytes were written.
+  /// Writes as many bytes as the system accepts; returns true if bytes were written.
   bool flush();
   /// Returns true if flush() has bytes to write.
   bool has_bytes() const { return has_bytes_.load(); }
@@ -210,7 +210,7 @@ class Connection {
   const FileDescriptor socket_;
   const std::string peer_;
   const bool is_local_;
-  const FileDescriptor process_;  // set for a local peer
+  const FileDescriptor process_;  // process of a local peer; otherwise invalid
   KeptBytes& kept_;
   std::atomic<bool> is_open_{true};
   std::atomic<bool> is_silent_{false};

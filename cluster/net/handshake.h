@@ -25,7 +25,7 @@
 namespace tutti::internal {
 
 using Digest256 = std::array<std::byte, 32>;
-/// Computes HMAC-SHA256 (RFC 2104) over the concatenated parts. Throws kInternal.
+/// Computes HMAC-SHA256 (RFC 2104) over the concatenated parts. Throws kInternal if OpenSSL fails.
 Digest256 hmac_sha256(std::span<const std::byte> key,
                       std::initializer_list<std::span<const std::byte>> parts);
 
@@ -61,7 +61,7 @@ class Handshake {
   std::vector<std::byte> bytes_to_send();
 
   State state() const { return state_; }
-  /// Returns the other side's hello; nullopt before it arrives.
+  /// Returns the peer's hello; nullopt before it arrives.
   const std::optional<RankHello>& peer() const { return peer_; }
   const std::string& reason() const { return reason_; }
   /// Returns true if the other side has proven that it knows the secret. The server's state stays

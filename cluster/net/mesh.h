@@ -62,7 +62,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   void check(int peer, std::size_t head_bytes, std::size_t body_bytes) const;
   /// Waits for the end of the operation; returns false if the deadline passes first.
   bool wait(const Operation& operation, int peer, TimePoint deadline);
-  /// Moves bytes without waiting, unless another thread leads.
+  /// Moves bytes without waiting; does nothing if another thread is the leader.
   void test(const Operation& operation, int peer);
   void lead(const Operation& operation, int peer, TimePoint deadline);
   bool poll_peers(TimePoint deadline);

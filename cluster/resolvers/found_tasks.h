@@ -27,7 +27,7 @@ JobCounts parse_job_counts(std::string_view text, std::string_view source);
 
 struct FilledJobs {
   ClusterSpec cluster;
-  std::optional<Task> own;  // nullopt: the jobs do not need this task
+  std::optional<Task> own;  // this process's task; nullopt if the jobs do not need this process
 };
 
 /// Assigns the addresses to the jobs in order, as many as each job requests; without jobs all tasks

@@ -26,8 +26,8 @@ constexpr int kCall = 1, kHead = 2, kTensorBytes = 3, kError = 4, kTensors = 15;
 
 /// Size below which copying a chunk is cheaper than referencing it.
 constexpr std::size_t kWorthKeeping = 4096;
-/// Chunks below this size are gathered, because a slice costs gRPC more than copying that many
-/// bytes.
+/// Chunks below this size are copied together, because one more slice costs gRPC more than copying
+/// that many bytes.
 constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
 /// A payload of at least this size evicts its first bytes from the caches before it is complete.
 constexpr std::size_t kPastCaches = std::size_t{8} << 20;
@@ -65,7 +65,7 @@ v1::CallError to_proto(const Error& error) {
   return proto;
 }
 
-/// The encoded fields of a message before the bytes of the tensors.
+/// The encoded fields that precede the tensors' bytes in a message.
 class Front {
  public:
   explicit Front(std::size_t head_bytes) { bytes_.reserve(head_bytes + 64); }

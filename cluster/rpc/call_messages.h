@@ -57,8 +57,8 @@ class CallWriter {
  public:
   void push(CallMessage message) { calls_.push_back({std::move(message)}); }
   bool is_empty() const { return calls_.empty() && !prepared_; }
-  /// Returns the next message to send. If this message is the last one of its call, moves the call
-  /// to `sent`, because the owners of its bytes run arbitrary code.
+  /// Returns the next message to send. If it is the last one of its call, moves the call to `sent`,
+  /// so that the caller destroys it: destroying the owners of its bytes runs arbitrary code.
   grpc::ByteBuffer next(std::vector<CallMessage>& sent) {
     return prepared_ ? *std::exchange(prepared_, std::nullopt) : make(sent);
   }

@@ -21,7 +21,7 @@ namespace tutti {
 namespace internal {
 namespace {
 
-/// Limit of a client's unanswered calls.
+/// Maximum number of unanswered calls of a client.
 constexpr std::size_t kMostCalls = 65536;
 
 TimePoint now() { return Clock::system().now(); }
@@ -267,7 +267,7 @@ void ClientStream::take_over(ClientStream& broken) {
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
 
-/// After the destructor has returned, no answer is accepted.
+/// Ensures that no answer is accepted after it has returned.
 ClientStream::~ClientStream() {
   const Error cancelled(ErrorCode::kCancelled,
                         concat("rpc: ", *what_, ": the client ended before the answer arrived"));

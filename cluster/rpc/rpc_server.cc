@@ -296,7 +296,7 @@ void ServerStream::work() {
   leave();
 }
 
-/// Notifies the handler after the last call.
+/// Reports to the handler, after its last call, that the client left or was lost.
 void ServerStream::leave() {
   bool is_orderly = false;
   {
@@ -326,7 +326,7 @@ void ServerStream::OnCancel() {
     MutexLock lock(mutex_);
     is_cancelled_ = true;
     ends = is_half_closed_ ||
-           std::exchange(is_paused_, false);  // if not paused, reading detects the end
+           std::exchange(is_paused_, false);  // if not paused, the pending read detects the end
   }
   if (ends) end(grpc::Status::CANCELLED);
 }
@@ -379,7 +379,7 @@ void ServerStream::OnWriteDone(bool ok) {
   CallWriter unsent;
   const DeferredRelease later;
   MutexLock lock(mutex_);
-  if (!ok) std::swap(unsent, writer_);  // the reading side detects it, too
+  if (!ok) std::swap(unsent, writer_);  // the reading side also detects the failure
   write_next(sent);
 }
 
@@ -497,8 +497,8 @@ RpcPeer ServerCore::peer_of(const grpc::CallbackServerContext& context) const {
   return peer;
 }
 
-/// Cancels and returns the client's earlier streams. They are broken, because the client opened
-/// this one.
+/// Cancels and returns the client's earlier streams. They must be broken, because the client has
+/// opened a new one.
 std::vector<std::shared_ptr<ServerStream>> ServerCore::end_earlier(
     const std::shared_ptr<ServerStream>& stream, std::uint64_t client) {
   std::vector<std::shared_ptr<ServerStream>> earlier;

@@ -120,7 +120,8 @@ class MessageRun {
     if (step.kind == StepKind::kSend) return send(step);
     if (step.kind == StepKind::kVerify) return verify();
     if (receives(step)) return receive(step);
-    // An in-place copy writes nothing, and a wait for readers could cause a deadlock.
+    // An in-place copy writes nothing, so it does not wait for readers, which could cause a
+    // deadlock.
     if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
     wait_for_readers(memory_.bytes_of(step.range));
     memory_.apply(plan_.schedule, step);

@@ -37,7 +37,7 @@ std::unique_ptr<Work> RankLink::recv(int peer, Purpose purpose, std::span<std::b
 
 namespace {
 
-/// Returns false if the deadline passed first.
+/// Waits for the work; returns false if the deadline passes first.
 bool ends_in_time(Work& work, TimePoint deadline) {
   try {
     work.wait(deadline);
@@ -72,7 +72,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
         ++r;
         continue;
       }
-      // A rank that exited ends the exchange, even if another rank is late.
+      // test() throws if a rank has exited: this ends the exchange even while another rank is late.
       for (const auto& value : given) (void)value->test();
       if (Clock::system().now() < deadline) continue;
       message[r] = std::byte{1};

@@ -22,7 +22,7 @@ enum class Purpose : std::uint16_t {
   kWindow = 4,
   kIntroduction = 5,
   kNonce = 6,
-  kDataOf = 16,           // first of a range: data without a header, by Collective
+  kDataOf = 16,           // start of a range indexed by Collective: data without a header
   kOfOperation = 0x8000,  // start of a range: tags of a CrossDeviceOps that spans processes
 };
 

@@ -88,12 +88,12 @@ struct CallShape {
   int peer(int distance) const { return ((rank + distance) % size + size) % size; }
   /// Returns the number of elements of a segment, at least one.
   std::size_t segment() const;
-  /// Returns the number of elements in 64 bytes: slices begin at multiples of it.
+  /// Returns the number of elements in 64 bytes, at least 1: slices begin at multiples of it.
   std::size_t line() const { return element_bytes < 64 ? 64 / element_bytes : 1; }
 };
 
-/// Returns segment `k` of a range. Each has `segment` elements, the last one may have fewer; empty
-/// if `k` is larger.
+/// Returns segment `k` of a range that is divided into segments of `segment` elements (the last may
+/// have fewer); empty if there is no such segment.
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);

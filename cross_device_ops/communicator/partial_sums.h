@@ -64,7 +64,7 @@ class PartialSums {
   Communicator& communicator_;
   const std::size_t size_;
   const std::size_t rank_;
-  const std::shared_ptr<BufferAllocator> allocator_;  // nullptr: any memory is equally fast
+  const std::shared_ptr<BufferAllocator> allocator_;  // nullptr if all memory is equally fast
   std::vector<int> first_of_;                         // first replica of each rank; then the total
   std::vector<CanonicalNode> nodes_;
   bool by_nodes_ = false;    // replicas per rank differ or are not a power of two

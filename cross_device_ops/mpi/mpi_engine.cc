@@ -360,7 +360,8 @@ class MpiEngine final : public NativeCallEngine {
     }
     give_up(running, header);
   }
-  /// Makes the MPI call with copies of the buffers, so that ranks that have begun it can finish.
+  /// Makes the MPI call with copies of the buffers after this rank's barrier failed, so that ranks
+  /// that have passed the barrier can finish the call.
   void missed(const CollectiveCall& call) override {
     if (!runtime_.is_usable()) return;
     const auto stand_in = std::make_shared<MpiCall>(call, runtime_, comm_, rank(), true);

@@ -52,7 +52,7 @@ class MpiRuntime {
   /// other processes, and these may wait for a message from this process.
   void close_transports();
 
-  /// Guard around MPI calls that serialises threads if MPI cannot.
+  /// Guard around MPI calls that serialises threads if MPI does not support concurrent calls.
   class Calls {
    public:
     explicit Calls(MpiRuntime& runtime) {

@@ -111,7 +111,7 @@ class MpiDispatcher {
   using Receiver = std::function<void(MpiFrame frame)>;
 
   static std::shared_ptr<MpiDispatcher> get() {
-    MpiRuntime& runtime = MpiRuntime::get();  // made before the dispatcher, so that it outlives it
+    MpiRuntime& runtime = MpiRuntime::get();  // made before the dispatcher, which it must outlive
     static Mutex mutex;
     static std::shared_ptr<MpiDispatcher> dispatcher;
     MutexLock lock(mutex);
@@ -169,8 +169,8 @@ class MpiDispatcher {
     progress();
     return ended();
   }
-  /// Overload for a flag that is set with the mutex held. One thread makes progress; other threads
-  /// return at once.
+  /// Overload for a flag that is set with the mutex held. One thread at a time makes progress; the
+  /// other threads return immediately.
   bool drive(const std::atomic<bool>& ended) {
     if (ended || is_driven_.exchange(true)) return ended;
     struct Release {
@@ -188,7 +188,7 @@ class MpiDispatcher {
     MpiFrame frame;
     bool is_send = false;
     int sender = 0;                   // sending process of a received frame
-    std::function<void()> done = {};  // set for a sent frame
+    std::function<void()> done = {};  // for a sent frame: called when MPI has sent it
   };
   struct Channel {
     Receiver receiver;            // set if open
@@ -384,8 +384,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
 
  private:
-  /// A send or receive. Guarded by the dispatcher's mutex. After its end it does not access the
-  /// caller's memory.
+  /// A send or receive. Guarded by the dispatcher's mutex. Does not access the caller's memory
+  /// after it has ended.
   struct MpiWork final : Work {
     MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
@@ -412,7 +412,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     const bool is_send;
     const int peer;
     const std::uint64_t tag;
-    std::span<std::byte> head = {};  // buffer for the head of a receive
+    std::span<std::byte> head = {};  // where a receive stores the message's head
     std::span<std::byte> body = {};  // read-only for a send
     std::uint64_t id = 0;            // id of a send or of an accepted offer
     std::size_t bytes_moved = 0;     // bytes of the body

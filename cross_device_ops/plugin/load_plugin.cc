@@ -31,7 +31,7 @@ using Table = tutti_cross_device_ops_v1;
 constexpr std::size_t kLongestName = 63;
 // The first version has the members up to all_reduce.
 constexpr std::size_t kSmallest = offsetof(Table, determinism);
-// Limit of a plausible size: larger than that of any future version.
+// Upper limit for a plausible size: larger than any future version needs.
 constexpr std::size_t kLargest = 4096;
 
 template <class... Parts>

@@ -40,7 +40,7 @@ Segment::Segment(std::size_t num_bytes)
     : file_(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)), num_bytes_(num_bytes) {
   if (!file_.is_open()) fail_memory("making", num_bytes);
   if (num_bytes > file_size_limit()) {
-    errno = EFBIG;  // the system would otherwise kill this process
+    errno = EFBIG;  // otherwise SIGXFSZ would kill this process
     fail_memory("making", num_bytes);
   }
   if (::ftruncate(file_.get(), static_cast<off_t>(num_bytes)) != 0) {

@@ -59,7 +59,8 @@ class Segment {
 
  private:
   void map();
-  /// Makes large pages where whole large pages fit; populate() adds small pages elsewhere.
+  /// Allocates large pages wherever a whole one fits into the range; populate() allocates small
+  /// pages for the rest.
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   FileDescriptor file_;
@@ -75,7 +76,7 @@ class Segment {
 /// Thread-safe.
 class HostMemory {
  public:
-  /// Makes the memory of ranks that are processes. segments[r] is the place of rank r.
+  /// Makes the memory of ranks that are processes. segments[r] is the segment of rank r.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
   /// Constructs the memory of ranks that are threads of this process; they share this object.
   HostMemory() = default;
@@ -107,7 +108,8 @@ class HostMemory {
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 
-  /// Returns the offset of memory within this rank's place; nullopt if it is elsewhere or detached.
+  /// Returns the offset of `data` within this rank's memory; nullopt if it is elsewhere or
+  /// detached.
   std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
  private:

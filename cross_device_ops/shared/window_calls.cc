@@ -49,8 +49,8 @@ WindowCalls::WindowCalls(const WindowGroup& group)
     : group_(group), inputs_(index(group.size())), outputs_(inputs_.size()) {}
 
 /// Returns the limit of inline data. Every rank reads the inline data of all others, so the limit
-/// is lower with many ranks. It is also lower if synchronisation, which the alternative needs, is
-/// cheap.
+/// is lower with many ranks. It is also lower where synchronisation is cheap, because access in
+/// place needs a second synchronisation.
 std::size_t WindowCalls::inline_limit(const CollectiveCall& call) const {
   const std::size_t n = inputs_.size();
   // Threads can access each other's buffers in place. That takes a second synchronisation but reads
@@ -95,7 +95,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
 bool WindowCalls::show_inline(const CollectiveCall& call) {
   std::size_t bytes = 0;
   if (call.collective == Collective::kBroadcast) {
-    bytes = call.outputs[0].num_bytes();  // equal on all ranks, so that their choices agree
+    bytes = call.outputs[0].num_bytes();  // equal on all ranks, so all make the same choice
   } else if (call.collective == Collective::kAllGather) {
     const auto counts = call.counts;
     bytes = *std::ranges::max_element(counts) * size_of(call.dtype);
@@ -213,8 +213,8 @@ void WindowCalls::combine(const CollectiveCall& call, std::size_t buffer, std::s
     if (call.collective == Collective::kAllReduce) {
       outputs_[index(r)] = output(r, buffer) + offset;
       inputs_[index(r)] = outputs_[index(r)];
-      // In place, the inputs are the outputs: reading the list of inputs, too, would cost a cache
-      // miss.
+      // In place, the inputs are the outputs, so the list of inputs is not read: that would cost a
+      // cache miss.
       if (in_place(r)) continue;
     }
     inputs_[index(r)] = input(r, buffer) + offset;

@@ -51,7 +51,7 @@ class WindowCalls {
                                          : offsets(rank)[WindowLayout::kMostBuffers + buffer]);
   }
   bool in_place(int rank) const { return (entry(rank).flags & WindowEntry::kIsInPlace) != 0; }
-  /// Counts of an all_to_all: arrays of length `size`.
+  /// Return a rank's counts for an all_to_all: arrays of length `size`.
   const std::uint64_t* counts(int rank) const { return group_.window(rank).counts(group_.round()); }
   const std::uint64_t* receive_counts(int rank) const { return counts(rank) + group_.size(); }
 

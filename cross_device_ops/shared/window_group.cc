@@ -133,8 +133,8 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
   }
-  // Number of cores that the members may use together: each may be bound to one core. Equal on all
-  // members.
+  // Number of distinct cores available to all members together, because each member may be bound to
+  // one core. Equal on all members.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
   shares_parts_ = link_.transport->size() > num_cores;

@@ -147,8 +147,8 @@ class Window {
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
-  /// Returns [2 * kMostBuffers] offsets, first of inputs, then of outputs. Those of the first input
-  /// and of the first output are in the entry instead.
+  /// Returns [2 * kMostBuffers] offsets, first of inputs, then of outputs. The offsets of the first
+  /// input and the first output are stored in the call's entry instead.
   std::uint64_t* offsets(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->offsets) + round % 2 * 2 * WindowLayout::kMostBuffers;
   }
@@ -238,7 +238,7 @@ class WindowGroup {
   /// detached, because a suspended process may resume its part later.
   void leave(TimePoint deadline);
 
-  /// Ends running and later arrivals with this reason. Only the first reason is kept.
+  /// Ends pending and later calls of arrive() with this reason. Only the first reason is kept.
   void close(const Error& reason) noexcept { close_from(reason, std::nullopt); }
   /// Returns why the group is closed (a member that left may have closed it); nullopt if it is
   /// open. May be called concurrently with the other functions, after the first round.
@@ -247,7 +247,7 @@ class WindowGroup {
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);
   struct Introduction {
-    std::uint64_t offset = 0;               // offset of the window in this rank's place
+    std::uint64_t offset = 0;               // offset of the window in this rank's memory
     std::array<std::uint64_t, 16> cores{};  // bit mask of the process's allowed cores
   };
   bool all_arrived(std::uint64_t round) const;
@@ -290,7 +290,7 @@ class WindowGroup {
   std::vector<std::unique_ptr<Work>> probes_;  // receives from peers; each ends at its peer's exit
 
   Mutex mutex_;
-  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // reason if the header has none
+  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has no reason
 };
 
 }  // namespace tutti::internal

@@ -8,21 +8,21 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Identity of an archive as the home page states it: the number of bytes, and the digest.
+/// Size and digest of an archive, as stated on the data set's home page.
 struct ArchiveIdentity {
   std::int64_t bytes = 0;
   std::string md5 = {};  // 32 hexadecimal digits
   bool operator==(const ArchiveIdentity&) const = default;
 };
 
-/// Identity of the published cifar-10-binary.tar.gz.
+/// Size and MD5 digest of the published cifar-10-binary.tar.gz.
 inline const ArchiveIdentity kPublishedArchive{170'052'171, "c32a1d4ab5d03f1284b67883e8d87530"};
 
 /// Reads a stream to its end. Computes the number of bytes and the MD5 digest (RFC 1321).
 ArchiveIdentity identity_of(std::istream& in);
 
-/// Returns "170052171 bytes, MD5 c32a...: the published archive", or the identity that was
-/// expected.
+/// Returns "170052171 bytes, MD5 c32a...: the published archive"; for another archive, names the
+/// identity that was expected.
 std::string describe(const ArchiveIdentity& archive);
 
 }  // namespace tutti::examples::cifar10

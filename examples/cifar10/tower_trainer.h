@@ -56,7 +56,7 @@ struct StepOptions {
 /// batch.
 double mean_loss(const StepResult& result, std::size_t index);
 
-/// Training of the tutorial, which replaces its graph and session. Not thread-safe.
+/// Training loop of the tutorial; replaces its graph and session. Not thread-safe.
 class TowerTrainer {
  public:
   /// Decay of the moving averages of losses and of variables.

@@ -16,7 +16,8 @@ namespace {
 
 using Places = std::vector<PretrainedPlace>;
 
-/// Adds entries that map a kernel and a bias, or a scale and an offset, to tensors of the file.
+/// Adds entries that map a kernel and a bias, or a scale and an offset, to the file's tensors
+/// "<tensor>.weight" and "<tensor>.bias".
 void add_pair(Places& places, const std::string& variable, const char* first, const char* second,
               const std::string& tensor) {
   places.push_back({concat(variable, '/', first), tensor + ".weight"});

@@ -44,13 +44,13 @@ Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::str
 /// Returns values * fitted_weight(...), or `values` if `sample_weight` is undefined.
 Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_view who);
 
-// Steps of sequences in losses and metrics.
+// Masks and weights of the steps of sequences, for losses and metrics.
 
 /// The mask of predictions [batch, steps, ...] and the weights of their steps. `sample_weight` may
 /// also have one weight per example ([], [batch], [batch, 1]) or be undefined.
 class StepWeights {
  public:
-  /// Throws kInvalidArgument naming `who` and the shapes unless predictions have a further axis
+  /// Throws kInvalidArgument naming `who` and the shapes unless predictions have at least one axis
   /// after the axes of the weights. `who` must outlive this object.
   StepWeights(const Tensor& predictions, const Tensor& sample_weight, std::string_view who);
 

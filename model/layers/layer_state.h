@@ -33,7 +33,7 @@ struct Layer::State {
   std::string output_activation;
   std::uint64_t number = 0;  // index of the layer, part of the keys of its random numbers
   bool has_given_name = false;
-  bool made_built = false;                 // true for models: the constructor creates weights
+  bool made_built = false;                 // true for models, whose constructors create weights
   std::function<Json::Array()> arguments;  // constructor arguments; null: not declared
   bool built = false;
   bool frozen = false;

@@ -153,7 +153,7 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   return {Shape{query[0], output}};
 }
 
-/// Maps [batch, steps, features] to [batch, heads, steps, length].
+/// Applies one of the projections, from [batch, steps, features] to [batch, heads, steps, length].
 Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const std::size_t first = number * (options_.use_bias ? 2 : 1);
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);

@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// Penalties on weights: functions, and their names.
+// Penalties on weights, and the table of their names.
 
 namespace {
 

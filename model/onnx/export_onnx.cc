@@ -132,7 +132,7 @@ class OnnxGraph {
     put_bytes(nodes_, 1, node);
     return result;
   }
-  /// Returns the bytes of the model file.
+  /// Returns the bytes of an ONNX file, whose graph is called `name`.
   std::string model(const std::string& name) const {
     std::string graph = nodes_, opset, model;
     put_bytes(graph, 2, name);

@@ -231,7 +231,7 @@ bool TrainingSession::begin_epoch() {
     steps = std::min(*steps, options_.steps - first_step_of_epoch_);
   }
   take_times();
-  split_ = {};  // excludes the time of evaluation
+  split_ = {};  // excludes the time spent in evaluation
   loss_sum_ = 0.0;
   loss_rows_ = 0;
   step_began_ = options_.clock->now();

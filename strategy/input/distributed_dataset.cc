@@ -200,8 +200,8 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // Batch sizes that rotate over workers would lose and repeat rows here, because all workers cut
-    // the same rows into batches.
+    // All workers divide the same rows into batches, so batch sizes that rotate over workers would
+    // lose and repeat rows here.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
@@ -361,7 +361,8 @@ struct Rebatching {
   BatchOptions options;
 };
 
-// Joins the rows of all batches to one stream, and yields pieces of the given sizes from it.
+// Iterator that joins the rows of all batches into one stream and divides it into batches of the
+// given sizes.
 class RebatchIterator final : public ElementIterator {
  public:
   RebatchIterator(std::unique_ptr<ElementIterator> input, const Rebatching& rebatching)

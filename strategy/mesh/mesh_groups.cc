@@ -144,7 +144,7 @@ std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
   const std::vector<std::vector<int>> groups = own_groups(axes);
   std::map<std::pair<int, int>, Tensor> received;  // keyed by sender and receiver
   if (workers.communicator) {
-    // Parts are ordered by receiving worker, then by group, sender and receiver.
+    // Chunks of `packed` are ordered by receiving worker, then by group, sender and receiver.
     const std::int64_t total = std::ssize(own) * own.front().num_elements();
     MutableTensor packed(Shape{total}, dtype, Device{}), all(Shape{total}, dtype, Device{});
     std::byte* to = packed.data();
@@ -485,7 +485,7 @@ void MeshGroups::count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) {
   const auto size = static_cast<std::uint64_t>(grid_.size(axes));
   if (size == 1) return;
   auto senders = static_cast<std::uint64_t>(grid_.num_positions());
-  std::uint64_t of_each = (size - 1) * bytes / size;  // each sends a part to each other member
+  std::uint64_t of_each = (size - 1) * bytes / size;  // each sends a slice to every other member
   if (kind == ExchangeKind::kAllReduce) of_each *= 2;
   if (kind == ExchangeKind::kSendReceive) of_each = bytes;
   if (kind == ExchangeKind::kAllGather) of_each = (size - 1) * bytes;

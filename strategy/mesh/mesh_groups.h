@@ -1,4 +1,4 @@
-// Exchanges between the positions of a mesh that differ in some axes, over threads and workers.
+// Exchanges, over threads and workers, between positions of a mesh that differ in some axes only.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,7 +35,7 @@ Tensor part_along(const Tensor& value, int dim, int count, int index);
 /// Values to be added over the positions that differ in `axes`.
 struct MeshSum {
   AxisSet axes = 0;
-  AxisSet parts = 0;  // subset of `axes` over which dimension `dim` of results is cut; 0: not cut
+  AxisSet parts = 0;  // subset of `axes` that shards dimension `dim` of results; 0: none
   int dim = 0;
   std::vector<Tensor> own = {};  // indexed by local position; all of one shape and dtype
 };
@@ -65,7 +65,8 @@ class MeshSums {
 /// same calls. `own` holds one value per position of this process, all of one shape and dtype.
 class MeshGroups {
  public:
-  /// Both must outlive it. The devices of a worker must form a box of the mesh (fits()).
+  /// `grid` and `services` must outlive this object. The devices of a worker must form a box of the
+  /// mesh (fits()).
   MeshGroups(const MeshGrid& grid, const ReplicaServices& services)
       : grid_(grid), services_(services) {}
   virtual ~MeshGroups() = default;
@@ -74,7 +75,8 @@ class MeshGroups {
   /// forms a box of the mesh.
   static bool fits(const DeviceMesh& devices, int count);
 
-  /// Returns, for each position of this process, the values of its group by index.
+  /// Returns, for each position of this process, the values of its group's members, in the order of
+  /// their indices.
   virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
                                                   const std::string& name);
   /// Returns true if gather(axes, ...) needs values of other workers.
@@ -111,7 +113,7 @@ class MeshGroups {
   struct Workers {
     std::vector<int> members;
     bool are_in_order = true;  // each worker has consecutive values of the canonical order
-    std::unique_ptr<Communicator> communicator;  // nullptr: this worker alone
+    std::unique_ptr<Communicator> communicator;  // nullptr if this worker is alone
     std::uint64_t connection = 0;                // WorkerTeam::connection() of communicator
   };
   Workers& workers_of(AxisSet axes);
@@ -121,7 +123,8 @@ class MeshGroups {
   Device device_of(int position) const {
     return services_.replica_devices[static_cast<std::size_t>(position - first_own())];
   }
-  /// Returns the positions of this process by group, in the order of their indices.
+  /// Returns, for each group with members on this process, the positions of these members in the
+  /// order of their indices.
   std::vector<std::vector<int>> own_groups(AxisSet axes) const;
   /// Returns the positions of a worker in the group of `position`, in the order of their indices.
   std::vector<int> members_of(int position, AxisSet axes, int worker) const;

@@ -89,7 +89,7 @@ std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
   return run_on_parts(std::move(whole));
 }
 
-/// Axes over which the factors of an operation are cut.
+/// Axes over which the factors of an operation are split.
 struct MeshPosition::Assignment {
   std::vector<AxisSet> of_factor;
   AxisSet partial = 0;  // axes of inputs that stay partial
@@ -229,7 +229,8 @@ std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& 
       outputs.front().sharding.partial & static_cast<AxisSet>(~assignment.partial);
   double scale = 1.0;
   if (call.op == OpId::kReduceMean && combined != 0) {
-    // A mean over cut dimensions: the parts' sums are added, and the total is divided once.
+    // For a mean over sharded dimensions, the shards' sums are added, and the total is divided
+    // once.
     local.op = OpId::kReduceSum;
     const double count = static_cast<double>(inputs[0].spec.shape.num_elements()) /
                          static_cast<double>(call.outputs[0].shape.num_elements());

@@ -53,7 +53,7 @@ class ShardedValue final : public LazyValue {
   bool is_materialized_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// One position's part of a tensor.
+/// A tensor as stored at one mesh position: its local value and its sharding.
 struct ShardedTensor {
   Sharding sharding;
   Tensor local;
@@ -85,8 +85,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
 
   /// Returns the position whose step this thread runs; nullptr if there is none.
   static MeshPosition* current();
-  /// Same as current(). Throws kFailedPrecondition, naming variable and method, in a step of a mesh
-  /// strategy that did not make the variable.
+  /// Same as current(), but throws kFailedPrecondition, naming variable and method, if the thread
+  /// runs a step of a mesh strategy that did not create the variable.
   static MeshPosition* current(const VariableStorage& variable, std::string_view method);
 
   const MeshGrid& grid() const { return grid_; }
@@ -105,8 +105,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Tensor whole(const Tensor& value) { return local_as(part_of(value), {}); }
   /// Returns the value under another sharding; tapes record an identity.
   Tensor relayout(const Tensor& value, const Sharding& sharding);
-  /// Starts sums, which all positions pass in the same order. Sums over workers run while the step
-  /// continues.
+  /// Starts the sums without waiting for them. All positions pass the same sums in the same order.
+  /// Sums over workers run while the step continues.
   std::shared_ptr<MeshSums> start_sums(std::span<const PositionSum> sums);
   /// Waits for all these sums and returns their results.
   std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
@@ -127,8 +127,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// member i.
   Tensor received(const Tensor& value, AxisSet axes, ExchangeKind kind,
                   const std::vector<int>& senders);
-  /// Exchanges parts, so that dimension `to` of the value is cut instead of dimension `from`.
-  /// Returns this position's new part.
+  /// Exchanges shards, so that the value is sharded along dimension `to` instead of dimension
+  /// `from`. Returns this position's new shard.
   Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
   /// Returns true if exchange(value, axes) needs values of other workers.
   bool needs_workers(AxisSet axes) const { return groups_.needs_workers(axes); }
@@ -137,7 +137,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Tensor joined(std::vector<Tensor> parts, int dim) const;
   /// Throws kInvalidArgument on all positions if shapes or dtypes of the values differ.
   void require_same_specs(std::span<const Tensor> values);
-  /// Scope in which this position runs a function of local tensors and rejects sharded tensors.
+  /// Scope in which this position runs a function on local tensors, and in which sharded tensors
+  /// are rejected.
   class LocalScope;
   /// Waits for all positions, and runs `action` once, with the arguments of this process's
   /// positions.
@@ -175,7 +176,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   friend class ShardedValue;
 
   struct Assignment;
-  /// Returns the axes over which each factor of the rule is cut.
+  /// Returns the mesh axes over which each factor of the rule is sharded.
   Assignment assign_axes(const OpCall& call, const OpRule& rule,
                          std::span<const ShardedTensor> inputs) const;
   /// Returns the inputs of the operation in these shardings.

@@ -213,7 +213,7 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
 
 namespace {
 
-/// Returns those of the named axes that have more than one position.
+/// Returns the named axes that have more than one position.
 internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::string> names) {
   internal::AxisSet axes = 0;
   for (const std::string& name : names) axes |= grid.axis(name);

@@ -30,11 +30,11 @@ struct MeshPlacement {
 };
 
 /// Storage of a variable of a mesh strategy. Positions of one device that have the same elements
-/// share one part, which the first of them writes. Outside steps, reads return the full value; with
-/// several workers they are collective.
+/// share one stored shard, which the first of them writes. Outside steps, reads return the full
+/// value; with several workers they are collective.
 class MeshStorage final : public VariableStorage, public GatheredVariable {
  public:
-  /// `placement` refers to objects that outlive the variable.
+  /// Requires: the objects that `placement` refers to outlive the variable.
   MeshStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
               const MeshPlacement& placement);
   /// Fills the variable with `value`, without creating the full tensor.

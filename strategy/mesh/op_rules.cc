@@ -155,8 +155,8 @@ OpRule convolution(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule with factors for batch and channels. Image positions are not cut, because a
-/// window may extend into the next part.
+/// Returns a rule with factors for batch and channels. Image dimensions are not sharded, because a
+/// window may extend into the next shard.
 OpRule pooling(const OpCall& call) {
   constexpr std::uint32_t kPositions = 0b110;
   return by_dimension(call, 0, kPositions);
@@ -190,8 +190,8 @@ OpRule group_normalization(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule with factors for batch and heads. If query heads share key heads, both are cut
-/// into the same number of parts.
+/// Returns a rule with factors for batch and heads. If several query heads share a key head, query
+/// heads and key heads are divided into the same number of shards.
 OpRule attention(const OpCall& call) {
   OpRule rule = rule_for(call, 2);
   for (auto* tensors : {&rule.inputs, &rule.outputs}) {
@@ -266,8 +266,8 @@ OpRule lookup(const OpCall& call) {
   return rule;
 }
 
-/// Returns the rule of values [n, ...] and indices [n] -> [rows, ...]. If n is cut, the positions'
-/// outputs are added.
+/// Returns the rule of scatter operations: values [n, ...] and indices [n] -> [rows, ...]. If n is
+/// sharded, the positions' outputs are added.
 OpRule scattering(const OpCall& call) {
   const int rank = input(call, 0).rank();
   OpRule rule = rule_for(call, rank, Linearity::kFirst);

@@ -30,7 +30,7 @@ class ConsistencyCheck {
     kValue         // subject: a variable; note: its value
   };
 
-  /// Separates the digests of a worker's own copies of a value if these differ.
+  /// Separator of the digests of a variable's components, which are listed only if they differ.
   static constexpr const char* kBetweenComponents = "/";
 
   /// Adds a note about `subject`. Comparisons use `bytes`; messages show `shown` or, if it is
@@ -39,7 +39,7 @@ class ConsistencyCheck {
             std::string_view shown = {});
   /// Same as note(), but for a number; messages show it followed by `unit`.
   void note_number(Kind kind, std::string_view subject, double number, const char* unit = "");
-  /// Returns eight bytes that are equal for equal notes; 0 if there are none.
+  /// Returns a digest of eight bytes, which is equal for equal notes; 0 if there are none.
   std::uint64_t digest() const;
   /// Removes all notes, after a comparison or a reconnect.
   void clear();

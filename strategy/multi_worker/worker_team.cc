@@ -218,7 +218,7 @@ WorkerTeam::~WorkerTeam() {
   group_->when_lost({});
   if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
   ControlClient* const job = control();
-  const bool is_cause = !job || !job->fatal_verdict();  // a fatal verdict is the cause otherwise
+  const bool is_cause = !job || !job->fatal_verdict();  // otherwise the fatal verdict is the cause
   if (job) job->report_unwinding();
   if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,

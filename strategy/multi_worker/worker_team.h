@@ -37,10 +37,10 @@ struct WorkerGpus {
 };
 
 /// Returns the operation "nccl" over the replicas of all workers, or nullptr if NCCL is not used.
-/// Collective; all workers must know the numbers of replicas. If NCCL was optional, worker 0 logs
-/// the reason for the choice. Throws on all workers alike, naming those without support:
-/// kInvalidArgument if a replica is on a CPU, if replicas share a GPU, or if `own.use` differs
-/// between workers; kUnavailable if the library is missing.
+/// Collective; each worker must know the number of replicas of every worker. If NCCL was optional,
+/// worker 0 logs the reason for the choice. Throws the same error on all workers, naming those
+/// without support: kInvalidArgument if a replica is on a CPU, if replicas share a GPU, or if
+/// `own.use` differs between workers; kUnavailable if the library is missing.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
 /// Values of each replica of a worker: the same number per replica, each dense, slices, or none.
@@ -107,7 +107,7 @@ class WorkerTeam {
   /// form a new job.
   void allow_restart() { may_restart_ = true; }
 
-  /// Returns the text of each worker, by worker.
+  /// Gathers one text from each worker; returns the texts in worker order.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
   /// Returns, on every worker, the text `own` of worker `giver`; the other workers' `own` is
   /// ignored.

@@ -62,7 +62,7 @@ class RunVerdicts {
     enum class State : std::uint8_t { kHere, kLeft, kLost };
     State state = State::kHere;
     Member process = {};
-    std::uint64_t joined = 0;  // number of the verdict by which `process` joined
+    std::uint64_t joined = 0;  // number of the kJoined verdict of `process`
   };
   bool is_run_lost(const std::string& job) const;
   int count(const std::string& job, Peer::State state) const;

@@ -82,7 +82,8 @@ struct BucketInputs {
                    const IndexedSlices& sum);
   /// Notes non-finite values in a bucket's sum over all workers. The sum has the gradients' type.
   void search_sum(std::size_t bucket, const std::byte* sum);
-  /// Same as search_sum(), but for the gradient of the only replica.
+  /// Same as search_sum(), but for a gradient in a run with a single replica, where no sum is
+  /// computed.
   void search_gradient(std::size_t variable);
   /// Releases the bucket's dense gradients.
   void release_gradients(std::size_t bucket);

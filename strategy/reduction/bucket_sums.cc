@@ -77,7 +77,7 @@ std::vector<SliceRange> BucketSums::begin(std::size_t bucket) {
   if (cpus_) slices = cpus_->begin(bucket);
   if (team_) count_kinds(bucket);
   if (gpus_) gpus_->begin(bucket);
-  if (team_) return slices;  // sparse sums need the kinds of all workers
+  if (team_) return slices;  // sparse sums need all workers' gradient kinds
   for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
     if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
     given_.sum_slices(item.variable, given_.slices_of(item.variable));
@@ -354,7 +354,8 @@ Elements elements_of(MutableTensor& flat) {
   return {flat.data(), static_cast<std::size_t>(flat.num_elements()), flat.dtype()};
 }
 
-/// Zeroes the padding, and the elements of items without a dense gradient: both are reduced, too.
+/// Zeroes the padding and the elements of items without a dense gradient, because the reduction
+/// includes both.
 void zero_unused(const BucketInputs& given, std::size_t bucket, const Elements& buffer) {
   const std::vector<BucketPlan::Item>& items = given.bucket(bucket).items;
   const std::size_t size = size_of(buffer.dtype);

@@ -121,7 +121,7 @@ class BucketSums {
   /// Returns true if replicas receive only their shards of variables for which shards_of() is set.
   /// end() then releases gradients, so replicas should not run ahead of each other.
   bool gives_shards() const;
-  /// Called by one thread when all buckets have ended. Waits for other workers, but not for GPUs:
+  /// Called by one thread after end() of all buckets. Waits for other workers, but not for GPUs:
   /// later work of their compute streams sees the sums.
   void join();
   /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if each
@@ -154,7 +154,8 @@ class BucketSums {
   bool has_slices(std::size_t bucket);
   void take_kind(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
-  /// Sums a variable of the bucket again after its gradients were made dense. All workers call it.
+  /// Sums a variable's gradients in the bucket again after they were made dense. All workers call
+  /// it.
   void repeat(const BucketPlan::Item& item, std::size_t bucket);
   void join_workers();
   std::size_t first_number();

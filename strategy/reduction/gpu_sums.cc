@@ -225,7 +225,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   host.copies = state.events;
 }
 
-/// Queues the sum over the GPUs of all workers in the GPUs' streams.
+/// Queues, in the GPUs' streams, the sum over the GPUs of all workers.
 void GpuSums::start_nccl(std::size_t bucket) {
   Bucket& state = buckets_[bucket];
   const std::size_t count = given_.bucket(bucket).count;

@@ -1,5 +1,5 @@
-// Processing of gradients before they are summed: search for non-finite values, rounding to 16 bits
-// with error feedback.
+// Processing of gradients before they are summed: the search for non-finite values, and rounding to
+// 16 bits with error feedback.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

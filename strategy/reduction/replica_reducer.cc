@@ -76,9 +76,10 @@ class BucketReducer {
   }
   /// Calls BucketSums::join(). Called by one replica after all buckets are done.
   void join() { sums_.join(); }
-  /// Returns the first non-finite value, if there is a search for them. Requires: after join().
+  /// Returns the first non-finite value; nullopt if there is none, or if they are not searched for.
+  /// Requires: after join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
-  /// Returns the sums on the device of `replica`. Requires: after join().
+  /// Returns the sums on the device of `replica`. Requires: join() has returned.
   std::vector<Gradient> results(int replica) const {
     const auto r = static_cast<std::size_t>(replica);
     const Device device = given_.services.replica_devices[r];
@@ -436,7 +437,8 @@ Gradient ReplicaReducer::whole(std::size_t index, const Gradient& gradient) {
 
 void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
-  // A recorded step follows a call that compared the gradients; a traced step has no values.
+  // Nothing to compare: an earlier call of a recorded step has compared the gradients, and a traced
+  // step has no values.
   if (StepRecorder::current() || StepTracer::current()) return;
   RendezvousHeader header{.kind = RendezvousKind::kCompareGradients};
   SharedGradients shared;

@@ -127,7 +127,8 @@ class LocalReplicaContext final : public ReplicaContext {
   /// Returns the declared mean (note_target()) whose gradients were summed, if there was one.
   const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }
 
-  /// Waits for all replicas, and runs `action` once, with the arguments of all replicas.
+  /// Waits until all replicas have called it, then runs `action` once, with the arguments of all
+  /// replicas.
   template <class Argument>
   void meet(RendezvousHeader header, Argument& argument,
             const std::function<void(const std::vector<Argument*>&)>& action,

@@ -382,7 +382,7 @@ std::string Rendezvous::late(int replica) const {
 
 namespace {
 
-/// `free_axis` is shown as "*" instead of its length.
+/// Describes dtype, shape and sparsity; `free_axis` is shown as "*" instead of its length.
 std::string describe_spec(const ValueSpec& value, std::optional<int> free_axis) {
   std::vector<std::string> lengths;
   for (int i = 0; i < value.shape.rank(); ++i) {

@@ -95,8 +95,8 @@ struct ValueSpec {
 };
 ValueSpec spec_of(const Gradient& value);
 
-/// Header of a rendezvous. It must be equal in all replicas except for the call site; otherwise the
-/// rendezvous is a mismatch.
+/// Header of a rendezvous. All replicas must pass equal headers, except for the call site;
+/// otherwise the rendezvous fails with a mismatch.
 struct RendezvousHeader {
   RendezvousKind kind = RendezvousKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
@@ -197,7 +197,8 @@ class Rendezvous {
       TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
   enum class Woken { kCompleted, kLeads, kIdleWork };
-  /// For the leader, sets `arguments` to the arguments of all replicas.
+  /// Waits for the other replicas. If this replica becomes the leader, sets `arguments` to the
+  /// arguments of all replicas.
   Woken wait_for_others(int replica, IdleWork* idle, std::vector<void*>& arguments)
       TUTTI_REQUIRES(monitor_.mutex());
   bool leads(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
@@ -227,7 +228,7 @@ class Rendezvous {
   std::optional<Error> abort_reason_ TUTTI_GUARDED_BY(monitor_.mutex());
 };
 
-/// Returns what() of an exception, or a phrase if it is not a std::exception.
+/// Returns the exception's what(), a fixed text if it is not a std::exception, or "" for null.
 std::string message_of(const std::exception_ptr& error);
 
 }  // namespace tutti::internal

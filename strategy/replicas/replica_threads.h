@@ -14,8 +14,8 @@ namespace tutti::internal {
 
 /// Threads of a strategy's replicas. Replica 0 runs on the thread that calls run(), and each other
 /// replica on its own thread "replica-<r>", which lives as long as the strategy. Replicas of one
-/// device take turns by passing its run token. A replica parked in a merge call runs the body of a
-/// nested run.
+/// device take turns by passing its run token. A replica that waits in a merge call runs its body
+/// of a nested run().
 class ReplicaThreads {
  public:
   using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;

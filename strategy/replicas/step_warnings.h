@@ -1,4 +1,4 @@
-// Warnings of mistakes in training loops, detected from notes of replicas during a run.
+// Warnings about mistakes in training loops, detected from what replicas record during a run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

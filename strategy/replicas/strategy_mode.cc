@@ -232,7 +232,7 @@ void Scope::reopen() {
 
 namespace {
 
-/// Scope that set_strategy() opened, and the thread's mode outside every inner scope.
+/// Scope that set_strategy() opened, and the thread's mode while no inner scope is open.
 struct PersistentScope {
   explicit PersistentScope(Strategy& strategy) : scope(strategy), mode(internal::current_mode()) {}
   Scope scope;

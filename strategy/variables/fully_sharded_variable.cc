@@ -370,7 +370,7 @@ Tensor FullyShardedStorage::read_together(LocalReplicaContext& context, DType dt
   RendezvousHeader header{.kind = RendezvousKind::kAggregateRead, .variable = this};
   header.values.push_back({dtype, shape(), false});
   context.meet<Tensor>(std::move(header), own, [&](const std::vector<Tensor*>& replicas) {
-    // Slots are not read ahead.
+    // There is no read-ahead for slots.
     const Tensor whole =
         use_.reads ? use_.reads->read(shards(), dtype) : shards().gather(shards().device(), dtype);
     shards().keep(whole);

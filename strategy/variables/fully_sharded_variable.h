@@ -53,11 +53,11 @@ class ApplyRule final : public UpdateRule {
   const UpdateRule& rule_;
 };
 
-/// Returns scalars for ApplyRule: with the norms of the variable and of its directions.
+/// Returns `scalars` for ApplyRule, with the norms of the variable and of its directions.
 UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& weights,
                                  const Tensor& directions);
 
-/// Behavior of replicas of a sharded variable, besides owning a shard.
+/// Options of a sharded variable: what its replicas do besides owning shards.
 struct ShardUse {
   bool keeps_whole = false;  // a device keeps a gathered value until the next write
   bool sums_shards = true;   // see ReplicaShards::sums_shards()
@@ -67,7 +67,8 @@ struct ShardUse {
   std::shared_ptr<ReadAhead> reads = nullptr;  // nullptr without a team, and for slots
 };
 
-/// Returns the elements of `shard`, [count], of `value` with any shape, without copying.
+/// Returns the elements of `shard` as a view of shape [count], without copying. `value` may have
+/// any shape.
 Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 
 /// Elements of a variable in shards, [count], one per replica on its device; this object holds
@@ -118,7 +119,7 @@ class Shards final : public Component, public GatheredVariable {
   void assign_shard(int index, const Tensor& whole);
 
  private:
-  /// Values that a device has gathered, one per type in which it was read.
+  /// Gathered values on one device, one for each type in which the variable was read.
   struct Kept {
     Device device;
     Mutex mutex;
@@ -129,7 +130,7 @@ class Shards final : public Component, public GatheredVariable {
   void gather_here(const MutableTensor& to) const;
   Kept* find_kept(Device device) const;
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
-  /// Called before a write of all shards: drops kept values on all devices.
+  /// Called before a write of all shards: drops the gathered values that devices keep.
   void note_write();
   /// Called before a write of one shard: drops only the values that are cached on that shard's
   /// device.
@@ -146,8 +147,8 @@ class Shards final : public Component, public GatheredVariable {
   std::vector<std::unique_ptr<Kept>> kept_;  // one per distinct device; empty: values are not kept
 };
 
-/// Storage of a variable whose replicas own its shards. For all functions except update() and
-/// reads, it looks like one component shared by all replicas (central storage).
+/// Storage of a variable whose replicas own its shards. Except in update() and reads, it acts as
+/// one component that all replicas share (central storage).
 class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
  public:
   FullyShardedStorage(const Tensor& initial_value, const VariableOptions& options,

@@ -44,7 +44,8 @@ VariableOptions joined_options(const std::vector<Variable>& parts, const std::st
 /// Reservation of variables as parts of one ShardedVariable, for the lifetime of this object.
 class ReservedShards {
  public:
-  /// Throws kInvalidArgument naming a part that is used already or passed twice.
+  /// Throws kInvalidArgument if one of `parts` already belongs to a ShardedVariable or is passed
+  /// twice.
   ReservedShards(std::span<const Variable> parts, const std::string& name) {
     for (const Variable& part : parts) ids_.insert(part.storage().id());
     Ids& taken = all_taken();

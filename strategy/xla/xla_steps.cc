@@ -25,8 +25,8 @@ class TracedReducer final : public GradientReducer {
   }
   void ready(std::size_t index, const Gradient& gradient) override {
     const GradientTape::StopRecording stop;
-    // A sparse gradient becomes dense, because its rows, and maybe their number, differ between
-    // replicas.
+    // Sparse gradients are made dense, because their rows, and possibly the number of rows, differ
+    // between replicas.
     gradients_.at(index) = gradient.is_none() ? gradient : Gradient(gradient.to_dense());
   }
   std::vector<Gradient> finish() override {
@@ -47,7 +47,7 @@ class TracedReducer final : public GradientReducer {
 
  private:
   StepTracer& tracer_;
-  std::vector<Gradient> gradients_;  // dense or none, by variable
+  std::vector<Gradient> gradients_;  // indexed by variable; each is dense or none
 };
 
 std::vector<int> numbers_of(const std::vector<Device>& devices) {

@@ -25,8 +25,9 @@ class XlaSteps {
   /// Callback that runs `fn` as replica `replica` on this thread; operations are traced instead of
   /// computed.
   using NoteReplica = std::function<void(int replica, const std::function<void()>& fn)>;
-  /// Calls `run_replicas`, which must call its argument once per replica, and runs their program.
-  /// Throws as StepPrograms::run() does, and kUnimplemented within another step.
+  /// Calls `run_replicas`, which must call its argument once per replica, and runs the program that
+  /// the replicas trace. Throws as StepPrograms::run() does, and kUnimplemented within another
+  /// step.
   void run(const std::function<void(const NoteReplica&)>& run_replicas);
 
   int num_compiled() const;

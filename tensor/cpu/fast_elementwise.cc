@@ -33,7 +33,7 @@ void unary(const KernelArgs& args) {
   });
 }
 
-/// Computes a run of `count` elements; an input with stride 0 is one value.
+/// Computes `count` elements; an input with stride 0 is a single value for all of them.
 template <class Function, class T, class Result>
 [[gnu::always_inline]] inline void binary_run(const T* __restrict a, std::int64_t a_stride,
                                               const T* __restrict b, std::int64_t b_stride,

@@ -57,8 +57,8 @@ template <class Body>
   }
 }
 
-/// Prefetches the elements that the window one output row below reads first, because processors do
-/// not predict the jumps between the rows of a window.
+/// Prefetches the first elements of the window one output row below, because processors do not
+/// predict the jumps between the rows of a window.
 [[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
                                                const Window& window) {
   const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
@@ -276,7 +276,8 @@ void average_pool_grad(const KernelArgs& args) {
   for (std::int64_t c = 0; c < channels; ++c) to[c] += weight * from[c];
 }
 
-/// Writes a pixel once, from the one or four pixels that contribute to it.
+/// Computes an output pixel from the one or four input pixels that contribute to it, and writes it
+/// once.
 template <bool kLinear>
 [[gnu::always_inline]] inline void make_pixel(float* __restrict to, const float* const* parts,
                                               const float* weights, std::int64_t channels) {

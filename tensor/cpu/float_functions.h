@@ -39,7 +39,8 @@ namespace tutti::internal {
   return x != x ? x : power;
 }
 
-/// Returns tanh(x) as accurately as e^x: by a polynomial near 0 (Cephes, tanhf), elsewhere by e^2x.
+/// Returns tanh(x), as accurate as vector_exp(): a polynomial near 0 (Cephes, tanhf), elsewhere a
+/// function of e^2x.
 [[gnu::always_inline]] constexpr float vector_tanh(float x) {
   const float magnitude = std::abs(x);
   const float far = 1.0f - 2.0f / (vector_exp(2.0f * magnitude) + 1.0f);

@@ -1,4 +1,4 @@
-// Sources and weights of the pixels of an enlarged image.
+// Source pixels of each pixel of an enlarged image, and their weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

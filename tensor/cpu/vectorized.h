@@ -1,4 +1,4 @@
-// Loops with the widest vectors of this machine, and copies past its caches.
+// Loops that use the machine's widest vector instructions, and copies that bypass its caches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -55,7 +55,7 @@ void vectorized(const Body& body) {
   body();
 }
 
-// Copies of data that is not read soon.
+// Copies of data that will not be read soon.
 
 /// Same as std::memcpy(), but bypasses the caches if the processor can. This takes half the time
 /// for copies larger than the caches, but more time if the copy is read immediately. Other threads

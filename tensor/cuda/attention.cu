@@ -31,7 +31,7 @@ inline Extent extent_of(const KernelCall& call) {
                 call.attributes_as<AttentionAttributes>());
 }
 
-inline constexpr int kTile = 64;              // queries, or keys, of a tile
+inline constexpr int kTile = 64;              // queries, or keys, per tile
 inline constexpr int kOwn = 4;                // rows of a tile per thread; also columns per thread
 inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
 inline constexpr int kColumns = 2 * kTile;    // columns of results per block
@@ -175,8 +175,8 @@ struct Work {
 };
 
 constexpr std::int64_t tiles_of(std::int64_t rows) { return (rows + kTile - 1) / kTile; }
-/// Returns the number of parts of `width` columns: at least 1, because the sums are needed even
-/// without columns.
+/// Returns the number of parts, of up to kColumns columns each, of `width` columns: at least 1,
+/// because the sums are needed even without columns.
 constexpr std::int64_t parts_of(std::int64_t width) {
   return width == 0 ? 1 : (width + kColumns - 1) / kColumns;
 }
@@ -187,7 +187,8 @@ inline unsigned grid_of(std::int64_t blocks) {
 
 // Attention: an online softmax over tiles of keys.
 
-/// State of this thread's queries after the keys so far. `sum` covers only this thread's keys.
+/// Softmax state of this thread's queries over the keys processed so far. `sum` covers only this
+/// thread's keys.
 template <class N>
 struct RunningSoftmax {
   /// Turns scores into weights, in shared memory, and rescales earlier results to the new largest
@@ -269,12 +270,13 @@ void forward(const KernelCall& call) {
                      call.out<Number<T>>(1));
 }
 
-// Gradients of attention: scores are computed again from the logarithms of their sums.
+// Gradients of attention. Scores are recomputed, and normalised with the stored logarithms of their
+// sums.
 //
-// No two blocks add to the same number: the gradients of queries, keys and values each have their
-// own launch. This takes 8 products of tiles; if blocks added to each other's rows, in any order, 5
-// would suffice. In return the bits depend only on the sizes, and a block needs registers for only
-// one gradient.
+// No two blocks add to the same element: the gradients of queries, keys and values are computed in
+// separate launches. This takes 8 products of tiles; 5 would suffice if blocks added to each
+// other's rows, in any order. In return the bits depend only on the sizes, and a block needs
+// registers for only one gradient.
 
 /// Writes to means[i] the sum of weight * gradient over query i's attention weights.
 template <class T>
@@ -331,8 +333,8 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   }
 }
 
-/// Adds to a gradient the contribution of one tile of the queries of `head` and one tile of its
-/// keys.
+/// Adds the contribution of one tile of the queries of `head` and one tile of its keys to a
+/// gradient.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void add_gradient(const Extent& extent, const GradientInputs<T>& in,
                                              std::int64_t head, std::int64_t first_query,

@@ -139,7 +139,7 @@ class Event final : public DeviceEvent {
 /// Captured work that can be launched many times.
 class Graph {
  public:
-  /// Takes over `captured`. `stream` must outlive this. Requires: the GPU is selected.
+  /// Takes ownership of `captured`. `stream` must outlive this. Requires: the GPU is selected.
   Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream) : gpu_(gpu), stream_(stream) {
     const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
     (void)cudaGraphDestroy(captured);
@@ -328,7 +328,7 @@ class Context final : public DeviceContext {
   MathLibraries libraries_;
 };
 
-/// Lets kernels of this GPU access the memory of the GPUs that it can reach.
+/// Enables peer access to the memory of all GPUs that this GPU can reach.
 void Context::reach_peers() {
   gpu_.use([this] {
     int count = 0;
@@ -536,7 +536,7 @@ void Backend::release_pinned(void* data) noexcept {
 
 namespace {
 
-/// Returns why the runtime shows no GPU.
+/// Returns the reason why the CUDA runtime reports no GPU.
 std::string reason_without_gpu(cudaError_t status) {
   const char* const mask = std::getenv("CUDA_VISIBLE_DEVICES");
   if (status == cudaErrorNoDevice && mask != nullptr) {

@@ -31,8 +31,8 @@ __device__ Pack<T, N> load(const T* data, std::int64_t row, std::int64_t channel
   return *reinterpret_cast<const Pack<T, N>*>(data + row * channels + std::int64_t{pack} * N);
 }
 
-/// Sums of x - s and (x - s)^2, where s is the channel's first element: it is near the mean, so
-/// that nothing cancels.
+/// Sums of x - s and (x - s)^2, where s is the channel's first element: it is near the mean, which
+/// avoids cancellation.
 template <class T, int N>
 struct Moments {
   const T* x;
@@ -205,7 +205,8 @@ unsigned blocks_of(const Walk& walk) {
   return std::min(blocks_for(walk.count), kMaxBlocks);
 }
 
-/// Calls body(first element, walk) for groups of rows whose elements can be counted with 32 bits.
+/// Calls body(first element, walk) for consecutive groups of rows, each small enough to count its
+/// elements with 32 bits.
 template <int N, class Body>
 void for_each_part(const Extent& extent, const Body& body) {
   const std::int64_t packs_per_row = extent.channels / N;

@@ -1,4 +1,4 @@
-// Work on many arrays in one launch: the array and the elements of each block.
+// Processing of many arrays in one launch: maps each block to its array and elements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ struct Batch {
     std::int64_t first;  // index in the item of this block's first element
   };
 
-  /// Returns the share of this block.
+  /// Returns the item that this thread block works on, and the block's first element in it.
   __device__ __forceinline__ Share share(std::int64_t per_block) const {
     int low = 0, high = count - 1;  // finds the last item whose first block is not after this block
     while (low < high) {

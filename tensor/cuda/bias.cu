@@ -60,7 +60,7 @@ void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivat
   });
 }
 
-// The gradient: the sum over all axes but the channels.
+// Gradient of the bias: the sum over all axes but the channels.
 
 namespace {
 

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Transposition {
   StridedAxes<2> others;
   std::int64_t along = 0, across = 0;           // their sizes
-  std::int64_t from_stride = 0, to_stride = 0;  // strides: `along` in `from`, `across` in `to`
+  std::int64_t from_stride = 0, to_stride = 0;  // stride of `along` in `from`, of `across` in `to`
   std::int64_t tiles_along = 0, tiles_across = 0;
 };
 

@@ -7,7 +7,7 @@
 namespace tutti::cuda {
 namespace {
 
-// Functions of core/random.cc for kernels.
+// Device versions of functions in core/random.cc.
 __device__ __forceinline__ std::uint64_t splitmix64(std::uint64_t value) {
   value += 0x9E3779B97F4A7C15;
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;

@@ -73,8 +73,8 @@ struct alignas(16) Bytes16 {
   std::uint64_t low, high;
 };
 
-/// is_aligned() on the host and starts_at() in kernels return true if the address is a multiple of
-/// `bytes`.
+/// Returns true if the address is a multiple of `bytes`: is_aligned() on the host, starts_at() in
+/// kernels.
 inline bool is_aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }

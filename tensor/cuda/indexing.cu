@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Same as scatter_kernel(), but combines the values with those in the rows. Rounds a row after
-/// each value that is combined with it.
+/// Same as scatter_kernel(), but combines the values with those in the rows. Rounds after each
+/// combination, not once at the end.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_into_kernel(ScatterOp op, Indices indices, std::int64_t num_rows, std::int64_t size,

@@ -38,7 +38,7 @@ struct KernelCall {
   }
 };
 
-/// Kernel: puts the work of one call into its stream.
+/// Function that enqueues the work of one call in its stream.
 using Kernel = void (*)(const KernelCall& call);
 
 using KernelTable = KernelTableOf<Kernel>;
@@ -82,7 +82,7 @@ void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Worksp
                      cudaStream_t stream);
 
 // Kernels on cuBLAS and cuDNN, and our own kernels where the results of these libraries differ from
-// the CPU.
+// the CPU's.
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
                                            DType::kFloat16};
 void register_matmul_kernels(KernelTable& table);

@@ -12,7 +12,7 @@
 
 namespace tutti::cuda {
 
-/// Returns true if the GPU is lost to this process: every later call fails in the same way.
+/// Returns true if this process can no longer use the GPU: every later call fails in the same way.
 constexpr bool is_final(cudaError_t status) {
   switch (status) {
     case cudaErrorECCUncorrectable:

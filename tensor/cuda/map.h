@@ -23,7 +23,7 @@ __device__ __forceinline__ void load(const T* data, bool is_repeated,
   }
 }
 
-/// Writes f of the elements at `offsets` to y[first ...].
+/// Applies f to the elements at `offsets` and writes the results to y[first ...].
 template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
 __device__ __forceinline__ void map_at(const F& f, std::int64_t first, const std::int64_t* offsets,
                                        const bool* is_repeated, Y* y, const A* a, const B* b,
@@ -47,8 +47,8 @@ __device__ __forceinline__ void map_at(const F& f, std::int64_t first, const std
   *reinterpret_cast<Pack<Y, kWidth>*>(y + first) = pack;
 }
 
-/// Maps `axes`, in packs of kWidth elements if `is_wide`; then the `tail` elements after them one
-/// by one.
+/// Applies f to the elements of `axes`, in packs of kWidth if `is_wide`, then to the `tail`
+/// elements after them one by one.
 template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(const __grid_constant__ StridedAxes<kArity> axes, bool is_wide, std::int64_t tail,

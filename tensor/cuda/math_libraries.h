@@ -1,4 +1,4 @@
-// Handles of cuBLAS and cuDNN of one logical device, their settings and their plans.
+// cuBLAS and cuDNN handles of one logical device, with their settings and plans.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

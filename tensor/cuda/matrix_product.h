@@ -25,9 +25,9 @@ struct MatrixProduct {
   void* c = nullptr;
 };
 
-struct MatrixPlan;  // descriptors and algorithm: matrix_product.cc
+struct MatrixPlan;  // descriptors and algorithm; defined in matrix_product.cc
 
-/// Algorithms of the products: cuBLASLt chooses one per kind, which is then reused.
+/// Cached algorithms for matrix products: cuBLASLt chooses one for each kind of product.
 class MatrixPlans {
  public:
   /// Everything on which the choice of an algorithm depends, including the alignment of pointers.

@@ -35,7 +35,7 @@ struct RuleConstants {
   unsigned options;
 };
 
-/// Constants of a rule as a parameter of kernels.
+/// Constants of a rule, passed to kernels as a parameter.
 struct GivenConstants {
   explicit GivenConstants(const DeviceRule& rule) {
     for (std::size_t i = 0; i < DeviceRule::kNumConstants; ++i) values[i] = rule.constants[i];

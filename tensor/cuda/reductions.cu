@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// For reduced axes that precede a kept axis: neighbouring threads fold neighbouring rows.
+/// Folds reduced axes that precede a kept axis: neighbouring threads fold neighbouring rows.
 /// blockIdx.y is the number of the part.
 template <class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
@@ -147,8 +147,8 @@ inline StridedAxes<1> chosen_axes(const Shape& shape, std::uint32_t axes) {
   return StridedAxes<1>(chosen, {strides});
 }
 
-/// Chooses the parts: enough to fill a large GPU with blocks, but each has at least `least`
-/// elements.
+/// Chooses the number of parts: enough to fill a large GPU with blocks, but each part has at least
+/// `least` elements.
 inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) {
   constexpr std::int64_t kEnoughBlocks = 1024;
   const std::int64_t length = r.reduced.count;
@@ -161,7 +161,7 @@ inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) 
       (length + r.part_size - 1) / std::max<std::int64_t>(r.part_size, 1), 1);
 }
 
-/// Computes y, the fold of x over `axes`.
+/// Folds x over `axes` into y.
 template <class Fold, class T, class Y>
 void reduce(const KernelCall& call, std::uint32_t axes, const Fold& fold) {
   using Value = typename Fold::Value;
@@ -214,7 +214,7 @@ using FoldValue = std::conditional_t<sizeof(T) == 1, std::int32_t, Number<T>>;
 using internal::Add;
 using internal::Multiply;
 
-// A mean is a sum divided by the number of elements.
+// Sum, or mean: the sum divided by the number of elements.
 template <class V>
 struct Sum {
   using Value = V;
@@ -283,7 +283,7 @@ void truth(const KernelCall& call) {
 
 // Largest and smallest elements over axes, and their positions.
 
-// Returns the identity of the maximum (kLargest) or of the minimum.
+// Returns the identity element of the maximum (kLargest) or of the minimum.
 template <class V, bool kLargest>
 __device__ constexpr V worst() {
   using Limits = std::numeric_limits<V>;

@@ -1,5 +1,5 @@
-// Upsampling of images, and its gradient: each element of a result adds its terms in the CPU's
-// order.
+// Upsampling of images, and its gradient. The terms of each element are added in the same order as
+// on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Operations that move elements without computing, and filling with one value.
+// Operations that move elements without computing, and operations that fill tensors with one value.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstring>

@@ -25,8 +25,9 @@ std::optional<std::vector<int>> visible_devices(const std::optional<std::string>
 /// Throws kInvalidArgument naming `who` unless each GPU has 1 to 64 parts and the limit is >= 0.
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus);
 
-/// Returns the parts of all GPUs, those of GPU 0 first. `mask` is CUDA_VISIBLE_DEVICES, which the
-/// backend has applied. Throws kInvalidArgument if a GPU has less memory than its parts may use.
+/// Returns the logical GPUs of all physical GPUs, those of GPU 0 first. `mask` is
+/// CUDA_VISIBLE_DEVICES, which the backend has applied. Throws kInvalidArgument if a GPU has less
+/// memory than its logical GPUs may use.
 std::vector<LogicalGpu> split_gpus(const DeviceBackend& backend,
                                    const std::optional<std::string>& mask,
                                    const VirtualGpus& virtual_gpus);
@@ -70,8 +71,8 @@ LoadedBackend load_backend(const BackendRequest& request);
 struct FoundLibrary {
   std::string name, path;
 };
-/// Returns the result for a module that the system did not open because of `why`, and names the
-/// libraries that are missing, if any.
+/// Returns the result for a module that could not be opened because of `why`; it names the missing
+/// libraries, if any.
 LoadedBackend explain_failure(const std::string& module, const std::string& why,
                               std::span<const FoundLibrary> libraries);
 /// Searches for the libraries as the module does: first where the system finds libraries, then in

@@ -69,14 +69,14 @@ class PinnedRing {
 /// thread may free buffers.
 class Uploads {
  public:
-  /// Minimum size in bytes for which a copy is worth two events.
+  /// Minimum size, in bytes, of a copy that is worth the cost of two events.
   static constexpr std::size_t kLeastBytes = std::size_t{128} << 10;
 
   Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, const PeerWatch& peers);
 
   BufferAllocator& allocator() { return *allocator_; }
-  /// Fills a buffer of allocator(). Work that is queued in the compute stream from now on runs
-  /// after the copy.
+  /// Copies into a buffer of allocator(). Work that is queued in the compute stream after this call
+  /// runs after the copy.
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
   /// Returns true if buffers were freed since the last call of settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }
@@ -111,7 +111,7 @@ class Downloads {
   /// Returns a block, which the caller may use for one copy after another; nullptr if the system
   /// has no pinned memory.
   void* take();
-  /// Takes back a block. Requires: its last copy is done.
+  /// Accepts a block for reuse. Requires: its last copy is done.
   void recycle(void* block);
 
  private:

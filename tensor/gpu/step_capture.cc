@@ -184,9 +184,9 @@ struct StepCapture::Graph {
   void begin();
   void end();
   void launch();
-  /// Makes later work of the origin wait for the work of the other devices.
+  /// Makes later work of the origin device wait for the work of the other devices.
   void wait_for_others();
-  /// Makes later work of the other devices wait for the work of the origin.
+  /// Makes later work of the other devices wait for the work of the origin device.
   void order_other_devices();
   /// Returns the peer work of all devices.
   PeerWatch::List peer_work() const;
@@ -290,7 +290,7 @@ StepCapture::StepCapture(std::span<const Device> devices,
 }
 
 StepCapture::~StepCapture() {
-  graph_.reset();  // first, because it uses the variables
+  graph_.reset();  // released first, because it uses the variables
   for (const auto& variable : variables_) variable->unpin();
 }
 

@@ -85,9 +85,9 @@ class UsedVariables final : public StepRecorder {
   std::vector<std::shared_ptr<VariableMemory>> list_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// A step whose capture begins with the constructor, and which is launched after end(). The scopes
-/// of all replicas may be alive at the same time; all other calls must be made by one thread while
-/// no replica runs. Destruction before end() discards the capture.
+/// Captured step. The constructor begins the capture, end() completes it, and the step can then be
+/// launched. The scopes of all replicas may be alive at the same time; all other calls must be made
+/// by one thread while no replica runs. Destruction before end() discards the capture.
 class StepCapture {
  public:
   /// `devices`: one for each replica, in replica order; a GPU may serve several replicas.

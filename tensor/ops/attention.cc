@@ -17,7 +17,7 @@ namespace tutti {
 
 namespace {
 
-/// Score of masked keys (Keras's number): finite in every type; float16 ends at 65504.
+/// Score of masked keys (Keras's number): finite in every type; the maximum of float16 is 65504.
 double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
 
 /// Returns [batch, heads, steps, length] with `heads` heads: concatenates the steps of heads that

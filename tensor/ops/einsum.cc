@@ -84,7 +84,8 @@ class Einsum {
     return parts;
   }
 
-  /// Returns the axes of a term: letters, and digits for its `ellipsis` axes.
+  /// Returns the axes of a term as one character each: letters, and digits for the `ellipsis` axes
+  /// of "...".
   std::string named_axes(const std::string& term, int ellipsis) const {
     std::string axes;
     bool has_ellipsis = false;
@@ -144,7 +145,7 @@ class Einsum {
       const Tensor diagonal = where(at(cast(identity, DType::kBool)), at(x.tensor), 0.0);
       x.tensor = reduce_sum(at(diagonal), static_cast<int>(twin));
       x.axes.erase(twin, 1);
-      --i;  // the name may occur a third time
+      --i;  // revisits i: its name may occur a third time
     }
     return x;
   }

@@ -167,7 +167,7 @@ Tensor cast(const Operand& x, DType dtype) {
 Tensor where(const Operand& condition, const Operand& a, const Operand& b) {
   constexpr OpId kOp = OpId::kWhere;
   require_dtype(kOp, condition, DType::kBool);
-  if (a.is_number && b.is_number) {  // two numbers: float32 on the condition's device
+  if (a.is_number && b.is_number) {  // two numbers give float32 on the condition's device
     const Tensor like = Tensor::zeros({}, DType::kFloat32, condition.tensor.device());
     return where(condition, Operand(number_like(kOp, a, like), a.where),
                  Operand(number_like(kOp, b, like), b.where));

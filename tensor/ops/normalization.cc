@@ -15,7 +15,7 @@ namespace {
 
 using namespace internal;
 
-/// Requires parameters and statistics of one type: x's, or float32 if x has 16 bits.
+/// Checks that parameters and statistics have one type: that of x, or float32 if x has 16 bits.
 void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_channel) {
   require_floating(op, x);
   if (x.shape().rank() < 2) {

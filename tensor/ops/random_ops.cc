@@ -26,7 +26,7 @@ T below(T low, T high) {
   return low < high ? std::nextafter(high, low) : low;
 }
 
-// Returns the next smaller value than `value`, which must not be 0.
+// Returns the largest value below `value`, which must not be 0.
 template <Half T>
 T predecessor(T value) {
   const bool is_negative = (value.bits & 0x8000) != 0;

@@ -62,8 +62,8 @@ Hlos largest_gradient(HloText& text, const OpCall& call, HloInputs in) {
   return {text.select_and_scatter(in[0], in[1], window_of(a))};
 }
 
-/// Returns the number of the image's pixels in each window, in the shape of `pooled`; padding is
-/// not counted.
+/// Returns, for each window, the number of its pixels that are inside the image (padding is not
+/// counted), in the shape of `pooled`.
 Hlo pixels_of_windows(const Hlo& pooled, const Shape& image, const Pool2dAttributes& a) {
   HloText& text = *pooled.text;
   const Hlo ones = text.constant(1.0, {1, image[1], image[2], 1}, pooled.type);

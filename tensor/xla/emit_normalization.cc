@@ -50,7 +50,7 @@ Hlos batch_gradient(HloText&, const OpCall& call, HloInputs in) {
   return {by_channel(gamma * inverse, x) * (dy - shared), dgamma, dbeta};
 }
 
-/// Sums over 2 radius + 1 channels.
+/// Returns, for each channel, the sum over the 2 radius + 1 channels around it.
 Hlo sum_of_neighbours(const Hlo& x, std::int64_t radius) {
   HloWindow window = HloWindow::of_one_element(x.shape.rank());
   window.size.back() = 2 * radius + 1;

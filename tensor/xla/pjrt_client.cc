@@ -98,7 +98,7 @@ constexpr std::size_t kTableBegin = sizeof(PjrtApi);
 
 /// Converts absl's codes, which equal ours except for three that tutti does not have.
 ErrorCode code_of(std::int64_t code) {
-  switch (static_cast<int>(code)) {  // the upper half is padding
+  switch (static_cast<int>(code)) {  // the upper 32 bits are padding
     case 2:
       return ErrorCode::kInternal;
     case 7:
@@ -384,7 +384,7 @@ void PjrtBuffer::check(const Shape& shape, DType dtype, const char* who) const {
   const auto found =
       plugin.call(PjrtFunction::kBufferDimensions, PjrtBufferDimensionsFields{handle_}, who);
   const std::span<const std::int64_t> dims(found.dims, found.num_dims);
-  const int number = static_cast<int>(type);  // the upper half is padding
+  const int number = static_cast<int>(type);  // the upper 32 bits are padding
   if (number == pjrt_type(dtype) && std::ranges::equal(dims, shape.dims())) return;
   fail(ErrorCode::kInternal, who, ": expected ", dtype, " of shape ", shape,
        ", got a buffer of type ", number, " of shape [", join(dims), "]");

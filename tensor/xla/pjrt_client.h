@@ -38,8 +38,9 @@ class PjrtPlugin {
   /// cannot be read.
   const std::string& file_hash() const;
 
-  /// Calls a function and returns the fields, which the function may have filled in. Throws the
-  /// plugin's error with `who` in front, and kUnimplemented if the plugin has no such function.
+  /// Calls a function of the plugin and returns its argument fields, which the function may have
+  /// filled in. Throws the plugin's error with `who` in front, and kUnimplemented if the plugin has
+  /// no such function.
   template <class Fields>
   Fields call(PjrtFunction function, const Fields& fields, const char* who) const {
     PjrtArguments<Fields> arguments{.fields = fields};
@@ -88,7 +89,7 @@ class PjrtBuffer {
   /// Throws kInternal naming `who` and both shapes and types unless the buffer has this shape and
   /// type.
   void check(const Shape& shape, DType dtype, const char* who) const;
-  /// Copies the elements to the host, and waits for them.
+  /// Copies the elements to the host, and waits for the copy.
   void to_host(void* to, std::size_t bytes) const;
 
  private:

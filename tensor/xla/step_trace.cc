@@ -104,8 +104,8 @@ void Trace::begin(std::string_view what, const SourceLocation& where) {
 
 bool Trace::holds(const Tensor& value) const { return step_value(value) != nullptr; }
 
-/// Records a variable whose value is still on the host (as in the first step). This makes the whole
-/// variable an argument of this step, as it is in later steps.
+/// Records a variable whose value is still on the host, as in the first step. The whole variable
+/// becomes an argument of this step, as in later steps.
 void Trace::note_variable(const Tensor& whole) {
   if (step_value(whole)) return;
   variables_.insert_or_assign(whole.buffer().get(), TensorSpec{whole.shape(), whole.dtype()});

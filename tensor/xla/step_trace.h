@@ -146,10 +146,10 @@ class StepPrograms {
   /// Replica r runs on XLA device devices[r].
   explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
 
-  /// Computes the values of all replicas' traces (in replica order) that tensors still hold, and
-  /// waits until that is done. The results reuse the memory of values that no tensor holds any
-  /// more. Throws kInvalidArgument naming operation and line if the replicas' operations differ,
-  /// and the errors of the compiler and the devices.
+  /// Computes the values of all replicas' traces (in replica order) to which tensors still refer,
+  /// and waits for them. The results reuse the memory of values that no tensor holds any more.
+  /// Throws kInvalidArgument naming operation and line if the replicas' operations differ, and the
+  /// errors of the compiler and the devices.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 
   /// Returns the number of programs compiled here; those from files (ProgramFiles) do not count.

@@ -36,8 +36,8 @@ double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
   return (2 * uniform - 1) * static_cast<double>(1 << index % 9);
 }
 
-/// Returns a value that exposes a wrong order or a wrong rank (first 4 of every 8 elements), or an
-/// arbitrary value.
+/// Returns a value that exposes a wrong order or a wrong rank for the first 4 of every 8 elements,
+/// and an arbitrary value for the other 4.
 double special_value(const Case& c, int rank, std::size_t index, std::uint64_t bits) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -42,7 +42,7 @@ void call(Communicator& communicator, const Call& call);
 /// Starts the call of one rank; an all_reduce works in place.
 CollectiveHandle start(Communicator& communicator, const Call& call);
 
-/// Error of sums, for an operation that declares a max_relative_error().
+/// Declared and measured error of sums, for an operation that declares a max_relative_error().
 struct SumError {
   double declared = 0.0;
   /// Unit of errors: the sum over ranks of each rank's largest magnitude; for MEAN, the mean over

@@ -242,8 +242,8 @@ TEST(GradientTape, StopRecordingHidesOperationsAndReads) {
   EXPECT_EQ(number(tape.gradient(y, v)), 9.0);
 }
 
-/// Computes relu(x w0 + b0) w1 + b1. Its sources are w0, b0, w1, b1, and an unused variable between
-/// b0 and w1.
+/// The target is the sum of relu(x w0 + b0) w1 + b1; the sources are w0, b0, w1, b1, and an unused
+/// variable between b0 and w1.
 TEST(GradientTape, ReportsReadyGradientsLastLayerFirst) {
   const Variable w0(Tensor::full({3, 4}, 0.5, DType::kFloat64)),
       b0(Tensor::zeros({4}, DType::kFloat64)), unused(Tensor::zeros({2}, DType::kFloat64)),

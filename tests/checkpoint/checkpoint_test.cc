@@ -475,7 +475,7 @@ TEST(SnapshotTransfer, ErrorNamesDamagedTensor) {
     arriving.tensors()[tensor].data()[1] ^= change;
     arriving.finish();
   };
-  // Tensors of wide types precede others: step (int64), weights (float32), mask (bool).
+  // Tensors of wider types come first: step (int64), weights (float32), mask (bool).
   EXPECT_ERROR(damaged(0, std::byte{4}), kDataLoss, "the state of worker 2", "'step' is damaged");
   EXPECT_ERROR(damaged(1, std::byte{1}), kDataLoss, "the state of worker 2",
                "'weights' is damaged");

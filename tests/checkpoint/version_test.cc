@@ -504,7 +504,7 @@ struct ReadBack {
   std::vector<std::optional<CheckpointFile>> files;
 };
 
-/// Reads a version on all workers, each of which reads its part of "cut".
+/// Reads a version on all workers; each worker reads its part of the tensor "cut".
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());

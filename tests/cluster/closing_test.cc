@@ -48,9 +48,9 @@ void expect_end_of(int leaver, Transport& mine) {
                concat("tcp: rank ", leaver, " (127.0.0.1:"), "disconnected: ");
 }
 
-/// Case in which a rank sends `count` bytes and disconnects. The other rank reads them at once or
-/// late. A late read begins after the disconnection if the bytes fit into the socket buffer;
-/// otherwise it begins after 300 ms, while the sender waits.
+/// Case in which a rank sends `count` bytes and disconnects. The other rank reads them immediately
+/// or late. A late read begins after the disconnection if the bytes fit into the socket buffer;
+/// otherwise it begins after 300 ms, during which the sender waits.
 struct Leaving {
   std::size_t count;
   int leaver;
@@ -300,7 +300,7 @@ TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
                 HasSubstr("rank 0: the disk is full"));
   });
   ranks.rank(0)->abort(Error(ErrorCode::kAborted, "rank 0: the disk is full"));
-  memory.reset();  // part of it may still be unsent
+  memory.reset();  // part of the message may still be unsent
   waits->join();   // rank 0 still exists, so it was the abort that ended the wait
   EXPECT_ERROR(send->wait(in(1s)), kAborted, "the disk is full");
 }
@@ -466,8 +466,8 @@ TEST(TcpHalfOpen, LongComputationKeepsConnections) {
 
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
-/// Expects rank `rank` of two to stop connecting as soon as the reason is raised, long before its
-/// timeout of 60 s. `before`, if given, runs before the reason is raised.
+/// Expects rank `rank` of two to stop connecting as soon as the interruption is raised, long before
+/// its timeout of 60 s. `before`, if given, runs before that.
 void expect_interruption(int rank, ConnectOptions::Way way, KeyValueStore& store,
                          const std::function<void()>& before = nullptr) {
   const auto interruption = std::make_shared<Interruption>();

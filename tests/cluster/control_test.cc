@@ -117,7 +117,7 @@ std::shared_ptr<ProgressTracker> board_of(std::uint64_t entered, std::uint64_t f
 // On a busy machine, the latest report of a member may be older than its peer's leave message.
 TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto options = server_options();
-  options.health.heartbeat_every = 10min;  // only a first report, and one before leaving
+  options.health.heartbeat_every = 10min;  // only the first report, and one before leaving
   options.health.silent_after = options.health.unreachable_after = 20min;
   server_ = ControlServer::start(options);
   const auto late = board_of(0, 0);

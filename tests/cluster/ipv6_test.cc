@@ -14,7 +14,7 @@
 namespace tutti::ipv6_test {
 using namespace std::chrono_literals;
 
-/// Sums 1, 2 and 4 over three workers at ::1 that read their cluster from TF_CONFIG.
+/// Expects three workers at ::1, which read their cluster from TF_CONFIG, to sum 1, 2 and 4.
 void expect_sum(const WorkerGroupOptions& options) {
   const std::vector<int> ports = launch::free_ports(3);
   std::vector<std::string> addresses;

@@ -304,7 +304,7 @@ TEST(ControlStart, ErrorNamesUnreachableServer) {
   EXPECT_EQ(worker.exit_code(), 1);
 }
 
-/// Rank of a group that forms through a folder.
+/// Process that is one rank of a group whose ranks find each other through a folder.
 class RankProcess : public LineProcess {
  public:
   RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms,

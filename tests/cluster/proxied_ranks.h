@@ -29,7 +29,7 @@ namespace tutti::proxied_ranks {
 using testing::in;
 using testing::late;
 
-/// Makes the system drop segments that arrive for this connected TCP socket before TCP sees them.
+/// Makes the kernel drop segments for this connected TCP socket on arrival, before TCP sees them.
 /// Segments of up to `longest` bytes, including headers, still pass.
 inline void let_packets_vanish(int socket, std::uint32_t longest = 0) {
   std::array<sock_filter, 4> program{{{BPF_LD | BPF_W | BPF_LEN, 0, 0, 0},

@@ -241,7 +241,7 @@ struct PeerGpus {
   int damaged = 0;              // number of errors that report damaged data
 };
 
-/// Breaks the connection of a new pair of ranks once per seed.
+/// For each seed, connects a new pair of ranks and breaks the connection.
 PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
   PeerGpus told;
   for (std::uint64_t seed = 1; seed <= num_seeds; ++seed) {

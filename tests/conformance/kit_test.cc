@@ -58,8 +58,9 @@ TEST(ConformancePlan, SampleDependsOnSeedAndCoversEachGroup) {
   EXPECT_EQ(taken, all);
 }
 
-/// Simulates a call that only three of four ranks make. The second of the three enters it `delay`
-/// after the others, and `end` after the begin it ends on all three. Returns the kit's verdict.
+/// Simulates a call that only three of four ranks make. The second of them starts `delay` later
+/// than the other two; all three calls end at `end`, measured from the first start. Returns the
+/// kit's verdict.
 std::string verdict_on_deadline(Duration delay, const std::string& message,
                                 Duration end = std::chrono::milliseconds(150)) {
   const TimePoint begin(Duration(1));

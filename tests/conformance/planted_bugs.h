@@ -236,7 +236,8 @@ class BuggyOps final : public CrossDeviceOps {
     return x;
   }
 
-  /// For bugs that reuse memory: copies the result into shared memory, waits, and reads it back.
+  /// Simulates bugs that reuse memory: copies the result into shared memory, waits, and reads it
+  /// back.
   Bytes kept(Bytes result) {
     static Bytes shared(std::size_t{1} << 24);
     const bool is_shared = bug_ == "SharesScratch"_bug;

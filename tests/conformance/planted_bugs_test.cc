@@ -23,7 +23,8 @@ using conformance::Result;
 using conformance::Subject;
 using conformance::Verdict;
 
-/// Engines that outlive their communicators, so that peers do not notice the destruction.
+/// Storage for engines that must outlive their communicators, so that peers do not notice the
+/// communicators' destruction.
 struct Graveyard {
   Mutex mutex;
   std::vector<std::unique_ptr<internal::CollectiveEngine>> engines TUTTI_GUARDED_BY(mutex);

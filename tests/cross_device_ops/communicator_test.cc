@@ -272,8 +272,8 @@ TEST(Communicator, StalledCallLogsMissingRanksAndTheirState) {
                                "all_reduce(SUM, float32 x 4, 'before')"));
 }
 
-// Calls `calls` on each rank, with other arguments on rank 1. Expects an error of kind `kind` on
-// all ranks.
+// Runs `calls` on each rank; its arguments differ on rank 1. Expects an error of kind `kind` on all
+// ranks.
 template <class Calls>
 void expect_mismatch(const std::string& kind, const Calls& calls) {
   for (const int size : {2, 3, 5}) {

@@ -180,7 +180,8 @@ TEST(OpsEngine, RefusesSingleProcessOperationsAndMissingTransport) {
       kNotFound, "'nonsense'");
 }
 
-/// Sums over messages of the group's transport, in rank order, and records its calls.
+/// Operation that sums in rank order with messages over the group's transport, and records its
+/// calls.
 class MessageSum final : public CrossDeviceOps {
  public:
   struct Seen {

@@ -205,7 +205,7 @@ TEST(CrossDeviceOpsRegistry, UnknownAndMalformedOptionsAreRefused) {
                    "name=value", text);
   }
   EXPECT_INVALID(make_cross_device_ops("configurable", {}, "{\"k\":"), "plugin options");
-  // Communicators refuse such options, too.
+  // Communicators also refuse options that their algorithm does not have.
   for (const char* const algorithm : {"canonical", "ring", "hierarchical_copy"}) {
     EXPECT_INVALID(in_process_communicators(2, {.algorithm = algorithm, .plugin_options = "k=1"}),
                    "has no option 'k'");

@@ -74,7 +74,7 @@ TEST_F(CudaContext, StreamsRunConcurrentlyUntilOrderedByEvent) {
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   const DeviceTensor one{data, {1}, DType::kFloat32};
   context->fill(one, 1.0);
-  // not ordered with the compute stream, so it runs when the copy stream is awaited
+  // not ordered with the compute stream, so it runs only when the copy stream is synchronized
   context->clear(data, sizeof(float), StreamId::kCopy);
   EXPECT_EQ(read(*context, data, 1)[0], 1.0F);
   context->synchronize(StreamId::kCopy);

@@ -1,4 +1,4 @@
-// Tests kernels of GPUs: the table of operations, the bits of canonical sums, updates of variables.
+// Tests GPU kernels: all operations of the table, bits of canonical sums, updates of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <string>

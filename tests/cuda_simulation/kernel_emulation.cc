@@ -21,8 +21,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// ThreadSanitizer counts calls and returns per stack. A function that switches stacks must
-// therefore be inlined, so that it is not counted.
+// ThreadSanitizer counts calls and returns per stack. A function that switches stacks would be
+// called on one stack and return on another, so it must be inlined.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
 #if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // clang: no_sanitize_thread still counts calls
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
@@ -74,7 +74,7 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Must be called when the stack is no longer in use.
+  /// Destroys the fiber of ThreadSanitizer. Must be called when the stack is no longer in use.
   void forget() {
 #if defined(TUTTI_UNDER_TSAN)
     if (fiber_) __tsan_destroy_fiber(fiber_);

@@ -44,7 +44,7 @@ void set_machine(const Machine& machine);
 /// Replaces the faults, and counts calls from 1 again.
 void inject(const Faults& faults);
 
-/// Counts since the machine was set.
+/// Counters since the last set_machine().
 struct Counts {
   std::int64_t kernels = 0;  // items added by enqueue() that have already run
   std::int64_t waiting = 0;  // queued items that have not run

@@ -35,7 +35,8 @@ class Arena {
   /// Frees a block. Returns kOverrun if memory after its end was written.
   Freed release(void* data);
 
-  /// Returns the GPU on which one block contains all of [data, data + bytes), or kHost.
+  /// Returns the GPU on which one block contains all of [data, data + bytes); kHost outside the
+  /// arena, kNowhere if no block contains them.
   static constexpr int kHost = -1, kNowhere = -2;
   int gpu_of(const void* data, std::size_t bytes = 1) const;
 
@@ -79,7 +80,7 @@ struct Capture;
 
 /// Point in a stream. It is done after all earlier work in the stream has run.
 struct Record {
-  std::shared_ptr<Queue> queue;  // stream in which it waits; null when done
+  std::shared_ptr<Queue> queue;  // the record's stream; null when done
   bool done = false;
   TimePoint when;
   // Capture in which an event was recorded. A stream that waits for the event joins this capture.
@@ -92,7 +93,7 @@ class JointWork {
  public:
   std::size_t num_parts = 0;
   std::function<void()> work;
-  std::vector<std::shared_ptr<Record>> before;  // each part's position in its stream
+  std::vector<std::shared_ptr<Record>> before;  // per part: end of the earlier work in its stream
   bool done = false;
 };
 
@@ -189,7 +190,7 @@ std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
 /// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);
-/// Runs at most one item of the stream, and the work for which that item waits.
+/// Runs at most one item of the stream, after the work for which that item waits.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
 /// Invalidates the captures that forbid the current call: all that this thread began, except those

@@ -165,7 +165,7 @@ std::string mixed_npz() {
   const std::string local("PK\x03\x04", 4);
   const std::size_t type = bytes.find("|u1"), begin = bytes.rfind(local, type);
   bytes.replace(type, 3, "|O ");
-  bytes.replace(type + 2, 2, "',");  // "|O'" is one character shorter
+  bytes.replace(type + 2, 2, "',");  // '|O' is one character shorter than '|u1'
   bytes[type + 4] = ' ';
   const std::size_t content = begin + 30 + std::string("o.npy").size();
   const std::string member = bytes.substr(content, bytes.find(local, content) - content);
@@ -241,7 +241,7 @@ std::string written(const std::vector<std::pair<std::string, std::string>>& file
   return read_file(path);
 }
 
-// The seeds were written by Python's tarfile in its three formats.
+// The fuzzing seeds were written by Python's tarfile in its three formats.
 TEST(Tar, ReadsSamplesFromArchivesWrittenByPython) {
   for (const char* name : {"ustar.tar", "gnu.tar", "pax.tar"}) {
     const std::vector<TarSample> samples = samples_in(seed(name));

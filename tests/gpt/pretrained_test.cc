@@ -35,7 +35,8 @@ class Folder {
   const std::string path;
 };
 
-/// Random tensors of given shapes: the contents of a file, and a map from names to float64 tensors.
+/// Random tensors of given shapes, both as the contents of a file and as a map from names to
+/// float64 tensors.
 class FileOfWeights {
  public:
   void add(const std::string& name, const Shape& shape, double center = 0.0) {

@@ -96,7 +96,7 @@ Outcome train(const char* devices, const char* ops, bool by_replays, int num_ste
 
 void expect_replays_equal_the_function(const char* devices, const char* ops, int num_replicas) {
   const Outcome expected = train(devices, ops, false, 6), got = train(devices, ops, true, 6);
-  // these depend on the schedule, dropout masks and moving statistics
+  // all three depend on the schedule, dropout masks and moving statistics
   EXPECT_EQ(got.losses, expected.losses);
   EXPECT_EQ(got.weights, expected.weights);
   EXPECT_EQ(got.state, expected.state);

@@ -1,4 +1,5 @@
-// Tests how the launcher handles processes that the job gives up, early exits and first failures.
+// Tests how the launcher handles processes that the job has abandoned, early exits and first
+// failures.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 

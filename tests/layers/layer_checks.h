@@ -20,8 +20,8 @@ inline void expect_values(const Tensor& actual, const std::vector<double>& expec
   expect_near(actual.to_doubles(), expected, tolerance);
 }
 
-/// Replica of a group of `replicas` replicas that all have the same values: all_reduce(SUM)
-/// multiplies by the number of replicas.
+/// One replica of a group of `replicas` replicas with equal values: all_reduce(SUM) multiplies by
+/// the number of replicas.
 class EqualReplicas : public ReplicaGroup {
  public:
   explicit EqualReplicas(int replicas) : replicas_(replicas) {}
@@ -186,7 +186,7 @@ inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   }
 }
 
-/// Returns the names of the layer's variables without its prefix, and their shapes.
+/// Returns the names (without the layer's prefix) and shapes of the layer's variables.
 inline std::vector<std::string> weights_of_layer(const Layer& layer) {
   std::vector<std::string> lines;
   for (const Variable& variable : layer.variables())

@@ -131,7 +131,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
 struct PublicFunction {
   std::string name;
   std::function<Tensor(const Tensor& x)> call;  // x: float64 [4, 6]
-  bool reads = false;                           // is documented to read x on the host
+  bool reads = false;                           // true if documented to read x on the host
 };
 
 std::vector<PublicFunction> public_functions() {

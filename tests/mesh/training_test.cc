@@ -220,7 +220,7 @@ TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
   }
 }
 
-/// Trains with one worker per position, each a thread, and expects this hash on each worker.
+/// Trains with one worker thread per mesh position, and expects this hash on each worker.
 void expect_hash_of_workers(const std::string& expected, const MeshOptions& options) {
   const int workers = options.mesh.num_positions();
   auto communicators = in_process_communicators(workers);

@@ -236,7 +236,7 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   frozen.freeze();
   const Tensor x = Tensor::ones({4, 1});
   const auto warnings = warnings_of([&] {
-    (void)layer(x);  // evaluation, because no tape is active
+    (void)layer(x);  // in inference mode, because no tape is active
     (void)trained(x, {.training = true});
     GradientTape tape;
     for (int call = 0; call < 3; ++call) (void)layer(x);

@@ -315,7 +315,7 @@ TEST(FunctionalTest, CopiesOfInputDenoteSameInput) {
   const Tensor batch = random_uniform({5, 4}, {.seed = 2});
   EXPECT_EQ(slice(model(batch), {0, 0}, {-1, 4}).to_doubles(), batch.to_doubles());
   EXPECT_EQ(Sequential(x, Dense(2)).input_shape(), x.shape());
-  const auto other = Input{{4}};  // has the same shape, but is another input
+  const auto other = Input{{4}};  // same shape, but a different input
   EXPECT_INVALID(Functional({other}, {y}), "depends on input 'x' of shape [4]");
 }
 
@@ -529,7 +529,7 @@ Functional two_inputs(int outputs = 1) {
   return model;
 }
 
-/// Model that takes two inputs, and declares this if `declared`.
+/// Model that takes two inputs, and declares this if `declared` is true.
 class Siamese : public Model {
  public:
   explicit Siamese(bool declared) {

@@ -529,7 +529,8 @@ FunctionOfOne relu_layer(ReluOptions options) {
   return layer_made_by([=] { return Relu(options); });
 }
 
-/// Returns functions with corners, by their names without the suffix "_at_corners".
+/// Returns the functions that are tested at points where they are not smooth, keyed by the names of
+/// their cases without the suffix "_at_corners".
 std::map<std::string, FunctionOfOne> functions_with_corners() {
   std::map<std::string, FunctionOfOne> all = {
       {"relu_slope", relu_layer({.negative_slope = 0.25})},

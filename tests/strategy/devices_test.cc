@@ -380,8 +380,8 @@ TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
 
 using testing::FakeGpus;
 
-/// Returns options that fix the reduction, which otherwise depends on whether NCCL sees the fake
-/// GPUs.
+/// Returns options that select the canonical reduction; the default depends on whether NCCL sees
+/// the fake GPUs.
 LocalStrategyOptions in_canonical_order() {
   LocalStrategyOptions options;
   options.deterministic = true;

@@ -215,7 +215,7 @@ TEST(FullyShardedWorkers, ReorderedReadsSeeInterveningWrites) {
       b.assign(Tensor::full({8, 16}, 4.0));  // the gather of b is in flight
       expect(b, 4.0);
     });
-    strategy.run([&] { expect(a, 1.0); });  // reads less than the previous run
+    strategy.run([&] { expect(a, 1.0); });  // reads fewer variables than the previous run
     strategy.run([&] { expect(*c, 3.0), expect(b, 4.0), expect(a, 1.0); });
     c.reset();
     strategy.run([&] { expect(a, 1.0), expect(b, 4.0); });

@@ -356,8 +356,8 @@ TEST(InputSharding, RestoredPositionResumesUnderEveryRule) {
         InputOptions{.prefetch = 0, .auto_shard_policy = AutoShardPolicy::kFile}}) {
     const Workers workers{.count = 3, .options = options};
     expect_positions_go_on(workers, numbers.shuffle(4, 7).batch(4));
-    // Batches are smaller than the number of replicas, so in some steps a worker gets no rows; it
-    // skips them.
+    // Batches are smaller than the number of replicas, so in some steps a worker gets no rows and
+    // skips the step.
     expect_positions_go_on(workers, numbers.batch(2));
   }
   expect_positions_go_on({.replicas = 2}, Dataset::range(20).shuffle(20, 7).batch(4));
@@ -374,7 +374,7 @@ TEST(InputSharding, InvalidPlansAreRejected) {
   };
   const Workers by_file{.count = 2, .options = named(AutoShardPolicy::kFile)};
   const Workers by_data{.count = 2, .options = named(AutoShardPolicy::kData)};
-  // The plan has no files to shard by, and no connection to the remaining workers.
+  // The first plan has no files to shard by; the other two have no rows_of_workers().
   EXPECT_ERROR(distribute(with_rows(plan_of(by_file, 0))), kNotFound);
   EXPECT_ERROR(distribute(plan_of(by_data, 0)), kFailedPrecondition);
   EXPECT_ERROR(distribute(plan_of({.count = 2, .cut = InputCut::kWhole}, 0)), kFailedPrecondition);

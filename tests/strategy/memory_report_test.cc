@@ -26,7 +26,7 @@ struct Training {
   std::vector<VariableGroup> groups;
 };
 
-/// Each device, with the bytes of each group of variables.
+/// Name of each device, with the bytes of each group of variables on it.
 using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
 
 Table table_of(const std::vector<DeviceBytes>& rows) {

@@ -58,8 +58,8 @@ TEST(MultiWorker, FewerReplicasThanDevicesAreRejected) {
   EXPECT_THAT(errors[1], HasSubstr("3 replicas over 2 workers give worker 1 a share of 1"));
 }
 
-/// Runs `body` once per replica on a worker with 2 replicas and one with 1; returns the results in
-/// replica order.
+/// Runs `body` once per replica on two workers, one with 2 replicas and one with 1; returns the
+/// results in replica order.
 template <class Fn>
 std::vector<Tensor> by_replica(const Fn& body) {
   const auto results = results_of_workers(

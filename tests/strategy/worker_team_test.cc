@@ -153,8 +153,8 @@ class Stragglers : public ::testing::Test {
     for (const double each : milliseconds) seconds.push_back(each / 1e3);
     return watch_->note(seconds);
   }
-  /// Runs up to `count` steps; returns the first step that reports a straggler (0: none), and the
-  /// report.
+  /// Runs up to `count` steps; returns the number of the first step that reports a straggler (0:
+  /// none), and that report.
   std::pair<int, std::optional<Straggler>> first_report(const std::vector<double>& milliseconds,
                                                         int count) {
     for (int i = 1; i <= count; ++i) {

@@ -115,7 +115,7 @@ void ChaosProxy::swallow(Direction& way) {
   way.is_closed = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/// Returns true if bytes were moved.
+/// Moves bytes in one direction; returns true if any were moved.
 bool ChaosProxy::move(Pair& pair, Direction& way) {
   bool moved = false;
   if (way.waiting.size() < 65536) {

@@ -23,7 +23,7 @@ struct ChaosPlan {
   int most_events = 0;          // maximum number of faults; afterwards the proxy only forwards
   std::uint64_t spares = 4096;  // initial bytes without faults, for handshakes
   std::size_t trickle = 0;      // maximum number of bytes forwarded at once; 0: unlimited
-  Duration delay = Duration::zero();  // time before each chunk
+  Duration delay = Duration::zero();  // time before each chunk is forwarded
 };
 
 /// Proxy that listens on a loopback port and forwards each connection to `target`, on a separate

@@ -49,7 +49,7 @@ struct FakeGpuState {
   int num_pinned = 0;
 };
 
-/// Makes the arena accessible to the host for its lifetime.
+/// Scope in which the host can access the arena.
 class FakeGpuAccess {
  public:
   explicit FakeGpuAccess(FakeGpuState& state) : state_(state) { change(+1); }

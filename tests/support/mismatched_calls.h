@@ -155,7 +155,8 @@ inline void expect_refusals(Communicator& own) {
 /// same order.
 using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
 
-/// Collective: all ranks must call it. Every case has a separate group.
+/// Expects an error on every rank for each kind of mismatched calls. Collective: all ranks must
+/// call it. Every case has a separate group.
 inline void expect_errors_on_every_rank(const Connect& connect) {
   const auto make = [&](const std::string& name, const char* algorithm) {
     return make_communicator(connect(name),

@@ -20,7 +20,7 @@ namespace tutti::testing {
 namespace {
 
 constexpr int kPollMilliseconds = 2;  // time between checks for exited processes
-/// Time that other processes may run after the chief failed; same as in tf.
+/// Time for which the other processes may continue after the chief has failed; same as in tf.
 constexpr std::chrono::seconds kAloneAfterChief{3};
 
 /// Creates a folder and removes it at the end of its lifetime.

@@ -80,7 +80,7 @@ class MultiProcessRunner {
   std::string wait_for_line(const std::string& type, int index, std::string_view part,
                             Duration timeout = kTimeout);
 
-  /// Kills the task (SIGKILL) and waits for its end; join() does not count this as a failure.
+  /// Kills the task (SIGKILL) and waits for it to exit; join() does not count this as a failure.
   void terminate(const std::string& type, int index);
   void terminate_all();
   /// Sends a signal such as SIGSTOP, SIGCONT or SIGTERM. A process that the signal kills counts as

@@ -588,7 +588,7 @@ TEST(Buffer, SupportsConcurrentReadersThenOneWriter) {
         view = Tensor();
       }));
     }
-    value.make_unique();  // runs while readers may still use the old storage
+    value.make_unique();  // readers may still be using the old storage
     for (float& x : value.span<float>()) x += 1.0f;
     threads.clear();  // joins the readers
     for (double sum : sums) EXPECT_EQ(sum, 1000.0 * (round + 1));

@@ -574,7 +574,7 @@ void check_every_border(int exponent_bits, int fraction_bits) {
   for (std::uint32_t bits = 0; bits < infinity; ++bits) {
     const double low = defined_value(bits, exponent_bits, fraction_bits);
     const double before = bits > 0 ? defined_value(bits - 1, exponent_bits, fraction_bits) : 0.0;
-    // Numbers above the largest one would have the same spacing.
+    // The number after the largest finite one would have the same spacing.
     const double high = bits + 1 < infinity ? defined_value(bits + 1, exponent_bits, fraction_bits)
                                             : low + (low - before);
     const double middle = (low + high) / 2;

@@ -335,7 +335,7 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that is done from query number `queries` on; 0: it is never done.
+/// Event that reports completion from its query number `queries` on; 0: never.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -396,7 +396,7 @@ TEST(PeerWatch, DropsDestroyedWork) {
   PeerWatch peers;
   auto work = std::make_shared<FailingWork>(0);
   peers.add(work);
-  const LateEvent event(2000);  // more queries than precede the first pause
+  const LateEvent event(2000);  // more queries than wait() makes before its first pause
   peers.wait(event);
   EXPECT_EQ(event.num_queries, 2000);
   EXPECT_GT(work->num_checks, 1000);

@@ -208,7 +208,7 @@ TEST(CustomOperation, PluginReceivesOneBufferPerReplicaInEverySum) {
   const std::vector<Json> lines = results_of("reduce_by_plugin", 2);
   ASSERT_EQ(lines.size(), 2u);
   for (const Json& of_worker : lines) {
-    EXPECT_GE(of_worker.as_array().size(), 2u);  // one line for values and one for gradients
+    EXPECT_GE(of_worker.as_array().size(), 2u);  // at least one line each for values and gradients
     for (const Json& line : of_worker.as_array()) {
       EXPECT_THAT(line.as_string(), HasSubstr(" calls of 1 of 2 members"));
       EXPECT_EQ(line.as_string().find(": 0 calls"), std::string::npos) << line.dump();

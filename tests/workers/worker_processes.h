@@ -21,7 +21,7 @@ using testing::MultiProcessOptions;
 using testing::MultiProcessRunner;
 using testing::this_process;
 
-/// In a worker: returns the strategy of the worker's job.
+/// Returns the strategy of this worker's job. Must be called in a worker process.
 inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
     const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}}) {
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);

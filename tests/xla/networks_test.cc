@@ -141,7 +141,8 @@ std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
   return results;
 }
 
-/// Returns a large tolerance, because XLA uses other functions and another order of additions.
+/// Returns a large tolerance, because XLA uses different functions and a different order of
+/// additions.
 double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
 
 /// Returns true for cases whose results XLA leaves unspecified. XLA flushes the smallest numbers to

@@ -57,7 +57,8 @@ class RunReporter {
   void on_start(int rank, int restarts);
   /// Reports that a process has ended and will be restarted.
   void on_restart(const TaskOutcome& ended);
-  /// Reports that the process of `waiting` waits for that of `rank`, which has already exited.
+  /// Reports that the process of rank `waiting` is waiting for that of rank `rank`, which has
+  /// already exited.
   void on_waited_for(int rank, int waiting);
   /// Reports the failure that ends the job; precedes on_stop(). Repeats the last lines of the
   /// process unless they are visible just above. `why_final`: the reason why the process is not
@@ -67,7 +68,7 @@ class RunReporter {
   /// Reports that the processes of `ranks` receive `signal_number` now, and SIGKILL after the grace
   /// period.
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks);
-  /// Reports that the process of `rank` receives SIGKILL now.
+  /// Reports that the process of `rank` was given up and is now sent SIGKILL.
   void on_given_up(int rank, const std::string& why);
   /// Reports that the processes of `ranks` receive SIGKILL now.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }

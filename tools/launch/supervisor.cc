@@ -259,8 +259,8 @@ struct Supervisor {
     reporter.on_restart(slot.outcome);
   }
 
-  /// Returns a process other than `failed` that exited with code 0 and is the first cause known to
-  /// the job; nullptr if there is none.
+  /// Returns the process that the job considers the first cause of a failure, if it exited with
+  /// code 0 and is not `failed`; otherwise nullptr.
   Slot* early_exit_before(const Slot& failed) {
     const std::vector<const Slot*> causes = known_causes();
     if (causes.empty() || causes.front() == &failed) return nullptr;
@@ -286,7 +286,7 @@ struct Supervisor {
     while (std::ranges::any_of(ended, has_failed) && is_cause_still_ending() && now() < patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
       for (Slot& slot : slots) {
-        if (slot.running) slot.process->read_lines(line_sink(slot));  // a full pipe blocks it
+        if (slot.running) slot.process->read_lines(line_sink(slot));  // full pipes block processes
       }
       kill_given_up();
       take_ended(ended);

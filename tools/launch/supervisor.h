@@ -20,7 +20,7 @@ inline constexpr int kTimedOut = 124;
 
 /// Reason why the remaining processes were ended.
 enum class StopReason {
-  kNone,       // all exited by themselves
+  kNone,       // every process exited by itself
   kFinished,   // chief and workers have finished; servers must be stopped
   kFailure,    // a process failed
   kSignal,     // the launcher received a signal
@@ -72,7 +72,7 @@ class RestartCount {
 /// A process that the job has given up because it is stopped or its connection is lost.
 struct AbandonedProcess {
   std::string task;  // "worker-0"
-  int restarts = 0;  // identifies the process among those of the task
+  int restarts = 0;  // identifies one of the task's successive processes
   /// True if the process is probably exiting. Its own status is then the best report, so it is
   /// killed only if it still exists a second later.
   bool is_ending = false;
@@ -93,7 +93,7 @@ struct TaskProcess {
 };
 
 struct SupervisorOptions {
-  std::string log_dir = "";                        // gets a file "worker-0.log" per task; "": none
+  std::string log_dir = "";                        // folder for "worker-0.log" etc.; "": no files
   int max_restarts = 0;                            // limit per task
   Duration grace = std::chrono::seconds(30);       // time between SIGTERM and SIGKILL
   std::optional<Duration> timeout = std::nullopt;  // limit for the whole job
@@ -101,7 +101,7 @@ struct SupervisorOptions {
   /// call. Those that have not ended are killed, which counts as a failure.
   std::function<std::vector<AbandonedProcess>()> find_given_up = {};
   /// If set, called when a process has failed. Returns all failed processes known to the job, the
-  /// cause first, because processes that fail because of another one may exit before it.
+  /// original cause first: processes that failed because of it may exit before it does.
   std::function<std::vector<TaskProcess>()> find_failed = {};
   /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
   /// If such a task joined and then exited with code 0, it is restarted if a running process was

@@ -39,7 +39,7 @@ float magnitude(float value) {
   return std::isfinite(value) ? std::abs(value) : std::numeric_limits<float>::infinity();
 }
 
-/// Returns the smallest magnitude that is summed.
+/// Returns the magnitude below which elements are left out of the sum.
 float threshold_of(const Floats& values, double k) {
   Floats magnitudes(values.size());
   std::transform(values.begin(), values.end(), magnitudes.begin(), magnitude);

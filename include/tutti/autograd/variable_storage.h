@@ -107,7 +107,8 @@ class VariableStorage {
   virtual bool reads_rows() const { return false; }
   /// Returns the rows of read() at the indices `rows` (int64 [n], ascending, in range): [n, ...].
   virtual Tensor read_rows(const Tensor& rows) const;
-  /// Returns the components of this process, in replica (ON_READ) or device (ON_WRITE) order.
+  /// Returns the components of this process, in replica order (ON_READ) or in device order
+  /// (ON_WRITE).
   virtual std::vector<Tensor> local_components() const = 0;
   virtual std::vector<Device> devices() const = 0;
 
@@ -148,7 +149,7 @@ class VariableStorage {
   const void* owner() const { return owner_; }
 
  protected:
-  /// Sets the defaults of `options` (name, trainable, kAuto -> kOnWrite).
+  /// Fills in the defaults of options that are not set: name, trainable, and kOnWrite for kAuto.
   VariableStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner);
 
   /// Returns `value` cast to this variable's dtype. Throws kInvalidArgument naming variable, method
@@ -167,7 +168,7 @@ class VariableStorage {
   std::uint64_t id_;
 };
 
-/// Buffer on one device, and the operations that write it. Placements consist of components. Not
+/// Buffer on one device, with the operations that write it: the building block of placements. Not
 /// thread-safe.
 class VariableComponent {
  public:

@@ -54,9 +54,9 @@ struct CheckpointOptions {
   /// collective operation, but only one of them (the chief) should write. The other workers pass
   /// false.
   bool writes = true;
-  /// Returns the writing process's text to all processes; collective. If set, only the writing
-  /// process reads files, and all processes restore its values. If empty, each process reads the
-  /// files. checkpoint_options(strategy) sets it.
+  /// Collective function that returns the writing process's text to all processes. If set, only the
+  /// writing process reads files, and all processes restore the values that it read. If empty, each
+  /// process reads the files. checkpoint_options(strategy) sets it.
   std::function<std::string(const std::string& own)> from_writer = {};
   /// Index of this worker; worker 0 writes.
   int worker = 0;

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Condition of a version; only a whole one can be restored.
+/// State of a version; only a kWhole one can be restored.
 enum class VersionState {
   kWhole,       // index and file sizes match; verify_checkpoint() checks every byte
   kUnfinished,  // saving was interrupted

@@ -46,7 +46,7 @@ class ClusterResolver {
   /// The task of this process; "" and nullopt if unknown.
   const std::string& task_type() const { return task_type_; }
   std::optional<int> task_id() const { return task_id_; }
-  /// Both parts of this process's task; nullopt if either is unknown.
+  /// Returns this process's task; nullopt if its type or index is unknown.
   std::optional<Task> task() const;
   /// Protocol between tasks, such as "grpc"; "" if none was set.
   const std::string& rpc_layer() const { return rpc_layer_; }
@@ -106,7 +106,7 @@ class Environment {
   /// Example: `Environment({{"TF_CONFIG", text}})`.
   Environment(std::initializer_list<Variables::value_type> variables) : variables_(variables) {}
   explicit Environment(Variables variables) : variables_(std::move(variables)) {}
-  /// Copies the variables that this process has now.
+  /// Returns a copy of this process's current environment variables.
   static Environment of_process();
 
   /// Returns the value; nullopt if the variable is not set. An empty value counts as set.
@@ -132,7 +132,7 @@ struct StaticResolverOptions {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
   std::string environment = {};
-  std::map<std::string, int> num_accelerators = {};  // accelerators of every task
+  std::map<std::string, int> num_accelerators = {};  // number of every task's accelerators, by type
   std::string rpc_layer = {};
   std::string name = "StaticResolver";  // used in messages
 };

@@ -73,7 +73,7 @@ class ClusterSpec {
 
   Json to_json() const;
   Json as_cluster_def() const;
-  /// All jobs by name, as the constructor takes them.
+  /// Returns all jobs, keyed by name, in the form that the constructor accepts.
   const Jobs& as_dict() const { return jobs_; }
 
   /// Names of the jobs, sorted.

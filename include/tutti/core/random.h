@@ -56,7 +56,8 @@ class RandomStream {
   /// Returns a number in [0, bound), bound > 0, with negligible bias (64-bit multiply-shift).
   std::uint64_t below(std::uint64_t index, std::uint64_t bound) const;
 
-  /// Writes uniform(first), uniform(first + 1), ... to `values`. Faster than single calls.
+  /// Writes uniform(first), uniform(first + 1), ... to `values`. Faster than calling uniform() for
+  /// each.
   void fill_uniform(std::uint64_t first, std::span<float> values) const;
 
  private:

@@ -107,8 +107,8 @@ std::string_view to_string(Determinism determinism);  // "canonical", ...
 struct GpuStream {
   /// n of gpu:n, which is CUDA's device n unless GPUs are split (set_virtual_gpus()).
   int gpu = 0;
-  /// A cudaStream_t of that GPU; nullptr: CUDA's default stream. The call begins after the work
-  /// that the stream holds when the call is made; work queued on the stream later sees the result.
+  /// A cudaStream_t of that GPU; nullptr: CUDA's default stream. The call begins after all work
+  /// that is already queued on the stream; work queued later sees the result.
   void* stream = nullptr;
 };
 

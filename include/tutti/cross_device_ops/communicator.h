@@ -197,7 +197,7 @@ class Communicator {
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
-  /// Ends the running and later calls of all ranks with kAborted and this reason.
+  /// Makes the running call and all later calls of all ranks fail with kAborted and this reason.
   void abort(const Error& reason) noexcept;
 
   /// Returns this rank's progress. Thread-safe, even while a call waits.

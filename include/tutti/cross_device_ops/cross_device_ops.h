@@ -74,7 +74,7 @@ struct SegmentedSum {
   /// Type of the sums: `dtype`, or float32 for 16-bit values that are not to be rounded yet.
   DType sum_dtype = DType::kFloat32;
   std::span<const Device> replicas = {};
-  /// Range [begin, end) of elements that contains all segments, with gaps between them.
+  /// Range [begin, end) of elements that contains all segments and the gaps between them.
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // in increasing order

@@ -17,7 +17,8 @@ namespace tutti {
 /// Largest tag that an operation may use on Group::transport.
 inline constexpr std::uint64_t kLargestOperationTag = 0x7fff;
 
-/// The members of an operation's reductions. In one process, world_size == local_devices.size().
+/// Group of ranks whose values an operation combines. In one process, world_size ==
+/// local_devices.size().
 struct Group {
   int world_size = 1;
   int first_rank = 0;
@@ -65,9 +66,9 @@ std::string load_cross_device_ops_plugin(const std::string& path);
 
 /// A name and options, from which the strategy builds the operation for its Group. A value type.
 struct CrossDeviceOpsSpec {
-  /// If empty, options.implementation chooses. Its value kAuto means canonical on CPUs; on GPUs,
-  /// nccl if it is available and no replicas share a GPU, else an operation that reads peers'
-  /// memory.
+  /// Name of the operation; if empty, options.implementation selects it. kAuto selects canonical on
+  /// CPUs; on GPUs, nccl if it is available and no replicas share a GPU, else an operation that
+  /// reads peers' memory.
   std::string name = "";
   CommunicationOptions options = {};
   /// The operation's own options: "k=0.01,name=value" or a JSON object. In the first form, a value

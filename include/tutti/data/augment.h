@@ -36,7 +36,7 @@ class SampleRandom {
 };
 
 struct AugmentOptions {
-  /// Seed; two augmentations of one dataset need different ones.
+  /// Seed; must differ between two augmentations of the same dataset.
   std::uint64_t seed = 0;
   /// Number of elements processed concurrently; they are yielded in order. 1: the caller's thread
   /// processes them.

@@ -25,7 +25,7 @@ struct CsvColumn {
   /// categorical.
   bool categorical = false;
   std::vector<std::string> vocabulary = {};
-  /// Value for texts outside the vocabulary. Default: they are an error.
+  /// Value for texts outside the vocabulary. Default: such texts are an error.
   std::optional<std::int64_t> unknown_value = {};
 };
 

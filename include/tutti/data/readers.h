@@ -20,7 +20,7 @@ struct ImageData {
   Tensor labels;  // [n] uint8
 };
 
-/// Examples to read: those for training, or those for testing.
+/// Set of examples to read: training or test.
 enum class Split { kTrain, kTest };
 
 /// Reads MNIST or Fashion-MNIST: train-images-idx3-ubyte(.gz) and so on. If `directory` is empty,

@@ -58,7 +58,7 @@ void collect_tensors(const T& value, std::vector<Tensor>& tensors) {
   }
 }
 
-/// Appends the numbers and sizes in `value`, i.e. all except its tensors, to the signature `text`.
+/// Appends the numbers and sizes in `value`, but not its tensors, to the signature `text`.
 template <class T>
 void describe_plain(const T& value, std::string& text) {
   if constexpr (std::is_enum_v<T>) {

@@ -1,4 +1,5 @@
-// Shared part of strategies with replicas on threads: options, runs, reduction of gradients.
+// Common implementation of the strategies whose replicas are threads: options, runs, reduction of
+// gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The elements of a variable. Tensors read from the variable share them until the next write.
+// Elements of a variable. Tensors read from the variable share them until the next write.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -141,8 +141,8 @@ bool ParameterServers::is_fresh(const ReadCache& cache) const {
   return num_steps_ > 0 && cache.epoch == epoch_;
 }
 
-/// Returns the caches to fetch: `cache` and, within a step, also those that the last step read,
-/// unless they are fresh.
+/// Returns the caches to fetch: `cache` and, within a step, those that the last step read and that
+/// are not fresh.
 ParameterServers::Caches ParameterServers::wanted(const std::shared_ptr<ReadCache>& cache) {
   Caches caches{cache};
   if (num_steps_ == 0) return caches;

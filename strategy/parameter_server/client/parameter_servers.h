@@ -34,7 +34,7 @@ struct RemoteShard {
 /// Cached values of a variable. `shards` are constant; ParameterServers guards the other members.
 struct ReadCache {
   std::vector<RemoteShard> shards;
-  std::vector<Tensor> values;           // value of each shard; undefined: never read
+  std::vector<Tensor> values;           // per shard; undefined if never read
   std::vector<std::uint64_t> versions;  // versions of these values
   Tensor whole;                         // values of all shards, joined
   std::uint64_t epoch = 0;              // epoch in which the value was known to be current
@@ -65,8 +65,8 @@ class ParameterServers {
   /// number, which is the same in all processes that create their variables in the same order.
   std::string unique_name(const std::string& name);
 
-  /// Invalidates everything that was read. If servers add up gradients, the first step also reports
-  /// to them that this worker begins.
+  /// Begins a step: invalidates all cached values. If servers add up gradients, the first step also
+  /// reports to them that this worker begins.
   void begin_step();
   void end_step();
   /// If servers add up gradients, reports to them that this worker has ended. The destructor does
@@ -75,7 +75,7 @@ class ParameterServers {
   Tensor read(const std::shared_ptr<ReadCache>& cache) {
     return read_current([&] { return read_once(cache); });
   }
-  /// Notes that rows of the variable were read by other means than read().
+  /// Records that rows of the variable were read without read().
   void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const OperationAnswer> answers);
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
@@ -113,12 +113,13 @@ class ParameterServers {
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Adds a change of a shard, and invalidates the cache.
   void change(int server, Operation operation);
-  /// Calls `change`, which adds changes. Outside steps, also waits until they have been applied.
-  /// With a team, all workers call change_together(), only the first one calls `change`, and all
-  /// wait until the changes have been applied. `what` is compared between workers.
+  /// Calls `change`, which makes changes with change(). Outside steps, also waits until they have
+  /// been applied. With a team, all workers call change_together(), only the first one calls
+  /// `change`, and all wait until the changes have been applied. `what` is compared between
+  /// workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes of this client (or closure) have been applied. With a team:
-  /// collective, and waits for the changes of all workers.
+  /// Waits until the changes of this client (or closure) have been applied. Collective if there is
+  /// a team: it then waits for the changes of all workers.
   void meet(const std::string& what);
   void settle();
   /// Declares that the calling thread's closure makes no more changes.
@@ -129,8 +130,8 @@ class ParameterServers {
  private:
   using Caches = std::vector<std::shared_ptr<ReadCache>>;
   Tensor read_once(const std::shared_ptr<ReadCache>& cache);
-  /// Calls the function of set_currency() and returns its result; 0 in closures, and if servers
-  /// never roll back.
+  /// Calls the function passed to set_currency() and returns its result; returns 0 in closures, and
+  /// if servers never roll back.
   std::uint64_t wait_until_current();
   Caches wanted(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   void fetch(const Caches& caches);

@@ -21,11 +21,11 @@
 
 namespace tutti::internal {
 
-/// Parameter server in another process: batches are sent as calls. Tensors of a batch are sent from
-/// their own memory and kept until the answer arrives. A broken connection is opened again, and
-/// batches without an answer are sent again in order; no change is applied twice (AppliedTable).
-/// wait() throws the errors of sending. Only one thread may wait for the answers to a batch.
-/// Thread-safe.
+/// Parameter server in another process, to which batches are sent as calls. Tensors of a batch are
+/// sent from their own memory, which is kept until the answer arrives. After a broken connection,
+/// it reconnects and resends unanswered batches in order; no change is applied twice
+/// (AppliedTable). wait() throws errors of sending. Only one thread may wait for the answers to a
+/// batch. Thread-safe.
 class RemoteService final : public VariableService {
  public:
   struct Options {
@@ -133,7 +133,7 @@ class ServerLink {
   const std::shared_ptr<VariableService> service_;
   Mutex mutex_;  // held while batches are sent, so that they keep the order of the calls
   std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
-  /// Key: stream and attempt.
+  /// Keyed by stream and attempt.
   std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);
 };
 

@@ -87,7 +87,7 @@ void ClosureLedger::stop(std::uint64_t number, int attempt) {
   Closure& closure = running(number, attempt, "stop");
   --num_running_;
   if (closure.has_finished) {
-    queue_again(number, closure);  // a caller has its result, so its changes must not be lost
+    queue_again(number, closure);  // a caller has the result, so the changes must not be lost
   } else {
     end(number, closure, State::kCancelled);
   }

@@ -20,7 +20,7 @@ struct AttemptReport {
     kNotStarted = 1,  // the worker was lost or stopped before the attempt began
     kInterrupted,     // infrastructure failed: the worker, a server or a connection
     kFailed,          // the step failed, or its arguments could not be made
-    kStopped,         // the step saw its cancellation and stopped
+    kStopped,         // the step noticed its cancellation and stopped
   };
   Kind kind = Kind::kInterrupted;
   int worker = -1;

@@ -82,8 +82,8 @@ class ClosureQueue {
                     TimePoint deadline = TimePoint::max());
   /// Waits for the next closure that this worker is to run. A worker that has a closure gets a
   /// second one only while there are enough for all workers, because the second waits for the
-  /// first. If this worker ended the last attempt at a closure, another worker gets the closure,
-  /// unless all others are busy or absent. Returns nullopt at the deadline and after stop().
+  /// first. A closure whose last attempt ended on this worker goes to another worker, unless all
+  /// others are busy or absent. Returns nullopt at the deadline and after stop().
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
   /// Reassigns queued closures after workers have become present or absent.
   void wake_workers();
@@ -193,7 +193,7 @@ class ClosureQueue {
   ClosureLedger ledger_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Entry> entries_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);
-  /// Running closures, in the order in which they were given out.
+  /// Running closures, in the order in which they were assigned.
   std::map<std::uint64_t, std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t num_held_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;

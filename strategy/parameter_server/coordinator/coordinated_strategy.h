@@ -45,7 +45,7 @@ using TaskOutcome = std::variant<Nest, AttemptReport>;
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
-  /// Runs the task after earlier ones, and returns its outcome.
+  /// Runs the task after all earlier ones have ended, and returns its outcome.
   virtual TaskOutcome run(const WorkerTask& task) = 0;
   /// Makes pending and later calls of run() return promptly, if the worker is in another process.
   virtual void stop() {}

@@ -217,7 +217,7 @@ void JobCheckpoint::run() {
     } catch (const Error& error) {
       if (!is_stopping()) give_up(error);
       return;
-    } catch (const std::exception& error) {  // for example, no memory for a copy of the values
+    } catch (const std::exception& error) {  // for example, out of memory while copying the values
       return give_up(Error(ErrorCode::kInternal, concat("checkpoint: ", error.what())));
     }
   }

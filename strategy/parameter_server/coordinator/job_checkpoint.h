@@ -75,7 +75,7 @@ class JobCheckpoint {
   ClosureQueue& queue_;
   ServerGroup& servers_;
   const ClusterCoordinatorOptions options_;
-  /// Number of losses and failures of servers, and how many of these recover() has handled.
+  /// Number of server losses and failures, and how many of them recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
   std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures that the version has
   // Used only by this object's thread.

@@ -61,7 +61,7 @@ void RemoteWorker::report_change() {
   if (on_change) on_change();
 }
 
-/// Called when the job has found that the worker's incarnations up to this one exited.
+/// Called when the job has found that all incarnations of the worker up to this one have exited.
 void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<Connection> connection;
   {
@@ -119,7 +119,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // also after an invalid answer
+    connection->client->fail_all(error);  // the error may also be an invalid answer
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;
@@ -221,7 +221,7 @@ void RemoteWorker::complain(const Error& error) {
   const bool is_absent =
       error.code() == ErrorCode::kDeadlineExceeded || error.code() == ErrorCode::kUnavailable;
   const TimePoint now = Clock::system().now();
-  // A worker that has not started yet is logged less often.
+  // An unreachable worker, which may not have started yet, is logged only once per interval.
   const TimePoint again_at = deadline_after(now, 6 * durations::kSayAgainEvery);
   if (complain_at_ == TimePoint{}) complain_at_ = again_at;
   const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();

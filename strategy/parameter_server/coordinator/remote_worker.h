@@ -78,7 +78,7 @@ class RemoteWorker final : public WorkerLink {
   std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);
   std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);  // why the connection must be closed
-  // Why the last connection, or attempt to connect, ended.
+  // Reason why the last connection or connection attempt ended.
   std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);
   // Members used only by `thread_`.

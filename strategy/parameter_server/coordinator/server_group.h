@@ -25,7 +25,7 @@ class ServerGroup {
   /// Returns true if the server will be restored; otherwise calls to the server end with an error.
   using OnLoss = std::function<bool(const std::string& why)>;
 
-  /// `patience` limits the wait for the return of a lost server, and for an answer to an order.
+  /// `patience` is the timeout for the return of a lost server, and for the answer to a StoreOrder.
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
@@ -34,12 +34,14 @@ class ServerGroup {
   std::uint64_t run() const { return run_; }
   ParameterServers& servers() { return *servers_; }
 
-  /// Opens the servers for the set-up of the program. Waits for servers of an earlier run to exit.
+  /// Opens the servers so that the program can create its variables. Waits for servers of an
+  /// earlier run to exit.
   void begin();
   /// Called by the job for a server that exited or was given up. Returns false if it will not be
   /// restored.
   bool note_loss(const std::string& why);
-  /// Returns and clears the last loss: "ps 1: killed"; nullopt if there was none.
+  /// Returns and clears the reason of the last note_loss(), such as "ps 1: killed"; nullopt if
+  /// there is none.
   std::optional<std::string> take_loss();
   bool has_loss() const;
   /// Sets the callback that note_loss() calls while it holds a lock; an empty function removes it.

@@ -14,7 +14,7 @@ struct WorkerRequest {
   Nest arguments = {};
 };
 
-/// Throw as encode_nest() does.
+/// The encode() functions throw the same errors as encode_nest().
 Packet encode(WorkerRequest request);
 /// Throws kDataLoss for packets that encode() does not write.
 WorkerRequest decode_worker_request(const Packet& packet);

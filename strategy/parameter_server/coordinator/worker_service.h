@@ -72,7 +72,8 @@ class WorkerService final : public RpcHandler {
  public:
   /// `strategy` and `registry` must outlive it.
   WorkerService(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Cancels the running task and waits for it. Requires: the server that calls it has ended.
+  /// Cancels the running task and waits until it ends. Requires: the server that calls this handler
+  /// has ended.
   ~WorkerService() override;
 
   void take(std::shared_ptr<RpcCall> call) override;

@@ -81,7 +81,7 @@ class ColumnReader {
   Enum next_enum(Enum first, Enum last) {
     return checked_enum(static_cast<unsigned char>(next()), first, last);
   }
-  /// Throws kDataLoss unless all was read.
+  /// Throws kDataLoss unless the whole column was read.
   void finish() const {
     if (place_ == std::ssize(column_)) return;
     refuse_batch("a column of ", column_.size(), " ", what_, "; expected ", place_);

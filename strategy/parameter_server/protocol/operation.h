@@ -125,9 +125,9 @@ struct UpdateShard {
 /// wait (ReadShard::at_least_steps).
 struct ReadAwaited {};
 
-/// Reports that a worker of synchronous steps (SyncSpec) begins or has ended. After its end, reads
-/// of a step that needs its gradient fail. A worker whose connection broke is in neither state,
-/// because it may be restarted.
+/// Reports that a worker of synchronous steps (SyncSpec) has started or ended. Once it has ended,
+/// reads of a step that needs its gradient fail. A worker whose connection broke is in neither
+/// state, because it may be restarted.
 struct ReportWorker {
   int worker = 0;  // rank of the worker
   bool has_ended = false;
@@ -141,7 +141,7 @@ struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
     kClose,       // begins this generation: other batches wait until kOpen
-    kRestore,     // sets the values of all shards that the batch makes, even of existing ones
+    kRestore,     // sets all shards that the batch creates, even those that exist already
     kList,        // answers with the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
     kReadFrozen,  // reads of the batch return the frozen values
@@ -185,12 +185,12 @@ struct UpdateStream {
   auto operator<=>(const UpdateStream&) const = default;
 };
 
-/// Operations that a server applies all or not at all: it checks all before it applies the first.
+/// Operations that a server applies atomically: it checks all of them before it applies the first.
 /// Operations that change values are numbered within their stream, per server, from 0. If a number
 /// is below the one that the server expects next, the operation is answered but not applied again.
 struct OperationBatch {
   UpdateStream stream = {};
-  std::uint64_t run = 0;            // for a closure: run of its coordinator's orders (StoreOrder)
+  std::uint64_t run = 0;            // for a closure: StoreOrder::run of its coordinator
   std::uint64_t first_ordinal = 0;  // number of the first operation that changes values
   /// Closures with ids below this value are finished: their changes are refused (kAborted).
   std::uint64_t finished_below = 0;

@@ -110,9 +110,9 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
   return tensor;
 }
 
-/// Returns the next tensor in its receive buffer, or an undefined tensor. With InPlace::kLarge, the
-/// tensor must fill most of the buffer: otherwise, keeping it would keep much more memory than its
-/// own.
+/// Returns the next tensor without copying it out of its receive buffer; returns an undefined
+/// tensor if it must be copied. With InPlace::kLarge, the tensor must fill most of the buffer,
+/// because it keeps the whole buffer in memory.
 Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {
   if (pieces_.empty() || size == 0) return {};
   if (in_place_ == InPlace::kLarge && size < kWorthSharing) return {};

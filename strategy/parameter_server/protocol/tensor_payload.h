@@ -44,7 +44,7 @@ class PayloadReader {
   /// than the rest of the payload, an unknown type or an invalid shape; and for bools that are
   /// neither 0 nor 1.
   Tensor take(std::uint64_t dtype, std::span<const std::int64_t> dims);
-  /// Throws kDataLoss unless all was read.
+  /// Throws kDataLoss unless the whole payload was read.
   void finish() const;
 
  private:

@@ -53,7 +53,7 @@ class AppliedTable {
 
   std::uint64_t finished_below_;
   std::map<UpdateStream, std::uint64_t> next_;
-  std::deque<std::uint64_t> ended_clients_;  // the client at the front is forgotten next
+  std::deque<std::uint64_t> ended_clients_;  // in the order in which they will be forgotten
 };
 
 /// Returns "client 5b2c..., replica 1" or "closure 17".

@@ -1,4 +1,4 @@
-// Application of batches to the variables of a parameter server.
+// Implements VariableStore: applies batches to the variables of a parameter server.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/server_store.h"
 
@@ -163,8 +163,7 @@ class VariableStore::Checker {
     checked_.push_back(std::move(checked));
   }
 
-  /// Prefetches the shards of a large batch, whose cache misses would otherwise be waited for one
-  /// by one.
+  /// Prefetches the shards that a large batch uses, so that their cache misses overlap.
   void prefetch(std::span<const Operation> operations) const {
     constexpr std::size_t kWorthIt = 16;
     if (operations.size() < kWorthIt) return;
@@ -216,7 +215,8 @@ class VariableStore::Checker {
         want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  /// Checks the shard of an operation, and its rows if it has rows. Nothing else needs a check.
+  /// Checks the shard of an operation and, if it has rows, the rows. For operations that need no
+  /// other checks.
   template <class Op>
   void check(const Op& operation, CheckedOperation& checked) {
     checked.shard = shard_of(operation);
@@ -560,7 +560,7 @@ void VariableStore::fail_hopeless_reads(Results& results) {
   }
 }
 
-/// Returns the ranks of the workers whose gradients reads wait for: int64 [n].
+/// Returns the ranks of the workers for whose gradients reads wait: int64 [n].
 Tensor VariableStore::awaited_workers() const {
   std::set<std::int64_t> ranks;
   for (const auto& [id, shard] : shards_) {

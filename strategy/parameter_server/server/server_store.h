@@ -1,5 +1,4 @@
-// Store of the variables of a parameter server. Each batch is applied exactly once, and all of it
-// or nothing.
+// Store of the variables of a parameter server. Each batch is applied atomically and exactly once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,7 +29,7 @@ struct StoreCounts {
   std::uint64_t num_reads_unchanged = 0;  // reads whose client had the current value
   std::uint64_t num_sync_steps = 0;       // completed steps, summed over all shards
   std::uint64_t num_stale_dropped = 0;    // gradients for steps that were already complete
-  std::uint64_t num_rank_duplicates = 0;  // second gradients of a worker for a step
+  std::uint64_t num_rank_duplicates = 0;  // repeated gradients of a worker for a step
 };
 
 /// Store of shards. Batches are applied one at a time, and a whole batch is checked before any of

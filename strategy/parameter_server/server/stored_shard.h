@@ -25,10 +25,10 @@ class SyncAccumulator {
  public:
   enum class Taken { kHeld, kStale, kDuplicate };
 
-  /// Holds the gradient of `update`, which has a SyncSpec. Does not hold it if its step is below
-  /// `num_steps` (kStale) or its rank has already given a gradient (kDuplicate). Throws
-  /// kInvalidArgument naming ranks that disagree about the step, kFailedPrecondition if the step is
-  /// far ahead.
+  /// Stores the gradient of `update`, which has a SyncSpec, until its step is complete. Drops it if
+  /// its step is below `num_steps` (kStale) or its rank has already sent a gradient for that step
+  /// (kDuplicate). Throws kInvalidArgument naming ranks that disagree about the step,
+  /// kFailedPrecondition if the step is far ahead.
   Taken take(const UpdateShard& update, std::uint64_t num_steps);
 
   /// Removes and returns the update of step `num_steps` if enough ranks have contributed gradients.
@@ -53,7 +53,7 @@ class SyncAccumulator {
 struct BatchAnswers {
   std::vector<OperationAnswer> answers = {};
   std::size_t num_missing = 0;  // number of waiting reads, plus 1 until the batch has been applied
-  BatchDone done = {};          // null after it was moved out to be called
+  BatchDone done = {};          // empty once it has been moved out to be called
 };
 
 /// A read that waits for a synchronous step. `index`: index of the operation in its batch.
@@ -100,7 +100,7 @@ struct StoredShard {
 /// uses_norms().
 class HalvedRule final : public UpdateRule {
  public:
-  /// `rule` must outlive it.
+  /// `rule` must outlive this object.
   explicit HalvedRule(const UpdateRule& rule) : rule_(rule) {}
 
   std::string_view name() const override { return rule_.name(); }

@@ -49,8 +49,8 @@ class RemoteStorage final : public VariableStorage {
   std::string description_;  // description of the rule with number rule_
 };
 
-/// Creator of variables in device scopes of other tasks. In other scopes, the previous creator
-/// creates them.
+/// Creator of the variables in device scopes of other tasks. In all other scopes, it delegates to
+/// the previous creator.
 class RemoteVariableCreator final : public VariableCreator {
  public:
   explicit RemoteVariableCreator(std::shared_ptr<SessionCore> core)

@@ -141,8 +141,8 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   return reply;
 }
 
-/// Throws if the task is lost. Without this check, another task that needs values of the lost one
-/// would try to connect to it for some seconds.
+/// Throws if the task is lost. Without this check, another task that needs its values would try for
+/// some seconds to connect to it.
 void SessionCore::require_connected(const Task& task) {
   const auto why = link(task).client->why_broken();
   if (why)
@@ -161,7 +161,7 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
   std::vector<Error> errors;
   std::uint64_t number = 0;
   {
-    const MutexLock lock(mutex_);  // so that runs start in the same order on all tasks
+    const MutexLock lock(mutex_);  // held so that runs start in the same order on all tasks
     number = ++last_run_;
     for (auto& [task, part] : parts) {
       try {

@@ -88,7 +88,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::uint64_t session_;
   // Set by connect(), except for the guarded members of a Link.
   ClusterSpec cluster_;
-  Task own_task_;  // task at the address of the target
+  Task own_task_;  // task at the address in target_
   std::map<Task, Link> links_;
 
   mutable Mutex mutex_;

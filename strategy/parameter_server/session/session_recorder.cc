@@ -251,7 +251,7 @@ std::map<Task, TaskPart> SessionRecorder::cut(Step& step) {
   std::vector<const Task*> owners(step.num_values, nullptr);  // nullptr: an argument
   std::vector<const Argument*> arguments(step.num_values, nullptr);
   for (const Argument& each : step.arguments) arguments[each.number] = &each;
-  std::set<std::pair<Task, ValueNumber>> known;  // values that a task uses but does not make
+  std::set<std::pair<Task, ValueNumber>> known;  // values that a task uses but does not compute
   std::map<ValueNumber, std::uint32_t> num_receivers;
   for (auto& [task, operation] : step.operations) {
     TaskPart& part = parts[task];

@@ -39,7 +39,7 @@ class RemoteValue final : public LazyValue {
   std::uint64_t step() const { return step_; }
   ValueNumber number() const { return number_; }
   const TensorSpec& spec() const { return spec_; }
-  /// Returns the number of the run that made it; 0 if its step has not run.
+  /// Returns the number of the run that produced this value; 0 if its step has not run.
   std::uint64_t run() const;
   void set_run(std::uint64_t run);
   /// Called if the step that makes this value will never run.
@@ -55,7 +55,7 @@ class RemoteValue final : public LazyValue {
   const TensorSpec spec_;
   const std::string maker_;
   mutable Mutex mutex_;
-  std::uint64_t run_ TUTTI_GUARDED_BY(mutex_) = 0;  // 0: it has not run
+  std::uint64_t run_ TUTTI_GUARDED_BY(mutex_) = 0;  // 0: its step has not run
   bool is_materialized_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
 };
@@ -123,7 +123,7 @@ class SessionRecorder final : public RemoteRecorder {
   ValueNumber host_argument(const Tensor& tensor);
   ValueNumber remote_argument(const Tensor& tensor, const std::shared_ptr<RemoteValue>& value);
   ValueNumber view(ValueNumber whole, const RemoteValue& value, const Tensor& tensor);
-  /// Divides the step by tasks: moves each operation to the part of its task.
+  /// Divides the step among tasks: moves each operation to the part of its task.
   static std::map<Task, TaskPart> cut(Step& step);
   void run_step();
 

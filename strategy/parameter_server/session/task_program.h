@@ -16,7 +16,7 @@ namespace tutti::internal {
 
 using v1::TaskProgram;
 using ProgramOperation = TaskProgram::Operation;
-/// Number of a value in a run, whichever task makes it.
+/// Number that identifies a value in a run, whichever task computes the value.
 using ValueNumber = std::uint32_t;
 
 void put_attributes(Attributes attributes, ProgramOperation& out);

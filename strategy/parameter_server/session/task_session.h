@@ -47,7 +47,7 @@ class TaskSession {
   Nest transfers() const;
   /// Returns the number of values that are kept.
   std::size_t num_held() const;
-  /// Starts no more runs; waiting callers get an error.
+  /// Prevents further runs; callers that wait get an error.
   void end();
   /// Returns true if end() was called and no thread executes a run any more.
   bool has_ended() const;

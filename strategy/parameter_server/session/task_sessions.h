@@ -18,7 +18,8 @@
 
 namespace tutti::internal {
 
-/// Opens sessions, forwards requests to them, and ends those whose client has left. Thread-safe.
+/// Opens sessions, forwards requests to them, and ends those whose client has disconnected.
+/// Thread-safe.
 class TaskSessions final : public RpcHandler {
  public:
   /// `left` is called after a client has left.

@@ -64,7 +64,8 @@ class PrimitiveCache {
   using Key = std::vector<std::int64_t>;
   static constexpr std::size_t kMaxEntries = 128;
 
-  /// Returns a reference that is valid until the next call.
+  /// Returns the entry for `key`, created by make() if it is not cached. The reference is valid
+  /// until the next call.
   template <class Make>
   const Entry& get(const Key& key, const Make& make) {
     auto found = slots_.find(key);

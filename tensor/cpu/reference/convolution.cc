@@ -53,7 +53,7 @@ void matmul(const KernelArgs& args) {
 
 // Convolution: loops over output, window and channels.
 
-/// Calls body(x offset, filter offset, y offset) for every pair of pixel and window element and
+/// Calls body(x offset, filter offset, y offset) for every pixel, every element of its window and
 /// every group, with the offsets of the group's first channel. The filters of a group are a block
 /// of columns.
 template <class Body>

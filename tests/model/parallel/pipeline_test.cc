@@ -32,7 +32,8 @@ void meet(Event& mine, Event& other) {
   }
 }
 
-/// Identity layer that, in call number `at_call`, waits for the other stage's layer.
+/// Identity layer that, in call number `at_call`, waits until the other stage's layer does the
+/// same.
 class Meeting : public LayerOf<Meeting> {
  public:
   Meeting(int at_call, std::shared_ptr<Event> mine, std::shared_ptr<Event> other)

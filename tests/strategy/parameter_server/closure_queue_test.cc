@@ -60,7 +60,7 @@ ClosureQueueOptions two_entries(int window = 2) {
 TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   ClosureQueueOptions options;
   int num_asked = 0;
-  // One query for the worker, one for all workers.
+  // The first two queries succeed: one about this worker, one about all workers.
   options.is_present = [&](int) { return ++num_asked <= 2; };
   options.first_number = 1000;
   ClosureQueue queue(options);

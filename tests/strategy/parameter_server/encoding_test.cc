@@ -45,7 +45,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
-  // Does not continue the run of reads above, because it waits for a different step.
+  // Starts a new run of reads, because it waits for a different step than the reads above.
   operations.emplace_back(ReadShard{9, 0, 5});
   for (int i = 0; i < 6; ++i) {
     const auto op = i < 3 ? AssignOp::kAdd : AssignOp::kSubtract;

@@ -135,7 +135,7 @@ TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
   program->coordinator->join();
   program->expect_counted(kClosures);
   for (const int each : num_killed) EXPECT_GE(each, 3);
-  // A coordinator without open closures saves everything when it ends.
+  // On destruction, a coordinator without open closures saves everything.
   program = nullptr;
   program = std::make_unique<Program>(kept_in(folder));
   EXPECT_EQ(program->next(), kClosures);
@@ -189,7 +189,7 @@ TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(folder, 1h);
   for (int turn = 1; turn <= 5; ++turn) {
-    // Enough closures that a save could overtake their repetition.
+    // Enough closures that a save might begin before the lost ones have been repeated.
     CountingJob::count_more(coordinator, 400);
     job.replace(turn % 2);
     coordinator.join({.durable = true});
@@ -597,7 +597,7 @@ TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
   count_in("", 0, 20, false);
   count_in(first, 20, 20, true);
   count_in(second, 40, 20, true);  // continues with the servers' values
-  count_in(first, 40, 20, true);   // returns to the version in that folder
+  count_in(first, 40, 20, true);   // restores the older version, in `first`
   count_in("", 60, 20, false);
 }
 

@@ -124,7 +124,8 @@ class Shown {
   }
 };
 
-// Hand-made messages of cluster/proto: numeric fields, 8-byte fields, texts and messages.
+// Helpers that encode messages of cluster/proto by hand: numeric fields, 8-byte fields, texts and
+// nested messages.
 inline std::string varint(std::uint64_t value) {
   std::string out;
   for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);

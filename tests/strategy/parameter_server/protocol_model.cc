@@ -26,7 +26,7 @@ constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    Or
 constexpr const char* kOrderNames[] = {"",     "open",   "close",       "restore",
                                        "list", "freeze", "read frozen", "release"};
 
-/// Returns the bit of a server, or of a content, in a mask.
+/// Returns the mask bit of a server, or of a closure's content.
 std::uint8_t bit(std::size_t index) { return static_cast<std::uint8_t>(1U << index); }
 std::uint8_t first_bits(std::size_t count) { return static_cast<std::uint8_t>(bit(count) - 1); }
 
@@ -85,7 +85,7 @@ class Protocol {
     note_given_up();
   }
 
-  /// The worker notices that its closure is cancelled.
+  /// Models a worker that notices that its closure is cancelled.
   void stop(std::size_t task) {
     const ModelTask stopped = take(state_.tasks, task);
     add_strays(stopped);
@@ -135,7 +135,8 @@ class Protocol {
     });
   }
 
-  /// Executes the first order in transit. If the answer is lost, the order stays and is repeated.
+  /// Executes the first order in transit. If the answer is lost, the order stays in transit and is
+  /// executed again later.
   void obey(std::size_t s, bool is_answered) {
     const ModelOrder order = state_.servers[s].orders.front();
     const bool is_done = execute(s, order);

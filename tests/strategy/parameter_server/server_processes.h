@@ -169,7 +169,7 @@ class CountingJob final : public CoordinatedStrategy {
     for (int i = 0; i < count; ++i) (void)schedule(coordinator);
     coordinator.join();
   }
-  /// Reads current values, as a chief does.
+  /// Reads the current value of a shard, as a chief does.
   Tensor read(int server, const internal::ShardSpec& spec) {
     return servers_->read_current([&] {
       const auto answers = servers_->link(server).read({internal::ReadShard{spec.id()}});

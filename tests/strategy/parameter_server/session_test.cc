@@ -651,7 +651,7 @@ TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
     expect_tensor(lost.value(), {2}, {20.0, 20.0});
     expect_tensor(doubled_on("/job:worker/task:0", lost), {2}, {40.0, 40.0});
   }
-  const auto& result = cluster.runner().join();  // now the servers end
+  const auto& result = cluster.runner().join();  // the servers exit now
   EXPECT_EQ(result.return_values, (std::vector<Json>(3, Json("served"))));
 }
 

@@ -31,8 +31,8 @@ struct ConnectOptions {
   /// Prefix of the group's keys in the store; must differ between groups that exist at the same
   /// time.
   std::string key_prefix = "ranks";
-  /// Limit, in bytes, of all messages that arrived before their recv(). A connection that exceeds
-  /// it fails with kResourceExhausted.
+  /// Limit, in bytes, of the messages buffered because they arrived before their recv(). A
+  /// connection that exceeds it fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
   /// Address space reserved for this rank's HostMemory, in bytes: the most that it can allocate.
   /// Reserves less if the system limits the size of files.

@@ -16,7 +16,7 @@ namespace tutti {
 /// is no operator<<, so that secrets do not get into logs. Thread-safe.
 class JobSecret {
  public:
-  /// No secret, for jobs on the loopback interface.
+  /// Creates an unset secret, for jobs on the loopback interface.
   JobSecret() = default;
   /// Throws kInvalidArgument if the length is out of range.
   explicit JobSecret(std::span<const std::byte> bytes);

@@ -26,7 +26,7 @@ namespace tutti::torch {
 /// process with the same gradients. DistributedDataParallel makes the gradients of all ranks equal.
 /// Parameters move into one buffer per type, where they are gathered without a copy.
 ///
-/// Every rank makes the same calls. Not thread-safe. Parameters outlive this object.
+/// Every rank must make the same calls. Not thread-safe. The parameters must outlive this object.
 template <class Optimizer>
 class ShardedOptimizer {
  public:

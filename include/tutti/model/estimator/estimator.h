@@ -156,7 +156,7 @@ class InputFn {
 
 /// tf.estimator.RunConfig. A step interval of 0 disables its hook.
 struct RunConfig {
-  /// Folder for checkpoints and TensorBoard's events. Not empty.
+  /// Path of the folder for checkpoints and TensorBoard's events; must be set.
   std::string model_dir;
   /// Strategies; default: one replica on the first device. predict() uses eval_distribute, too.
   std::shared_ptr<Strategy> train_distribute = nullptr;
@@ -172,7 +172,7 @@ struct RunConfig {
 /// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;      // steps of this call
-  std::optional<std::int64_t> max_steps = std::nullopt;  // steps of all calls and earlier runs
+  std::optional<std::int64_t> max_steps = std::nullopt;  // total steps, including earlier runs
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 

@@ -29,8 +29,8 @@ class Initializer {
   /// 0.5].
   Initializer(std::string name, Function function, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
-  /// Takes a distribution, whose values can be generated separately for the rows that a process
-  /// stores.
+  /// Creates an initializer from a distribution, whose values can be generated separately for the
+  /// rows that a process stores.
   Initializer(std::string name, Distribution distribution, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 

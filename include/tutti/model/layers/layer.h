@@ -263,8 +263,8 @@ class Layer {
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// Returns the treatment of the first input's mask (MaskScope). If the layer contains layers,
-  /// these decide.
+  /// Returns how the layer treats the first input's mask (MaskScope). A layer that contains other
+  /// layers leaves this to them.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
   /// Creates a variable "<layer>/<options.name>" of the type dtype_policy().variable.

@@ -52,8 +52,7 @@ class Metric {
   Variable add_sum(const std::string& name, const Shape& shape = {});
   /// Returns the sum over replicas of a variable made by add_sum().
   static Tensor total(const Variable& sum);
-  /// Adds the variables of `part`, a metric that this metric contains, to the variables of this
-  /// metric.
+  /// Adds the variables of `part` to those of this metric; this metric contains `part`.
   void adopt(const Metric& part);
   /// Returns total(numerator) / total(denominator); 0 if the denominator is 0.
   static Tensor ratio(const Variable& numerator, const Variable& denominator);

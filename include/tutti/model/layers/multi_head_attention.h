@@ -38,8 +38,8 @@ class RotaryEmbedding : public LayerOf<RotaryEmbedding> {
 };
 
 namespace internal {
-/// Rotates the features of x [..., features] by their steps along `step_axis`, which are numbered
-/// from `first_step`. Computes in float32 or wider.
+/// Rotates the features of x [..., features] by angles that depend on the step along `step_axis`;
+/// steps are numbered from `first_step`. Computes in float32 or wider.
 Tensor rotated_by_step(const Tensor& x, int step_axis, double max_wavelength,
                        std::int64_t first_step = 0);
 /// Throws kInvalidArgument unless the number of features is even and the wavelength is positive.

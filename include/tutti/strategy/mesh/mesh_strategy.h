@@ -31,7 +31,7 @@ struct TeamSetup;
 
 /// Options of MeshStrategy.
 struct MeshOptions {
-  /// Axes over which tensors are sharded.
+  /// Devices, along named axes over which tensors are sharded.
   DeviceMesh mesh = {{"data", 1}};
   /// Layouts of variables, by name. A layout determines the part of a variable with which a
   /// position computes. Variables without a layout are not sharded.

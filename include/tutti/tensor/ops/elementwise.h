@@ -112,7 +112,8 @@ Tensor clip(const Operand& x, double low, double high);
 /// Converts x to another type. Conversions from floating to integer types truncate towards zero;
 /// conversions to bool compute x != 0.
 Tensor cast(const Operand& x, DType dtype);
-/// Returns a where condition (bool) is true, else b; all three broadcast.
+/// Returns the elements of `a` where `condition` (bool) is true, else those of `b`; all three
+/// broadcast.
 Tensor where(const Operand& condition, const Operand& a, const Operand& b);
 /// Returns x as a value that tapes treat as a constant.
 Tensor stop_gradient(const Operand& x);

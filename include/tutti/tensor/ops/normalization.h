@@ -23,8 +23,8 @@ BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, cons
 Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operand& beta,
                             const Operand& mean, const Operand& variance, double epsilon);
 
-/// Returns the gradients {dx, dgamma, dbeta}, given the gradient dy of the y of
-/// batch_norm_training().
+/// Returns the gradients {dx, dgamma, dbeta}, given the gradient dy of batch_norm_training()'s
+/// output y.
 std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy, double epsilon);
 

@@ -51,7 +51,7 @@ struct Case {
   DType dtype = DType::kFloat32;
   int world = 2;
   std::size_t count = 0;   // elements of the whole tensor: CollectiveHeader::count
-  bool in_place = false;   // outputs are (parts of) inputs
+  bool in_place = false;   // outputs are stored in (parts of) inputs
   std::size_t offset = 0;  // distance in bytes of the first element from a 64-byte boundary
   bool uneven = false;     // parts of differing lengths, some empty
   int variant = 0;         // for reduce and broadcast: the root; for kMismatch: its kind
@@ -101,7 +101,8 @@ struct Subject {
   std::vector<Device> devices;  // empty: CPUs
 };
 
-/// Result of a case. kNotRun: the limit of time or of failures was reached before the case began.
+/// Result of a case. kNotRun: the time limit or the failure limit was reached before the case
+/// began.
 enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
 /// Returns "passed", "failed", "skipped" or "not_run".
 std::string_view to_string(Verdict verdict);
