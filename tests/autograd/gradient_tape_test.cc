@@ -244,7 +244,7 @@ TEST(GradientTape, StopRecordingHidesOperationsAndReads) {
 
 /// The target is the sum of relu(x w0 + b0) w1 + b1; the sources are w0, b0, w1, b1, and an unused
 /// variable between b0 and w1.
-TEST(GradientTape, ReportsReadyGradientsLastLayerFirst) {
+TEST(GradientTape, ReportsGradientsWhenReadyStartingFromLastLayer) {
   const Variable w0(Tensor::full({3, 4}, 0.5, DType::kFloat64)),
       b0(Tensor::zeros({4}, DType::kFloat64)), unused(Tensor::zeros({2}, DType::kFloat64)),
       w1(Tensor::full({4, 2}, 0.25, DType::kFloat64)), b1(Tensor::zeros({2}, DType::kFloat64));
@@ -316,7 +316,7 @@ TEST(GradientTape, SourceListedTwiceGetsGradientTwice) {
   EXPECT_EQ(number(gradients[1]), 6.0);
 }
 
-TEST(GradientTape, SkipsGradientsUnusedBySources) {
+TEST(GradientTape, SkipsGradientsNotNeededForSources) {
   const Variable filter(Tensor::full({2, 2, 1, 1}, 0.5, DType::kFloat64));
   const Variable unrelated(Tensor::full({2, 2}, 0.5, DType::kFloat64));
   const Tensor image = Tensor::ones({1, 4, 4, 1}, DType::kFloat64);

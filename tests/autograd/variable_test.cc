@@ -106,7 +106,7 @@ TEST(Variable, ReadTensorIsUnaffectedByLaterWrites) {
   EXPECT_EQ(v.value().to_doubles(), (Doubles{104, 5}));
 }
 
-TEST(Variable, WritesInPlaceWithoutReaders) {
+TEST(Variable, WritesInPlaceUnlessTensorSharesStorage) {
   Variable v(Tensor::from<float>({2}, {1, 2}));
   v.assign_add(1.0);  // the first write detaches the variable from the initial tensor's storage
   const void* storage = v.value().bytes().data();

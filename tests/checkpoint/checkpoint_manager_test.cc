@@ -182,7 +182,7 @@ TEST(CheckpointManager, WritesNoFilesIfOptionDisablesWriting) {
 }
 
 // save() copies the values before it returns, so later updates do not change the checkpoint.
-TEST(CheckpointManager, AsyncSaveHoldsValuesAtTimeOfCall) {
+TEST(CheckpointManager, AsyncSaveStoresValuesAtTimeOfCall) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
   {

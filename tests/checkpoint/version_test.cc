@@ -231,7 +231,7 @@ TEST(VersionIndex, MismatchWithFilesIsRefused) {
   });
 }
 
-TEST(Version, CommitRefusesTooLargeSequence) {
+TEST(Version, CommitRefusesSequenceAboveMaximum) {
   const Folder folder = Folder::make(empty_folder());
   VersionIndex index = joined({write_file(folder, 0, 1)});
   index.sequence = internal::kMaxSequence + 1;

@@ -248,7 +248,7 @@ using Bytes = std::vector<std::byte>;
 constexpr std::size_t kLong = std::size_t{32} << 20;
 constexpr std::byte kOther{0xA5};
 
-TEST(SendBuffer, MayBeReusedAfterWaitBeforeReceive) {
+TEST(SendBuffer, MayBeReusedAfterWaitEvenBeforeReceive) {
   DirectRanks ranks;
   const Bytes original = pattern_of(16'000, 7);
   Bytes memory = original, got(original.size());

@@ -233,7 +233,7 @@ TEST(HealthRules, DeadlockReportNamesThreeMembersAndTheirWaiters) {
                   HasSubstr("worker 3 has waited 2.1 s for worker 0, worker 1, worker 2 in D;")));
 }
 
-TEST(HealthRules, DeadlockReportNamesAllWaitersOfCall) {
+TEST(HealthRules, DeadlockReportNamesAllMembersWaitingInCall) {
   auto groups = a_deadlock();
   groups.push_back(groups[1]);
   auto records = members_in(groups);

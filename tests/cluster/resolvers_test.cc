@@ -522,7 +522,7 @@ TEST(UnionResolver, ArgumentsOverrideFirstResolver) {
   EXPECT_EQ(resolver.rpc_layer(), "test");
 }
 
-TEST(UnionResolver, MergesJobsListsAndSparseIndices) {
+TEST(UnionResolver, MergesJobsTaskListsAndSparseIndices) {
   EXPECT_EQ(joined(of({{"ps", {"ps0:2222", "ps1:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222"}}})),
             ClusterSpec(

@@ -576,7 +576,7 @@ TEST_F(RpcFaults, CorruptedConnectionAnswersCorrectlyOrBreaks) {
   EXPECT_GE(num_broken, 4);
 }
 
-TEST_F(RpcFaults, ConnectionLossWithinRequestYieldsNoCall) {
+TEST_F(RpcFaults, ConnectionLossDuringRequestDeliversNoCall) {
   std::atomic<int> num_calls{0};
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     ++num_calls;

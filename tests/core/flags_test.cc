@@ -149,7 +149,7 @@ TEST(Flags, SubcommandRunsItsBody) {
   EXPECT_EQ(parse_command({"doctor"}).exit_code, 20);
 }
 
-TEST(Flags, UnknownOrMissingSubcommandErrorListsKnownOnes) {
+TEST(Flags, UnknownOrMissingSubcommandErrorListsSubcommands) {
   const FlagsOfTest unknown = parse_command({"dance"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.errors, "prog: unknown command 'dance'; expected one of devices, doctor\n");

@@ -138,7 +138,7 @@ TEST(Choices, SuggestNearestName) {
   EXPECT_EQ(choices({}, "adam"), "");
 }
 
-TEST(TextHelpers, EditDistanceCaseAndHexMatchExpectedValues) {
+TEST(TextHelpers, EditDistanceLowerCaseAndHexMatchExpectedValues) {
   for (const auto& [a, b, expected] : {std::tuple{"", "", 0u},
                                        {"", "abc", 3u},
                                        {"abc", "", 3u},
@@ -362,7 +362,7 @@ class TraceTest : public Test {
       TempDir() + "trace_" + UnitTest::GetInstance()->current_test_info()->name();
 };
 
-TEST_F(TraceTest, SpansRecordThreadTimesAndArguments) {
+TEST_F(TraceTest, SpansRecordArgumentsTimesAndThread) {
   start_trace(path_);
   {
     const TraceSpan outer("outer", "test", {{"replica", 3}, {"bucket", -1}});

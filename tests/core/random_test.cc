@@ -89,7 +89,7 @@ TEST(RandomStream, UniformPassesAChiSquareTest) {
   EXPECT_LT(chi, 255 + 5 * 22.6);
 }
 
-TEST(RandomStream, NormalHasTheRightMomentsAndTails) {
+TEST(RandomStream, NormalHasExpectedMomentsAndTails) {
   constexpr int kCount = 200'000;
   const RandomStream stream({.seed = 2, .purpose = kInitializerPurpose});
   double moments[5] = {};

@@ -350,7 +350,7 @@ TEST(ExecutorTest, CountsThreads) {
   EXPECT_EQ(num_running_threads(), before);
 }
 
-TEST(ClockTest, SleepIsNeverShortAndDeadlinesDoNotOverflow) {
+TEST(ClockTest, SleepNeverEndsEarlyAndDeadlinesDoNotOverflow) {
   const TimePoint begin = Clock::system().now();
   Clock::system().sleep_for(std::chrono::milliseconds(15));
   EXPECT_GE(seconds_between(begin, Clock::system().now()), 0.015);

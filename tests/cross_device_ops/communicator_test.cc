@@ -187,7 +187,7 @@ TEST(Communicator, ContradictoryGroupsFailOnAllRanks) {
                                  HasSubstr("0, 1, 2"))));
 }
 
-TEST(Communicator, ArgumentsInvalidOnAllRanksKeepGroupUsable) {
+TEST(Communicator, GroupStaysUsableAfterInvalidArgumentsOnAllRanks) {
   const Communicators all = in_process_communicators(2);
   const auto refused = [&](const std::string& expected, const auto& call) {
     const auto errors = errors_of_ranks(2, [&](int rank) {
@@ -407,7 +407,7 @@ TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAllRanks) {
   }
 }
 
-TEST(CommunicatorMismatch, EveryAlgorithmKeepsGroupUsableAfterArgumentsInvalidOnAllRanks) {
+TEST(CommunicatorMismatch, InvalidArgumentsOnAllRanksLeaveGroupUsable) {
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
       const auto errors =

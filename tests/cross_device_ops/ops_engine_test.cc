@@ -251,7 +251,7 @@ MessageSum::Seen& message_sum() {
   return seen;
 }
 
-TEST(OpsEngine, CppOperationUsesTransportOfGroup) {
+TEST(OpsEngine, CppOperationUsesGroupTransport) {
   message_sum();
   for (const int size : {1, 2, 3}) {
     run_ranks(size, {.algorithm = "message_sum"}, [&](Communicator& ranks) {

@@ -278,7 +278,7 @@ TEST(CommunicationOptionsTest, GroupSizeMustMatchDevices) {
   EXPECT_NO_THROW(build_cross_device_ops({}, Group{4, 0, cpus(2)}));
 }
 
-TEST(CommunicationOptionsTest, ImplementationSelectsOperationWithoutName) {
+TEST(CommunicationOptionsTest, ImplementationSelectsOperationIfNameIsEmpty) {
   const auto built = [](std::string name, CommunicationImplementation implementation) {
     const CrossDeviceOpsSpec spec{std::move(name), {.implementation = implementation}};
     return std::string(build_cross_device_ops(spec, Group{2, 0, cpus(2)})->name());
@@ -341,7 +341,7 @@ TEST(Plugin, ReportsWhetherOperationIsSliceable) {
   }
 }
 
-TEST(Plugin, ReceivesGroupAndOptionsAndLogs) {
+TEST(Plugin, ReceivesGroupAndOptionsAndCanLog) {
   const thrown::LogLines log;
   const std::string name = load_cross_device_ops_plugin(path_of("good"));
   (void)build_cross_device_ops(
@@ -594,7 +594,7 @@ TEST(MultiProcessPlugin, DeadlineAndAbortEndCall) {
   });
 }
 
-TEST(MultiProcessPlugin, RequiresStoreOfGroup) {
+TEST(MultiProcessPlugin, RequiresGroupStore) {
   const std::string name = load_cross_device_ops_plugin(path_of("store"));
   EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)}),
                  "plugin_store", "key-value store", "Group::store");

@@ -117,7 +117,7 @@ TEST(CudaMathLibraries, CreateHandlesOnFirstUse) {
   EXPECT_EQ(libraries.dnn(nullptr), libraries.dnn(nullptr));
 }
 
-TEST(CudaMathLibraries, LibraryFailureStatusIsAnError) {
+TEST(CudaMathLibraries, LibraryFailureStatusThrowsError) {
   MathRig rig;
   EXPECT_THROW(cuda::check(CUDNN_STATUS_EXECUTION_FAILED, "x"), Error);
   EXPECT_ERROR(cuda::check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "x"),

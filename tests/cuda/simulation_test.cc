@@ -144,7 +144,7 @@ TEST_F(Simulation, FailedKernelBreaksGpuPermanently) {
   EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
 }
 
-TEST_F(Simulation, MissingGraphEdgeIsObservable) {
+TEST_F(Simulation, MissingGraphEdgeChangesExecutionOrder) {
   cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
   cudaEventRecord(event_, a_);
   cudaStreamWaitEvent(b_, event_, 0);
@@ -231,7 +231,7 @@ class KernelEmulation : public ::testing::Test {
   cudaStream_t stream_ = nullptr;
 };
 
-TEST_F(KernelEmulation, ThreadErrorBreaksGpu) {
+TEST_F(KernelEmulation, ErrorInOneThreadFailsLaunch) {
   cuda::launch_cooperative(fail_in_one_thread, 1, 32, stream_, 0);
   EXPECT_EQ(finish(), cudaErrorLaunchFailure);
 }

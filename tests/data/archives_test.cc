@@ -134,7 +134,7 @@ TEST(Npy, ErrorNamesActualFileFormatAndCalledFunction) {
   EXPECT_ERROR(read_npz("/nothing"), kNotFound, "read_npz: cannot read '/nothing'");
 }
 
-TEST(Npz, RoundTrips) {
+TEST(Npz, RoundTripsNamesAndArraysAndRejectsDuplicateNames) {
   const std::string path = empty_folder() + "/a.npz";
   write_npz(path,
             {{"x", Tensor::from<float>({2}, {1, 2})}, {"y", Tensor::scalar(3, DType::kInt64)}});
@@ -501,7 +501,7 @@ std::string packed_file(const std::string& name, const std::string& bytes) {
   return path;
 }
 
-TEST(CompressedInput, IsReadLikeUncompressedFiles) {
+TEST(CompressedInput, IsReadLikeUncompressedInput) {
   EXPECT_EQ(rows_of(csv_dataset({packed_file("a.csv.gz", "x\n1\n2\n")})), (Rows{{1}, {2}}));
   EXPECT_EQ(
       rows_of(fixed_length_record_dataset({packed_file("a.gz", "H\x01\x02\x03\x04")}, 2, {1})),

@@ -111,7 +111,7 @@ TEST(ParallelMap, StopsWhenDestroyedEarly) {
   EXPECT_LE(calls, 3 * (5 + 6));
 }
 
-TEST(Prefetch, YieldsSameElements) {
+TEST(Prefetch, YieldsSameElementsAsInputDataset) {
   for (int depth : {0, 1, 2, 100}) {
     EXPECT_EQ(scalars_of(Dataset::range(50).prefetch(depth)), first_numbers(50));
   }

@@ -177,7 +177,7 @@ TEST(PaddedBatchDataset, PadsToLargestElementOfBatch) {
   EXPECT_EQ((*dataset.iterate()->next())[0].shape(), (Shape{2, 2, 2}));
 }
 
-TEST(PaddedBatchDataset, PadsToGivenShapeWithGivenValue) {
+TEST(PaddedBatchDataset, PadsToRequestedShapeWithPaddingValue) {
   PaddedBatchOptions options;
   options.padded_shapes = {{kLargest, 3}};
   options.padding_values = {9};

@@ -169,7 +169,7 @@ TEST(Csv, FloatsAreRoundedToNearest) {
               ElementsAre(0.1f, 1e-45f, 0.0f, 16777216.0f, 0.5f, -2.5f));
 }
 
-TEST(Csv, Reads16BitColumnsWithinTheirRange) {
+TEST(Csv, Reads16BitFloatsAndRejectsValuesOutOfRange) {
   CsvOptions options;
   options.columns = {{.name = "h", .dtype = DType::kFloat16},
                      {.name = "b", .dtype = DType::kBFloat16}};

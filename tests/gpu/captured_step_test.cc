@@ -469,7 +469,7 @@ TEST(GpuOptimizers, OptimizerVariantsAgreeWithCpu) {
   compare_optimizer(RmspropOptions{.momentum = 0.5, .centered = true});
 }
 
-TEST(GpuOptimizers, SharedOptionsAgreeWithTheCpu) {
+TEST(GpuOptimizers, SharedOptionsMatchCpu) {
   const OptimizerSpec specs[] = {
       SgdOptions{.learning_rate = 0.1, .weight_decay = 0.05},
       SgdOptions{.learning_rate = 0.1,

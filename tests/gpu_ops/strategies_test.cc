@@ -616,7 +616,7 @@ TEST(MultiWorkerGpus, AutoSelectsSupportedNcclAndLogsReason) {
   expect_fine(options, [](auto& strategy) { EXPECT_EQ(strategy.reduction_name(), "canonical"); });
 }
 
-TEST(MultiWorkerGpus, SingleWorkerActsAsMirroredStrategy) {
+TEST(MultiWorkerGpus, SingleWorkerBehavesLikeMirroredStrategy) {
   for (const auto& [implementation, name] : {std::pair(Implementation::kAuto, "nccl"),
                                              {Implementation::kNccl, "nccl"},
                                              {Implementation::kRing, "ring"},

@@ -247,7 +247,7 @@ TEST(KeyValueCacheTest, RejectsMaskedSteps) {
   EXPECT_ERROR((void)cache.call(attention, x), kUnimplemented, "without a mask");
 }
 
-TEST(RMSNormalizationTest, ScaleHasTheShapeOfTheAxes) {
+TEST(RMSNormalizationTest, ScaleHasShapeOfNormalizedAxes) {
   RMSNormalization steps({.axes = {1}});
   steps.build_for({4, 3});
   EXPECT_THAT(weights_of_layer(steps), ElementsAre("rms_normalization/scale [4]"));

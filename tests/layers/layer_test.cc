@@ -601,7 +601,7 @@ TEST(DTypePolicyTest, WeightsAndOutputsUsePolicyType) {
   EXPECT_EQ(y.dtype(), DType::kFloat64);
 }
 
-TEST(DTypePolicyTest, LayerKeepsPolicyOfItsConstructionAndUnknownPolicyFails) {
+TEST(DTypePolicyTest, LayerKeepsPolicySetAtConstructionAndUnknownPolicyFails) {
   Dense single(2);
   const PolicyScope policy("float64");
   single.build_for({3});

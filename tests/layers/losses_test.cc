@@ -150,7 +150,7 @@ TEST(LossFunctions, AcceptEmptyBatchesAndRejectShapeMismatches) {
   }
 }
 
-TEST(ClassLabels, FractionOrNanErrorNamesRowAndValue) {
+TEST(ClassLabels, ErrorForFractionOrNanNamesRowAndValue) {
   const float nan = std::nanf("");
   const struct {
     Tensor labels;
@@ -235,7 +235,7 @@ TEST(AverageLoss, IsMeanWithoutStrategyAndZeroForEmptyInput) {
   EXPECT_INVALID(compute_average_loss(Tensor(1.0f)), "at least rank 1");
 }
 
-TEST(AverageLoss, ReportsToGroupThatReplicasMustHaveEqualRowCounts) {
+TEST(AverageLoss, ReportsEqualRowsAssumptionToReplicaGroup) {
   struct Group : EqualReplicas {
     Group() : EqualReplicas(2) {}
     void assume_equal_rows(std::int64_t rows) override { assumed.push_back(rows); }
@@ -352,7 +352,7 @@ TEST(StepWeightsTest, LossesAverageWeightedUnmaskedSteps) {
   expect_values(loss.per_example(y, x, Tensor::from<float>({2, 1}, {3, 2})), {12, 25});
 }
 
-TEST(StepWeightsTest, StepWeightsHaveGradients) {
+TEST(StepWeightsTest, WeightsScaleGradientsOfTheirSteps) {
   const Variable x(numbers_of_steps());
   GradientTape tape;
   const Tensor loss = reduce_sum(Loss("mse").per_example(

@@ -208,7 +208,7 @@ std::vector<double> dropped(const Dropout& layer, const RandomContext& context, 
   return layer(x, {.training = true}).to_doubles();
 }
 
-TEST(DropoutTest, DropsAtItsRateAndKeepsTheMean) {
+TEST(DropoutTest, DropsAtConfiguredRateAndPreservesMean) {
   Dropout layer(0.25);
   layer.build_for({1000});
   const Tensor x = Tensor::ones({100, 1000});

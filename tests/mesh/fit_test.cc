@@ -125,7 +125,7 @@ std::pair<std::vector<double>, int> train_with_branch(Strategy& strategy) {
   return {losses, num_halved};
 }
 
-TEST(MeshFit, BranchesOnValuesMatchOneDevice) {
+TEST(MeshFit, DataDependentBranchesMatchOneDevice) {
   OneDeviceStrategy one("cpu:0");
   const auto [losses, num_halved] = train_with_branch(one);
   EXPECT_GT(num_halved, 0);

@@ -184,7 +184,7 @@ TEST(FitData, WarnsAboutClassWeightsOutsideOutputRange) {
                  "class numbers", "0.375");
 }
 
-TEST(FitData, WarnsAboutClassWeightsMissingFromLabels) {
+TEST(FitData, WarnsAboutClassWeightsForClassesNotInLabels) {
   Sequential model(Input{{1}}, Dense(20));
   model.compile({.loss = "sparse_categorical_crossentropy"});
   const Tensor x = Tensor::ones({4, 1});

@@ -365,7 +365,7 @@ TEST(FitTest, LearnsAndPredictsRowsInOrder) {
   expect_near(outputs.to_doubles(), model.predict(rows[0], {.batch_size = 500}).to_doubles(), 1e-6);
 }
 
-TEST(FitTest, NamedLossTakesProbabilitiesAfterSoftmax) {
+TEST(FitTest, LossGivenByNameExpectsProbabilitiesAfterSoftmaxLayer) {
   auto loss_of = [](auto last) {
     set_random_seed(2);
     Sequential model(Input{{4}}, Dense(3), last);

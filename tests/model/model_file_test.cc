@@ -49,7 +49,7 @@ std::pair<std::vector<double>, std::vector<double>> go_on(Model& model) {
   return {history.at("loss"), weights_of(model)};
 }
 
-TEST(ModelFile, ContinuesBitIdenticallyUnderAnyStrategy) {
+TEST(ModelFile, TrainingContinuesBitIdenticallyUnderAnyStrategy) {
   using Pair = std::pair<std::unique_ptr<Strategy>, std::unique_ptr<Strategy>>;
   std::vector<Pair> pairs;
   pairs.emplace_back(std::make_unique<OneDeviceStrategy>("cpu:0"),
@@ -182,7 +182,7 @@ TEST(ModelFile, StoresCustomModels) {
   EXPECT_EQ((*again)(x).to_doubles(), model(x).to_doubles());
 }
 
-TEST(ModelFile, ReplacesEstimatorExport) {
+TEST(ModelFile, KeepsWeightsTrainedByEstimator) {
   const auto layers = [] { return Sequential(Input{{4}}, Dense(3, "relu"), Dense(1)); };
   const std::string folder = std::filesystem::path(model_path()).parent_path() / "estimator";
   std::filesystem::remove_all(folder);
@@ -202,7 +202,7 @@ TEST(ModelFile, ReplacesEstimatorExport) {
             estimator.predict(data).to_doubles());
 }
 
-TEST(ModelFile, ErrorForInvalidFileNamesCalledFunction) {
+TEST(ModelFile, ErrorForInvalidFileIdentifiesCalledFunction) {
   EXPECT_ERROR((void)load_model("/nowhere.safetensors"), kNotFound,
                "load_model: ", "'/nowhere.safetensors'");
   write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");

@@ -615,7 +615,7 @@ TEST(ModelArguments, NumberOfLabelsAndWeightsIsChecked) {
   EXPECT_INVALID(one.evaluate(with_components(1)), "where are the labels?");
 }
 
-TEST(ModelArguments, NumberOfInputsIsCheckedInPredict) {
+TEST(ModelArguments, PredictRejectsWrongNumberOfInputs) {
   Sequential one = one_input();
   Functional two = two_inputs();
   EXPECT_INVALID(one.predict_all(Tensors{column(), column()}),
@@ -747,7 +747,7 @@ TEST(OptimizerOptionsTest, FitEndsWithMovingAverageWeights) {
   EXPECT_NE(weights_of(model), weights_of(fitted_line(SgdOptions{.learning_rate = 0.1})));
 }
 
-TEST(OptimizerOptionsTest, AccumulationInFitCountsUpdates) {
+TEST(OptimizerOptionsTest, FitWithAccumulationCountsUpdatesNotBatches) {
   Sequential model = fitted_line(SgdOptions{.gradient_accumulation_steps = 4});
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
 }

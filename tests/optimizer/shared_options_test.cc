@@ -91,7 +91,7 @@ TEST(MovingAverage, IncludesVariablesWithoutGradient) {
   EXPECT_INVALID(Sgd(w, {.ema = EmaOptions{.overwrite_frequency = 0}}), "overwrite_frequency", "0");
 }
 
-TEST(FixedLossScale, DividesGradientsOfTheScaledLoss) {
+TEST(FixedLossScale, UnscalesGradientsOfScaledLoss) {
   const Variable x = variable(doubles({3.0}), "x");
   Sgd sgd(std::vector{x}, {.learning_rate = 0.5, .loss_scale_factor = 1024.0});
   EXPECT_EQ(sgd.loss_scale(), 1024.0);
@@ -153,7 +153,7 @@ TEST(DynamicLossScaleTest, NonFiniteGradientSkipsWholeUpdateOnce) {
   }
 }
 
-TEST(DynamicLossScaleTest, FiniteGradientsTrainAsWithoutScaling) {
+TEST(DynamicLossScaleTest, ScalingDoesNotAffectFiniteGradients) {
   const auto steps = gradients_of_steps(10, 3);
   Adam plain(std::vector{variable(doubles({1, 2, 3}), "w")});
   const auto expected = weights_after(plain, steps);

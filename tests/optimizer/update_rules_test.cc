@@ -86,7 +86,7 @@ TEST(AdaptiveRules, AdamWAcceptsScheduleAndRequiresDecay) {
 }
 
 // As in Keras, a gradient is multiplied by its step's learning rate, then added to the momentum.
-TEST(AdaptiveRules, RmspropMomentumHandlesChangingRate) {
+TEST(AdaptiveRules, RmspropMomentumMatchesFormulaWhenRateChanges) {
   const Steps steps = gradients_of_steps(20, kRuleStart.size());
   const std::vector<double> rates = changing_rates(steps.size());
   for (const bool centered : {false, true}) {
@@ -436,7 +436,7 @@ TEST_P(EveryOptimizer, AnyPartitionOfWeightsGivesSameBits) {
   expect_bits_of_any_partition<double>(optimizer->rule());
 }
 
-TEST_P(EveryOptimizer, Float32IsNearFloat64) {
+TEST_P(EveryOptimizer, Float32ResultsAreCloseToFloat64) {
   const std::vector<double> start = {0.5, -1.0, 2.0, 0.25, 1e-3};
   std::vector<float> start_32(start.begin(), start.end());
   const auto in_64 = make(variable(doubles(start), "w"));

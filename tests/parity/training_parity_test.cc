@@ -89,7 +89,7 @@ TEST_P(TrainingParity, Float64ResultsMatchToNineDigits) {
   }
 }
 
-TEST_P(TrainingParity, Float32LossesMatchToFourThenThreeDigits) {
+TEST_P(TrainingParity, Float32LossesMatchKerasWithinTolerance) {
   const Record record("training_float32");
   const TrainingCase& which = training_table().at(GetParam());
   train(record, which, [](std::size_t step, double ours, double theirs) {

@@ -60,7 +60,7 @@ TEST(InputSharding, ReplicaWeightsApplyAcrossWorkers) {
             (Steps{{{0, 1, 2}, {3}, {4, 5}, {6, 7}}, {{8, 9, 10}, {11}, {12, 13}, {14, 15}}}));
 }
 
-TEST(InputSharding, WorkerBatchesSumToGlobalBatchInEachStep) {
+TEST(InputSharding, WorkerBatchSizesSumToGlobalBatchInEachStep) {
   for (const auto& [batch, workers, replicas] :
        {std::tuple{8, 2, 2}, {7, 2, 2}, {4, 3, 1}, {5, 3, 2}, {4, 5, 1}, {4, 2, 1}}) {
     // Every worker gets the same number of full batches.

@@ -64,7 +64,7 @@ TEST(OptimizersUnderStrategies, EveryOptimizerGivesIdenticalBits) {
   for (const std::string& name : optimizer_names()) expect_same_bits_everywhere(name, name);
 }
 
-TEST(OptimizersUnderStrategies, EveryOptionGivesIdenticalBits) {
+TEST(OptimizersUnderStrategies, EveryOptionGivesSameBitsUnderEveryStrategy) {
   expect_same_bits_everywhere(SgdOptions{.clipping = {.clipnorm = 0.1}}, "clipnorm");
   expect_same_bits_everywhere(SgdOptions{.clipping = {.clipvalue = 0.01}}, "clipvalue");
   const LambOptions lamb{.weight_decay = 0.1,

@@ -144,7 +144,7 @@ TEST_P(RunOnEveryStrategy, SavedStepCountsOnlySuccessfulOutermostRuns) {
             static_cast<std::uint32_t>(replicas() - 1));
 }
 
-TEST_P(RunOnEveryStrategy, RandomStepCountsOnlyRunsThatDrawOrTrain) {
+TEST_P(RunOnEveryStrategy, RandomStepAdvancesOnlyInRunsThatDrawOrTrain) {
   const auto random_step = [&] { return strategy_->save_state().at("random_step").as_int(); };
   strategy_->run([] { return 1.0; });
   EXPECT_EQ(random_step(), 0) << "evaluation draws nothing";

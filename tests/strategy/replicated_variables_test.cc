@@ -104,7 +104,7 @@ TEST_F(MirroredVariable, AssigningConstantUnderSumFails) {
   EXPECT_EQ(components(v), both(10));
 }
 
-TEST_F(MirroredVariable, ReplicasReadTheirComponent) {
+TEST_F(MirroredVariable, EachReplicaReadsItsOwnComponent) {
   for (const auto aggregation : kAllAggregations) {
     const Variable v = make(3.0, aggregation);
     const auto read = strategy_->run([&] { return v.value(); });
@@ -457,7 +457,7 @@ TEST_F(SyncOnRead, MeanIsWeightedByReplicaUpdateCounts) {
   EXPECT_EQ(v.value().item(), 5.0f);
 }
 
-TEST_F(SyncOnRead, UpdateCountsAreSavedAndOptionalOnRestore) {
+TEST_F(SyncOnRead, UpdateCountsAreSavedButOptionalOnRestore) {
   Variable v = make(0.0, VariableAggregation::kMean);
   strategy_->run([&] {
     for (int i = 0; i < 1 + 2 * replica_number(); ++i) v.assign(num(4.0 + 4.0 * replica_number()));

@@ -317,7 +317,7 @@ TEST(DefaultStrategy, UpdatePassesTheSameVariableAndTensor) {
   EXPECT_EQ(count.value().item_int(), 2);
 }
 
-TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
+TEST(DefaultStrategy, RunMergeAndReduceActAsIdentity) {
   Strategy& strategy = default_strategy();
   const PerReplica<int> result = strategy.run([](int x) { return x + 1; }, 4);
   EXPECT_EQ(result.values(), std::vector<int>{5});

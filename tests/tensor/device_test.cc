@@ -297,7 +297,7 @@ TEST(DeviceScope, RejectsRemoteTasksByName) {
   EXPECT_EQ(negate(x).device(), on_cpu(0));
 }
 
-TEST(DeviceScope, AppliesOnlyToItsThread) {
+TEST(DeviceScope, AppliesOnlyToThreadThatEnteredIt) {
   const DeviceScope scope("cpu:1");
   const DeviceSpec spec = current_device_scope();
   Device without, with;

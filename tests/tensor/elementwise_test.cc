@@ -252,7 +252,7 @@ TEST(Elementwise, AddReluMatchesSeparateOperationsBitwise) {
   }
 }
 
-TEST(Elementwise, LogicWorksOnBools) {
+TEST(Elementwise, LogicalOperationsAndComparisonsAcceptBools) {
   const Tensor a = Tensor::from<bool>({4}, {false, false, true, true});
   const Tensor b = Tensor::from<bool>({4}, {false, true, false, true});
   expect_tensor(logical_and(a, b), {4}, {0, 0, 0, 1});

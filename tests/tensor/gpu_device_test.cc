@@ -129,7 +129,7 @@ TEST(GpuDevice, LargeCopiesUsePinnedMemoryInChunks) {
   EXPECT_TRUE(std::ranges::equal(back.host_span<float>(), values));
 }
 
-TEST(GpuDevice, BatchesAreCopiedDuringQueuedWork) {
+TEST(GpuDevice, BatchCopiesOverlapQueuedWork) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
@@ -200,7 +200,7 @@ TEST(GpuDevice, WorkspaceReturnsToCacheAfterCall) {
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 1024u);
 }
 
-TEST(GpuDevice, ReleasesCachedMemoryToKeepTheLimit) {
+TEST(GpuDevice, ReleasesCachedMemoryToStayWithinLimit) {
   FakeGpus gpus(1, 10'000);
   // leaves 4096 bytes in the cache
   { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }

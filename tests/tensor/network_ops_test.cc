@@ -424,7 +424,7 @@ TEST(Conv2d, SupportsStridesDilationsAndGroups) {
   }
 }
 
-TEST(Conv2d, SamePaddingPutsExtraPixelBottomAndRight) {
+TEST(Conv2d, SamePaddingPutsExtraPixelAtBottomAndRight) {
   for (DType dtype : kTypes) {
     const Tensor x = tensor_of({1, 3, 3, 1}, {1, 2, 3, 4, 5, 6, 7, 8, 9}, dtype);
     const Tensor filter = Tensor::ones({2, 2, 1, 1}, dtype);

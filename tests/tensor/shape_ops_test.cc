@@ -190,7 +190,7 @@ TEST(Split, SplitsEquallyOrBySizesAlongAnAxis) {
   EXPECT_INVALID(split(counting({4}), std::vector<std::int64_t>{5, -1}), "split at", "[5, -1]");
 }
 
-TEST(Pad, SurroundsWithConstant) {
+TEST(Pad, SurroundsTensorWithConstant) {
   expect_tensor(pad(counting({2, 2}), {1, 0}, {0, 2}, 9), {3, 4},
                 {9, 9, 9, 9, 0, 1, 9, 9, 2, 3, 9, 9});
   expect_tensor(pad(counting({3}, DType::kInt32), {0}, {1}), {4}, {0, 1, 2, 0});
@@ -277,7 +277,7 @@ TEST(Upsample2d, ErrorsNameOperationShapesAndLine) {
                  "upsample2d_grad at shape_ops_test.cc:", "[1, 2, 2, 1]", "[1, 5, 4, 1]");
 }
 
-TEST(CumulativeSum, SupportsExclusiveAndReverseLikeTensorFlow) {
+TEST(CumulativeSum, ExclusiveAndReverseOptionsMatchTensorFlow) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64}) {
     const Tensor x = tensor_of({3}, {1, 2, 4}, dtype);
     expect_tensor(cumulative_sum(x), {3}, {1, 3, 7});

@@ -129,7 +129,7 @@ TEST(Tensor, CopiesShareIdentityAndAliasesDoNot) {
   EXPECT_EQ(tensor.alias().bytes().data(), tensor.bytes().data());
 }
 
-TEST(Tensor, RowsAndReshapedAreViews) {
+TEST(Tensor, RowRangesAndReshapedTensorsAreViews) {
   const Tensor tensor = Tensor::from<std::int32_t>({3, 2}, {1, 2, 3, 4, 5, 6});
   const Tensor rows = tensor.detached_rows(1, 2);
   expect_tensor(rows, {2, 2}, {3, 4, 5, 6});
@@ -217,7 +217,7 @@ TEST(Gradient, ReportsItsKind) {
   EXPECT_ERROR(dense.slices(), kFailedPrecondition, "dense");
 }
 
-TEST(IndexedSlices, SumDuplicateRows) {
+TEST(IndexedSlices, ToDenseAddsDuplicateRows) {
   const IndexedSlices slices{Tensor::from<float>({3, 2}, {1, 2, 10, 20, 100, 200}),
                              Tensor::from<std::int64_t>({3}, {2, 0, 2}),
                              {4, 2}};
@@ -525,7 +525,7 @@ TEST(Einsum, ErrorsQuoteTheEquation) {
   EXPECT_INVALID(einsum("i", {Tensor::zeros({2}, DType::kInt32)}), "int32");
 }
 
-TEST(DefaultRandomKey, RepeatsAfterSeedAndDiffersBetweenCalls) {
+TEST(DefaultRandomKey, RepeatsAfterReseedingAndDiffersBetweenCalls) {
   set_random_seed(3);
   const Tensor first = random_normal({2, 3}), second = random_normal({2, 3});
   EXPECT_EQ(first.shape(), (Shape{2, 3}));

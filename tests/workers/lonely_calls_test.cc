@@ -147,7 +147,7 @@ TUTTI_PROCESS_FUNCTION(fit_by_operation) {
                      weights};
 }
 
-TEST(CustomOperation, RegisteredOperationSumsGradientsOfProcesses) {
+TEST(CustomOperation, RegisteredOperationSumsGradientsOverProcesses) {
   const auto run = [](const char* operation) {
     return results_of("fit_by_operation", 2, Json::object().set("operation", operation));
   };

@@ -156,7 +156,7 @@ TEST(StagedSequential, RefusesInvalidSplits) {
                "outside");
 }
 
-TEST(StagedSequential, FitsEvaluatesAndPredicts) {
+TEST(StagedSequential, SupportsFitEvaluateAndPredict) {
   const auto fitted = [](auto model) {
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1},
                    .loss = "sparse_categorical_crossentropy",

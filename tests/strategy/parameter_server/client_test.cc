@@ -153,7 +153,7 @@ struct Worker {
   }
 };
 
-TEST(ReplicaStepsTest, GradientsAreAssignedToStepOfTheirReads) {
+TEST(ReplicaStepsTest, GradientsBelongToStepThatReadVariables) {
   Worker worker;
   worker.read({0, 0}, {0});
   EXPECT_EQ(worker.steps.at_least(worker.w), 0u);

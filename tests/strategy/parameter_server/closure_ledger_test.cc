@@ -267,7 +267,7 @@ TEST(ClosureLedger, FailureDoesNotCancelPreviouslyFinishedClosures) {
   EXPECT_EQ(book.ledger.finished_below(), 7u);
 }
 
-TEST(ClosureLedger, FailedRepetitionEndsCatchUp) {
+TEST(ClosureLedger, FailureOfRepeatedClosureEndsCatchUp) {
   Book book;
   book.schedule(2);
   book.do_all({0});
@@ -300,7 +300,7 @@ TEST(ClosureLedger, RollbackDuringFailureCancelsRunningAttempts) {
   EXPECT_EQ(book.ledger.find(1), nullptr);
 }
 
-TEST(ClosureLedger, EqualStatesCompareEqual) {
+TEST(ClosureLedger, EqualityIgnoresOrderOfStarts) {
   Book a, b;
   a.schedule(2), b.schedule(2);
   EXPECT_EQ(a.ledger, b.ledger);

@@ -156,7 +156,7 @@ TEST(ClosureQueue, WaitThrowsFailureOnceAfterInFlightClosuresEnd) {
   EXPECT_EQ(code_of(running), ErrorCode::kOk);
 }
 
-TEST(ClosureQueue, DoneThrowsFailure) {
+TEST(ClosureQueue, DoneThrowsErrorOfFailedClosure) {
   ClosureQueue queue(two_entries());
   queue.put(scheduled());
   const auto assigned = get(queue, 0);
@@ -220,7 +220,7 @@ TEST(ClosureQueue, ConcurrentThreadsMissNoWakeUp) {
   EXPECT_EQ(queue.ledger().finished_below(), 100u);
 }
 
-TEST(ClosureQueue, PutBlocksWhenFullAndGetRespectsWindow) {
+TEST(ClosureQueue, PutBlocksWhenFullAndGetLimitsClosuresPerWorker) {
   HangWatchdog watchdog("a full queue");
   ClosureQueue queue({.most_queued = 2});
   queue.put(scheduled()), queue.put(scheduled());
@@ -394,7 +394,7 @@ TEST(ClosureQueue, PauseDispatchesOnlyInterruptedClosures) {
   EXPECT_EQ(get(queue, 1)->number, 1u);
 }
 
-TEST(ClosureQueue, WaitUntilCaughtUpBlocksDuringRepetition) {
+TEST(ClosureQueue, WaitUntilCaughtUpBlocksWhileClosuresAreRepeated) {
   ClosureQueue queue(keeping());
   queue.put(scheduled());
   queue.mark_finished(*get(queue, 0));

@@ -299,7 +299,7 @@ TEST(Coordinator, MisuseErrorsNameRemedy) {
   EXPECT_ERROR(coordinator.join(), kInvalidArgument, "to 2147483647, got 1099511627776");
 }
 
-TEST(Coordinator, RandomStepEqualsClosureNumber) {
+TEST(Coordinator, RandomContextStepEqualsClosureNumber) {
   CountingStrategy strategy(2);
   ClusterCoordinator coordinator(strategy);
   coordinator.define("draw", [] {

@@ -41,7 +41,7 @@ OperationBatch batch_with(std::vector<Operation> operations) {
   return batch;
 }
 
-TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
+TEST(OperationColumns, ConsecutiveOperationsOfEveryKindRoundTripInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
@@ -66,7 +66,7 @@ TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
 
 /// Encodes a batch that contains, for each change of settings, two changed updates and an unchanged
 /// one.
-TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
+TEST(OperationColumns, DifferentUpdatesDoNotShareSettings) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {
       [](UpdateShard& u) { u.rule = "another"; },

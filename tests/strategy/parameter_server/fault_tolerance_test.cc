@@ -70,7 +70,7 @@ TEST_F(FaultToleranceTest, UserErrorIsThrownDespiteWorkerLoss) {
   strategy_.expect_counted(3);
 }
 
-TEST_F(FaultToleranceTest, ClosuresCountOnceDespiteSeveralWorkerLosses) {
+TEST_F(FaultToleranceTest, EachClosureCountsOnceDespiteSeveralWorkerLosses) {
   start();
   schedule("long", 10);
   gate_.expect_inside(4);
@@ -427,7 +427,7 @@ class KeepingWorker final : public RpcHandler {
 };
 
 /// The result does not depend on which waiting thread runs first.
-TEST(RemoteWorker, LossIsAttributedToOldestUnansweredTask) {
+TEST(RemoteWorker, WorkerLossIsAttributedToOldestUnansweredTask) {
   HangWatchdog watchdog("attributed losses", 60s);
   for (int i = 0; i < 12; ++i) {
     KeepingWorker worker;

@@ -217,7 +217,7 @@ TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
 }
 
 /// Some losses are reported at the moment when a recovery ends.
-TEST(JobCheckpoint, RapidSuccessiveLossesAreAllRecovered) {
+TEST(JobCheckpoint, RapidSuccessiveServerLossesAreAllRecovered) {
   const HangWatchdog watchdog("quick losses", 120s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(2);
@@ -280,7 +280,7 @@ TEST(JobCheckpoint, ServerLossBeforeStartFailsStart) {
   EXPECT_ERROR(job.begin(empty_folder()), kUnavailable, "start", "ps 0: killed");
 }
 
-TEST(JobCheckpoint, EmptyRestartedServerIsNotSavedAsFirstVersion) {
+TEST(JobCheckpoint, FirstVersionIsRefusedIfRestartedServerIsEmpty) {
   const HangWatchdog watchdog("empty server", 60s);
   ServerProcesses processes(2);
   CountingJob job(processes);
@@ -408,7 +408,7 @@ TEST(JobCheckpoint, LongClosureDelaysCheckpointAndIsLogged) {
   EXPECT_EQ(waits.state(), RemoteValueState::kReady);
 }
 
-TEST(JobCheckpoint, DamagedVersionIsSkippedWithAnError) {
+TEST(JobCheckpoint, DamagedVersionIsSkippedAndLoggedAsError) {
   const HangWatchdog watchdog("a damaged version", 60s);
   const std::string folder = empty_folder();
   {
@@ -511,7 +511,7 @@ TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
 }
 
 /// A repeated closure can fail, for example, because its worker's dataset has ended.
-TEST(JobCheckpoint, FailedClosureRepetitionIsReportedAsDataLoss) {
+TEST(JobCheckpoint, FailureOfRepeatedClosureIsReportedAsDataLoss) {
   const HangWatchdog watchdog("a closure that fails the second time", 60s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(1);

@@ -88,7 +88,7 @@ TEST(Nest, ErrorsNameElementExpectedAndActualType) {
                "'a' appears twice");
 }
 
-TEST(Nest, TooDeepNestingIsRejected) {
+TEST(Nest, ExcessiveDepthIsRejected) {
   Nest nest;
   for (int i = 0; i < Nest::kDeepest; ++i) nest = Nest(Nest::List{nest});
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());

@@ -62,7 +62,7 @@ TEST(ProtocolModel, ServerFailuresLoseNoFinishedClosure) {
       bounds({3, 2, 1, PlantedBug::kNone, {Fault::kServerKilled, Fault::kCoordinatorKilled}}));
 }
 
-TEST(ProtocolModel, FailuresOfThreeServersLoseNoFinishedClosure) {
+TEST(ProtocolModel, ServerFailuresWithThreeServersLoseNoFinishedClosure) {
   ModelOptions options = bounds({2, 2, 1, PlantedBug::kNone, {Fault::kServerKilled}});
   options.num_servers = 3;
   options.num_workers = 1;

@@ -109,7 +109,7 @@ TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndRun) {
   EXPECT_TRUE(verdicts_->has_work());
 }
 
-TEST_F(RunWithCoordinator, ProcessGivenUpByJobEnds) {
+TEST_F(RunWithCoordinator, ProcessExitsWhenJobGivesItUp) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kStopped, self_);
   EXPECT_THAT(end(), AllOf(StartsWith("1 "), HasSubstr("the job gave this process up: worker 1")));
@@ -145,7 +145,7 @@ TEST_F(RunWithoutCoordinator, LostServerIsReportedOnEveryTask) {
   }
 }
 
-TEST_F(RunWithoutCoordinator, DisconnectedTasksAreNotLost) {
+TEST_F(RunWithoutCoordinator, DisconnectedTasksDoNotCountAsLost) {
   for (const Member& self : {w0_, w1_, ps0_}) {
     begin(self, 2);
     for (const Member& who : {w1_, w0_, ps1_}) hear(VerdictKind::kDisconnected, who);
