@@ -267,9 +267,10 @@ std::vector<FoundVersion> find_versions(const Folder& run) {
       versions.push_back(inspect(run, name, *file_step, std::nullopt));
     }
     if ((folder_step || file_step) && run.is_link(name)) {
-      log_warning_once(concat("CheckpointManager: '", run.path_of(name),
-                              "' is a symbolic link, which is not followed, so this version is not "
-                              "seen; copy the version itself there"));
+      log_warning_once(
+          concat("CheckpointManager: '", run.path_of(name),
+                 "' is a symbolic link, which is not followed, so the version that it points to is "
+                 "ignored; copy the version itself there"));
     }
   }
   const std::string latest = name_in_latest(run);

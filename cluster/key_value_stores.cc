@@ -82,7 +82,7 @@ std::string FileKeyValueStore::wait(std::string_view key, TimePoint deadline) {
     if (std::optional<std::string> value = get(key)) return *std::move(value);
     const TimePoint now = clock.now();
     if (now >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, name(), ": no process has set the key '", key,
+      fail(ErrorCode::kDeadlineExceeded, name(), ": no process set the key '", key,
            "' before the deadline");
     }
     clock.sleep_until(std::min(deadline, deadline_after(now, pause)));

@@ -491,7 +491,8 @@ void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecor
     if (!parse(text, value)) {
       fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
            "': expected ", *field.column.dtype, ", got ", shown(text), form_note(text),
-           field.inferred ? "; the type was found in the first records: use CsvColumn::dtype" : "");
+           field.inferred ? "; the type was inferred from the first records; set CsvColumn::dtype"
+                          : "");
     }
     append_as(value, field.stored, bytes);
   });

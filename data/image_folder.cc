@@ -148,9 +148,9 @@ void require_options(const ImageFolderOptions& options) {
   const double split = options.validation_split;
   internal::require(split >= 0.0 && split < 1.0, kWho,
                     "expected a validation_split from 0 to below 1, got ", split);
-  internal::require(
-      (split > 0.0) == (options.subset != Subset::kAll), kWho,
-      "expected a subset (kTraining or kValidation) together with validation_split, got only one");
+  internal::require((split > 0.0) == (options.subset != Subset::kAll), kWho,
+                    "expected a subset (kTraining or kValidation) together with validation_split, "
+                    "got only one of them");
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected a seed with validation_split, got none: without a seed, only the last "

@@ -486,7 +486,8 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
   for (const std::string& token : vocabulary.tokens) {
     const bool is_new = numbers.emplace(token, static_cast<std::int64_t>(numbers.size())).second;
     internal::require(is_new, "train_tokenizer: the special token '", token,
-                      "' is given twice, or is already the token of a byte; expected other tokens");
+                      "' is given twice, or is already the token of a byte; expected distinct "
+                      "tokens, none of them a byte's token");
   }
   while (static_cast<std::int64_t>(vocabulary.tokens.size()) < vocabulary_size) {
     const auto pair = learner.most_frequent();

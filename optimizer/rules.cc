@@ -19,7 +19,8 @@ namespace tutti {
 void FormulaRule::apply(const UpdateArgs& args) const { update(args, nullptr); }
 
 void FormulaRule::direct(const UpdateArgs& args, void* direction) const {
-  if (!uses_norms()) fail(ErrorCode::kInternal, name(), ": has no direction: it uses no norms");
+  if (!uses_norms())
+    fail(ErrorCode::kInternal, name(), ": has no update direction, because it uses no norms");
   if (args.count > 0) update(args, direction);
 }
 

@@ -85,7 +85,7 @@ class Job {
     if (std::ranges::find(joined_, true) == joined_.end()) return;
     if (!describe || !takes_zeros(call)) {
       fail(ErrorCode::kUnimplemented, "hvd: ", call, " on rank ", rank(),
-           " while other ranks wait in join(); expected a sum or mean of gradients or of an "
+           " while other ranks wait in join(); expected a reduction of gradients, or a SUM or MEAN "
            "allreduce; make other calls after join() has returned on all ranks");
     }
     Json specs = Json::array();

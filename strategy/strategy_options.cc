@@ -57,7 +57,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   const std::vector<Device>& devices = options.devices.devices;
   for (const Device& device : devices) {
     if (device.type != DeviceType::kXla) {
-      fail(ErrorCode::kUnimplemented, who, ": replicas on XLA's devices and others at once; ",
+      fail(ErrorCode::kUnimplemented, who, ": replicas use both XLA devices and other devices; ",
            "expected one kind, got ", join(devices), "; use two strategies");
     }
     internal::require(std::ranges::count(devices, device) <= 1, who, ": ", device,

@@ -24,8 +24,9 @@ LocalStrategyOptions with_xla_devices(LocalStrategyOptions options) {
   std::vector<Device>& devices = options.devices.devices;
   for (const Device& device : devices) {
     if (device.type == DeviceType::kXla) continue;
-    fail(ErrorCode::kInvalidArgument, "TpuStrategy: devices: expected some of xla:0 ..., got ",
-         device, "; set only `replicas`, or use MirroredStrategy");
+    fail(ErrorCode::kInvalidArgument,
+         "TpuStrategy: devices: expected only XLA devices (xla:0, ...), got ", device,
+         "; set only `replicas`, or use MirroredStrategy");
   }
   if (!devices.empty()) return options;
   const int replicas = checked_replicas(options);

@@ -93,7 +93,7 @@ Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
 }  // namespace
 
 Tensor sums_of_squares(std::span<const Tensor> tensors) {
-  TUTTI_CHECK(!tensors.empty(), "sums_of_squares: no tensor");
+  TUTTI_CHECK(!tensors.empty(), "sums_of_squares: expected at least one tensor, got none");
   const bool is_elsewhere = std::ranges::any_of(tensors, [](const Tensor& each) {
     return remote_device_of(each) || internal::lazy_value(each);
   });

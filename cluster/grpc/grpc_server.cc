@@ -63,7 +63,7 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
   const auto endpoint = parse_listen_address(text);
   if (!endpoint) {
     fail(ErrorCode::kInvalidArgument, who, ": expected an address host:port, got '", text,
-         "'; use for example 127.0.0.1:4711 (port 0 takes a free one)");
+         "'; use for example 127.0.0.1:4711 (port 0 selects a free port)");
   }
   check_exposure(who, endpoint->host, exposure);
   return *endpoint;

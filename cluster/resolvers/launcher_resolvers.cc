@@ -33,7 +33,7 @@ const Launcher& find_launcher(const Environment& environment) {
     if (environment.has(launcher.rank)) return launcher;
   }
   fail(ErrorCode::kFailedPrecondition,
-       "MPI: no variable of a launcher is set; expected OMPI_COMM_WORLD_RANK, PMI_RANK or "
+       "MPI: no launcher variable is set; expected OMPI_COMM_WORLD_RANK, PMI_RANK or "
        "PMIX_RANK; "
        "run mpirun");
 }

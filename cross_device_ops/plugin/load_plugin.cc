@@ -289,7 +289,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
       fail(ErrorCode::kUnimplemented, "plugin '", table_->name,
            "': version 1 of plugin_abi.h supports only ",
            "host memory; expected replicas on CPUs, got a replica on ", device,
-           "; try an operation of tutti's own, such as canonical");
+           "; try a built-in operation, such as canonical");
     }
     const std::size_t num_buffers = (inputs.empty() ? outputs : inputs).size();
     require(num_buffers == devices_.size(), "plugin '", table_->name, "': was made for ",

@@ -34,9 +34,10 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 
 // Always throws: between processes, communicators use engines instead of CrossDeviceOps.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
-  fail(ErrorCode::kUnimplemented, "mpi: combines values of single-rank processes; expected a ",
-       "communicator of such ranks (make_communicator()); try another operation such as canonical "
-       "for the replicas of one process");
+  fail(ErrorCode::kUnimplemented,
+       "mpi: combines values between processes with one rank each; expected a ",
+       "communicator of such processes (make_communicator()); try another operation such as "
+       "canonical for the replicas of one process");
 }
 
 struct Entry {

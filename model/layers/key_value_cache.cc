@@ -33,7 +33,8 @@ std::pair<Tensor, Tensor> KeyValueCache::appended(const Tensor& key, const Tenso
   if (number == entries_.size() && steps_ == 0) {
     entries_.emplace_back(key, value);
   } else {
-    TUTTI_CHECK(number < entries_.size(), "KeyValueCache: more attentions than in the first call");
+    TUTTI_CHECK(number < entries_.size(),
+                "KeyValueCache: expected as many attention layers as in the first call, got more");
     auto& [keys, values] = entries_[number];
     internal::require(keys.shape()[0] == key.shape()[0], "KeyValueCache: expected a batch of ",
                       keys.shape()[0], " as in the first call, got ", key.shape()[0],

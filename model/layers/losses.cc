@@ -270,7 +270,7 @@ const NamedLoss& find_loss(const std::string& name) {
 
 std::string name_of(PlainFunction function) {
   const auto found = std::ranges::find(named_losses(), function, &NamedLoss::plain);
-  TUTTI_CHECK(found != named_losses().end(), "Loss: a function that has no name");
+  TUTTI_CHECK(found != named_losses().end(), "Loss: expected one of the named loss functions");
   return found->name;
 }
 

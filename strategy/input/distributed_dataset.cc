@@ -164,7 +164,8 @@ void require_numbers(const InputPlan& plan) {
       plan.worker >= plan.num_workers || plan.first_replica < 0 ||
       plan.first_replica + num_local(plan) > replicas) {
     fail(ErrorCode::kInvalidArgument,
-         "distribute_dataset: expected 0 <= worker < workers and local replicas among all, got "
+         "distribute_dataset: expected 0 <= worker < workers and local replicas within 0 .. "
+         "replicas - 1, got "
          "worker ",
          plan.worker, " of ", plan.num_workers, ", replicas ", plan.first_replica, " .. ",
          plan.first_replica + num_local(plan) - 1, " of ", replicas);
@@ -492,7 +493,7 @@ void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t gl
 void warn_of_left_out_scalars(std::size_t count) {
   if (count == 0) return;
   log_warning_once(concat("distribute_datasets_from_function: the last ", count,
-                          " elements do not reach all replicas and are left out; batch() the "
+                          " elements are too few for all replicas and are dropped; batch() the "
                           "dataset to use them"));
 }
 

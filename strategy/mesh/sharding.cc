@@ -63,8 +63,8 @@ std::vector<int> MeshGrid::group(int position, AxisSet axes) const {
 Sharding MeshGrid::sharding_of(const Layout& layout, const Shape& shape,
                                const std::string& who) const {
   require(layout.axes.size() == static_cast<std::size_t>(shape.rank()), who, ": the layout ",
-          layout.to_string(), " has ", layout.axes.size(), " dimensions; expected one for each of ",
-          shape);
+          layout.to_string(), " has ", layout.axes.size(),
+          " dimensions; expected one for each dimension of ", shape);
   Sharding sharding;
   for (int d = 0; d < shape.rank(); ++d) {
     const std::string& name = layout.axes[static_cast<std::size_t>(d)];

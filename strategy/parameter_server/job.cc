@@ -81,7 +81,7 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
   const std::string& type = resolver.task_type();
   if (type == "evaluator") {
     fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
-         ": this process is the evaluator, which does not train; try a strategy of one process");
+         ": this process is the evaluator, which does not train; try a single-process strategy");
   }
   if (type == "ps") return ParameterServerRole::kServer;
   return type == "chief" ? ParameterServerRole::kChief : ParameterServerRole::kWorker;
@@ -182,7 +182,8 @@ std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
 }
 
 int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry& registry) {
-  TUTTI_CHECK(is_coordinated_ && !is_chief(), "serve: the chief coordinates");
+  TUTTI_CHECK(is_coordinated_ && !is_chief(),
+              "serve: expected a coordinated strategy on a task other than the chief");
   is_serving_.store(true);
   if (role_ == ParameterServerRole::kWorker) {
     service_ = std::make_unique<WorkerService>(task_.index, strategy, registry);
@@ -216,7 +217,7 @@ void ParameterServerJob::require_closure_or_chief(const std::string& what) const
   if (!is_coordinated_ || is_chief()) return;
   if (is_serving_.load() && ClosureContext::current() != nullptr) return;
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
-       " before ClusterCoordinator::serve(); expected the chief alone, or a closure, to do that; ",
+       " before ClusterCoordinator::serve(); expected only the chief or a closure to do that; ",
        "call it after `if (const auto code = coordinator.serve()) return *code;`");
 }
 

@@ -248,7 +248,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     for (Component* slot : slots) {
       const auto* sharded = dynamic_cast<const ShardedComponent*>(slot);
       TUTTI_CHECK(sharded && sharded->num_shards() == num_shards(), who,
-                  ": a slot with other shards than its variable");
+                  ": expected each slot to have as many shards as its variable");
       own.slots.push_back(sharded->shard(i).id);
     }
     if (gradient.is_slices()) {

@@ -211,7 +211,7 @@ void LocalComponent::update(std::span<Component* const> slots, const UpdateRule&
   std::vector<VariableComponent*> memory;
   for (Component* slot : slots) {
     auto* local = dynamic_cast<LocalComponent*>(slot);
-    TUTTI_CHECK(local, "LocalComponent::update: a slot on another device than its variable");
+    TUTTI_CHECK(local, "LocalComponent::update: expected every slot on the device of its variable");
     memory.push_back(&local->component_);
   }
   VariableComponent::update(component_, memory, rule, gradient, scalars);

@@ -210,7 +210,7 @@ void JoinedStorage::update(const UpdateRule& rule, std::span<const Variable> slo
     for (const Variable& slot : slots) {
       const auto* joined = dynamic_cast<const JoinedStorage*>(&slot.storage());
       TUTTI_CHECK(joined && joined->parts_.size() == parts_.size(),
-                  "ShardedVariable: a slot that create_slot() did not make");
+                  "ShardedVariable: expected a slot made by create_slot()");
       own_slots.push_back(joined->parts_[i]);
     }
     const Gradient own = gradient.is_slices()  ? Gradient(slices_of(gradient.slices(), i))

@@ -114,7 +114,7 @@ Tensor SyncOnReadStorage::share(const Tensor& value, int replica) const {
   const int count = num_replicas();
   if (options().aggregation != VariableAggregation::kSum || count == 1) return value;
   internal::require(dtype() != DType::kBool, "Variable '", name(),
-                    "': aggregation SUM; expected a numeric type, got bool");
+                    "': aggregation SUM: expected a numeric type, got bool");
   const GradientTape::StopRecording stop;
   if (is_floating(dtype())) return divide(value, static_cast<double>(count));
   const Tensor on_host = value.to(Device{});

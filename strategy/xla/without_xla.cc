@@ -11,7 +11,7 @@ struct XlaSteps::Impl {
 
 XlaSteps::XlaSteps(const std::vector<Device>& devices) {
   fail(ErrorCode::kUnimplemented, devices.front(),
-       ": this build leaves XLA out; expected CPUs or GPUs; configure with -DTUTTI_XLA=ON");
+       ": this build does not include XLA; expected CPUs or GPUs; configure with -DTUTTI_XLA=ON");
 }
 
 XlaSteps::~XlaSteps() = default;

@@ -85,7 +85,7 @@ XlaSteps::~XlaSteps() = default;
 void XlaSteps::run(const std::function<void(const NoteReplica&)>& run_replicas) {
   if (StepTracer::current()) {
     fail(ErrorCode::kUnimplemented,
-         "Strategy::run: called in merge_call() of a step that XLA is to compute; expected a call "
+         "Strategy::run: called in merge_call() of a step that XLA compiles; expected a call "
          "outside run()");
   }
   const auto num_replicas = static_cast<int>(impl_->devices.size());

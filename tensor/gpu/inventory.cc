@@ -87,7 +87,8 @@ std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGp
 
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus) {
   internal::require(virtual_gpus.per_gpu >= 1 && virtual_gpus.per_gpu <= kMaxParts, who,
-                    ": expected 1 to ", kMaxParts, " parts per GPU, got ", virtual_gpus.per_gpu);
+                    ": expected 1 to ", kMaxParts, " virtual GPUs per GPU, got ",
+                    virtual_gpus.per_gpu);
   internal::require(virtual_gpus.memory_limit >= 0, who,
                     ": expected a memory limit of 1 MiB or more, got ", virtual_gpus.memory_limit,
                     " bytes");

@@ -516,7 +516,7 @@ std::string PjrtClient::compile_options(const std::vector<int>& devices) const {
   for (const int device : devices) {
     TUTTI_CHECK(device >= 0 && device < num_devices() && std::ranges::count(devices, device) == 1,
                 "PjrtClient::compile: replicas on devices [", join(devices), "] of ", num_devices(),
-                "; expected each once");
+                "; expected distinct devices");
     ids.push_back(id_of(device));
   }
   TUTTI_CHECK(!ids.empty(), "PjrtClient::compile: no devices");

@@ -329,7 +329,7 @@ void call(CrossDeviceOps& ops, const std::vector<Call>& calls) {
       break;
   }
   fail(ErrorCode::kInvalidArgument,
-       "barrier: a single CrossDeviceOps has none; expected another collective");
+       "barrier: not supported by a single CrossDeviceOps; expected another collective");
 }
 
 namespace {

@@ -220,7 +220,7 @@ TEST_F(XlaPreconditions, CompileOptionsListReplicasAndPartitions) {
   EXPECT_EQ(options.substr(0, 1), "\x1a");
   EXPECT_EQ(options.substr(2, 4), "\x20\x02\x28\x01");
   EXPECT_REFUSED("no devices", PjrtClient::get().compile(sum_program(1), {}));
-  EXPECT_REFUSED("devices .0, 0. of 8; expected each once",
+  EXPECT_REFUSED("devices .0, 0. of 8; expected distinct devices",
                  PjrtClient::get().compile(sum_program(2), {0, 0}));
   EXPECT_REFUSED("devices .0, 99. of 8", PjrtClient::get().compile(sum_program(2), {0, 99}));
 }

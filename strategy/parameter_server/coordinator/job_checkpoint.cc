@@ -272,7 +272,7 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
     if (is_stopping() || queue_.is_stopped()) {
       fail(ErrorCode::kCancelled, "checkpoint: the coordinator was stopped");
     }
-    if (!may_assign()) fail(ErrorCode::kAborted, "checkpoint: a server was lost meanwhile");
+    if (!may_assign()) fail(ErrorCode::kAborted, "checkpoint: a server was lost during the wait");
     const TimePoint now = Clock::system().now();
     if (now < say_at) continue;
     say_at = deadline_after(now, options_.checkpoint_interval);
