@@ -1,6 +1,6 @@
 // Lets g++ compile kernels (.cu) for the CPU, with the results that nvcc and a GPU give.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ Included before everything else in each source of the simulated backend. A launch is put into
+// Included before everything else in each source of the simulated backend. A launch is put into
 // the simulated stream (executor.cc); when it is due, its blocks run sequentially. The threads of a
 // block run to their end one by one, or, for launch_cooperative(), as fibers that switch at each
 // barrier.

@@ -1,6 +1,6 @@
 // Behaviour of the simulated cuBLASLt and cuDNN, and counts of their calls.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ They implement the definitions of these libraries as plain loops: column-major matrices,
+// They implement the definitions of these libraries as plain loops: column-major matrices,
 // leading dimensions, epilogues, cross-correlation, strides. They validate arguments at least as
 // strictly as the libraries do.
 #pragma once

@@ -1,7 +1,7 @@
 // Simulated NCCL: collectives of simulated GPUs, with the rules whose violation makes the real
 // library hang.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank
+// A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank
 // within a group. The n-th launches of all ranks belong together: once all of them have arrived,
 // they become one JointWork of all their streams. Until then, the communicators are in progress.
 //

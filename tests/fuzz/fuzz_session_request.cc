@@ -1,6 +1,6 @@
 // Fuzzes requests and programs that a task reads from clients of sessions, and runs them.
 // SPDX-License-Identifier: Apache-2.0
-// ¶ An input is a sequence of requests. Each begins with the lengths of its head and of its payload
+// An input is a sequence of requests. Each begins with the lengths of its head and of its payload
 // (two bytes each), followed by both. A task runs the decoded requests in one session. If a request
 // runs a program, the target sets the request's signature, because an input could not guess it.
 #include <algorithm>
