@@ -1,4 +1,4 @@
-// ReplicaShards: ownership of a variable's elements by replicas.
+// ReplicaShards: which replica owns which elements of a variable.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -388,7 +388,7 @@ void check_divisors(const Tensor& values, const std::string& who) {
   });
 }
 
-/// Distinct rows of `slices`, ascending, and the sum of each row's values in order of position.
+/// Distinct rows of `slices`, ascending, and the sum of each row's values in position order.
 struct SummedRows {
   std::vector<std::int64_t> rows;
   Tensor values;  // [rows.size(), ...]

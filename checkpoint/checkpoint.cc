@@ -140,8 +140,8 @@ std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
   return unknown;
 }
 
-/// Returns the number of parts of each weight that a layer splits over devices: {"dense/kernel", 2}
-/// for "dense/kernel/part_0" and "dense/kernel/part_1".
+/// Returns, for each weight that a layer splits across devices, its number of parts:
+/// {"dense/kernel", 2} for "dense/kernel/part_0" and "dense/kernel/part_1".
 std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names) {
   static constexpr std::string_view kPart = "part_";
   std::map<std::string, int> counts;

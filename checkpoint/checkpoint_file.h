@@ -22,7 +22,7 @@ namespace tutti::internal {
 /// checksum of everything else.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
-  /// This process's parts of tensors that are not in `tensors`. Only versions have parts.
+  /// Parts, held by this process, of tensors that are not in `tensors`. Only versions have parts.
   std::map<std::string, TensorPart> parts;
   std::map<std::string, Json> states;
   CheckpointInfo info;
@@ -31,9 +31,9 @@ struct CheckpointFile {
 /// Serializes a checkpoint file: the tensors as data, everything else as metadata.
 std::string format_checkpoint_file(const CheckpointFile& file);
 
-/// Parses the bytes of a file. Throws as parse_safetensors() does; kDataLoss for unreadable
-/// metadata and wrong checksums; kUnimplemented for a later format. Files of format 1 have no
-/// checksums.
+/// Parses the bytes of a file. Throws the same errors as parse_safetensors(), kDataLoss for
+/// unreadable metadata and wrong checksums, and kUnimplemented for a later format. Files of format
+/// 1 have no checksums.
 CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source);
 
 /// Reads a file, or a version (version.h) if `path` is a folder.
@@ -70,8 +70,8 @@ class ArrivingSnapshot {
   ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source);
   /// Returns the tensors that the caller fills with the elements, in the order of the pieces.
   std::span<const MutableTensor> tensors() const { return tensors_; }
-  /// Returns the snapshot after all elements were written. Throws kDataLoss naming a damaged
-  /// tensor.
+  /// Returns the snapshot. Requires: all elements have been written. Throws kDataLoss, naming the
+  /// tensor, if one is damaged.
   CheckpointSnapshot finish();
 
  private:

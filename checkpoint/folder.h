@@ -19,7 +19,7 @@
 namespace tutti::internal {
 
 /// Returns true if `name` can be the name of a checkpoint's file: at most 255 letters, digits, '.',
-/// '_' and '-', the first not a dot. Paths are not plain names.
+/// '_' and '-', not starting with a dot. Paths are not plain names.
 bool is_plain_name(std::string_view name);
 
 /// Returns the result of `body`. Converts its kInvalidArgument errors to kDataLoss errors that
@@ -34,8 +34,8 @@ auto damage_if_refused(const Source& source, const Body& body) {
   }
 }
 
-/// File that is open for reading. Throws kDataLoss naming path and offset if the disk reports an
-/// error or the file ends, and kUnavailable for other reasons.
+/// File that is open for reading. Throws kDataLoss, naming the path and offset, if the disk reports
+/// an error or the file ends, and kUnavailable for other reasons.
 class FileReader {
  public:
   FileReader(FileDescriptor file, std::string path, std::uint64_t size)

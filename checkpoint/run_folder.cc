@@ -212,7 +212,7 @@ struct BegunVersion {
 };
 
 /// Locks the folder against other savers, removes the remains of interrupted saves, and creates the
-/// version's folder. Throws as Folder does.
+/// version's folder. Throws the same errors as Folder.
 BegunVersion begin_version(const std::string& directory, std::int64_t step) {
   Folder run = Folder::make(directory);
   run.lock();
@@ -229,7 +229,7 @@ BegunVersion begin_version(const std::string& directory, std::int64_t step) {
           replaces ? concat(".save_", sequence) : ""};
 }
 
-/// Commits the version, then deletes older ones. Its tensor files must already be synced.
+/// Commits the version, then deletes older ones. The version's tensor files must already be synced.
 void finish_version(const BegunVersion& begun, VersionIndex index, const CheckpointFile& file,
                     const SaveSettings& settings) {
   index.step = file.info.step;
@@ -307,8 +307,8 @@ struct SharedError : Error {
   using Error::Error;
 };
 
-/// Returns the results of `body` by worker. If a worker fails, all throw its error as a SharedError
-/// after all have ended.
+/// Runs `body` on all workers and returns their results, indexed by worker. If a worker fails, all
+/// throw its error as a SharedError once every worker has finished.
 std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json()>& body) {
   Json own;
   if (const auto error = error_of([&] { own = Json::Object{{"value", body()}}; })) {
@@ -488,8 +488,8 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   }
 }
 
-// Worker 0 sends the other workers the name of each version that they must read, and at the end the
-// outcome.
+// Worker 0 sends the other workers the name of each version that they must read and, at the end,
+// the outcome.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options) {

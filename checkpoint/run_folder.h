@@ -38,10 +38,11 @@ struct SaveSettings {
 /// Deletes every version that can be read, the oldest first, and the folder if it is then empty.
 void delete_versions(const std::string& directory);
 
-// Functions for workers that save and read together on a shared disk, each its own parts.
+// Functions for workers that save and read checkpoints together on a shared disk, each worker its
+// own parts.
 
-/// This worker, as a member of the workers that save together. If one worker fails, all throw its
-/// error, which names that worker.
+/// This worker, as one of the workers that save together. If one worker fails, all throw its error,
+/// which names that worker.
 struct CheckpointWorker {
   int number = 0;  // this worker's number; worker 0 writes the index
   ExchangeTexts exchange;

@@ -38,8 +38,7 @@ std::size_t rank_of(DType dtype) {
   return rank;
 }
 
-// Our JSON writer replaces invalid UTF-8, so that an invalid name would be read back as another
-// one.
+// Our JSON writer replaces invalid UTF-8, so an invalid name would be read back as a different one.
 bool is_utf8(const std::string& text) { return Json::parse(Json(text).dump()).as_string() == text; }
 
 void require_name(const std::string& name, std::set<std::string>& seen, const char* what) {

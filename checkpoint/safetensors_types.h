@@ -47,8 +47,8 @@ struct SafetensorsEntry {
   std::size_t end = 0;
 };
 
-/// Returns the head (length and JSON header) of a file of these tensors. Sorts `entries` into the
-/// order of the file and sets their offsets. Throws kInvalidArgument as format_safetensors() does.
+/// Returns the head (length and JSON header) of a file that contains these tensors. Sorts `entries`
+/// into file order and sets their offsets. Throws kInvalidArgument as format_safetensors() does.
 std::string format_safetensors_head(
     const std::vector<std::pair<std::string, std::string>>& metadata,
     std::vector<SafetensorsEntry>& entries);
@@ -59,7 +59,7 @@ struct SafetensorsLayout {
   std::vector<NamedTensor> tensors;  // in the order of the file, on the host
   std::size_t num_bytes = 0;         // size of the whole file
 };
-/// Throws as format_safetensors() does.
+/// Throws the same errors as format_safetensors().
 SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);
 
 struct SafetensorsHeader {

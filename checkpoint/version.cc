@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kFormat = "tutti checkpoint";
 constexpr std::int64_t kIndexVersion = 3;  // formats 1 and 2 had a manifest.json
 constexpr std::size_t kMaxIndexBytes = 256u << 20;
-/// Size in bytes of a block. It fits the cache, so that hashing it costs no second read of memory.
+/// Size of a block, in bytes. A block fits in the cache, so hashing it needs no second read of
+/// memory.
 constexpr std::size_t kBlockBytes = 1u << 20;
 
 template <class... Parts>

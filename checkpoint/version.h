@@ -72,7 +72,7 @@ VersionIndex index_in(const Json& json);
 std::string sealed(Json json);
 std::string format_index(const VersionIndex& index);
 /// Inverse of format_index(). `source` names the text in errors. Throws kDataLoss for text that is
-/// damaged, truncated, contradictory or not from tutti; kUnimplemented for a later format.
+/// damaged, truncated, inconsistent or not written by tutti; kUnimplemented for a newer format.
 VersionIndex parse_index(std::string_view text, const std::string& source);
 
 /// Returns the name of tensor file `number` (from 0) of `count`; `tag` precedes the extension.

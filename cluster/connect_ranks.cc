@@ -85,7 +85,7 @@ class Linker {
     segments_[static_cast<std::size_t>(rank_)] = own_;
   }
 
-  /// Maps the peer's segment if the peer is local, and records how the peer is reached.
+  /// Maps the peer's segment if the peer is local, and records how to reach the peer.
   void use(int peer, ConnectedPeer& connected) {
     const std::string& address = connected.address;
     if (!connected.is_local) {

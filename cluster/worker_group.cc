@@ -39,9 +39,9 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-/// Key that is set once the workers have stored all values that a replacement needs. That this
-/// process's predecessor was connected is not sufficient: the other workers may have lost it before
-/// all were connected, and then wait for this process to connect for the first time.
+/// Key that is set once the workers have stored all values that a replacement needs. It is not
+/// enough that this process's predecessor was connected: the other workers may have lost the
+/// predecessor before all were connected, and are then still waiting for a first connection.
 constexpr const char* kReadyKey = "workers/ready";
 /// Prefix of the key of each worker's state, followed by the worker's number. The value is
 /// "<incarnation> <strategy> <state>".
@@ -87,7 +87,7 @@ GroupProgress group_progress(const CallProgress& calls) {
 }
 
 /// Checks addresses as connect_ranks() does, but before anything starts, so that an error occurs
-/// before other workers wait.
+/// before other workers start to wait.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   internal::require(endpoint,

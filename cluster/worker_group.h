@@ -57,7 +57,7 @@ class WorkerGroup {
   /// Collective. Waits until all workers have joined, including restarted ones, and connects them
   /// again. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
   /// workers, kUnavailable if another worker is lost meanwhile, and kFailedPrecondition if all
-  /// processes must exit and restart() together: the job has given up this process, the control
+  /// processes must exit and restart() together: the job has given up on this process, the control
   /// server has exited, or a restarted worker is in an earlier strategy of the program.
   virtual void reconnect(TimePoint deadline);
   /// Connects a restarted worker in a program that never calls reconnect(), all of whose processes
@@ -67,9 +67,9 @@ class WorkerGroup {
   /// `join_timeout`.
   virtual bool restart();
 
-  /// Reports the progress of the communicator's calls to the job while the returned object lives;
-  /// the communicator must outlive it. If the workers wait for one worker in such a call, all log a
-  /// warning that names it. `name` must be equal on all workers.
+  /// Reports the progress of the communicator's calls to the job while the returned object exists;
+  /// the communicator must outlive that object. If the workers wait for one worker in such a call,
+  /// all log a warning that names that worker. `name` must be equal on all workers.
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
   /// Sets the action that a thread of the job calls when a worker or a connection between two
@@ -125,7 +125,7 @@ class WorkerGroup {
   bool has_logged_wait_ = false;  // used by wait_for_exit()
   int strategy_ = 0;              // number of groups that this process connected before
   std::uint64_t generation_ = 0;  // number of the last fatal verdict before connecting
-  ConnectOptions connect_;        // options of every connect()
+  ConnectOptions connect_;        // options for every connect()
   Duration join_timeout_{};
   std::shared_ptr<Transport> transport_;
 };

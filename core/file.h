@@ -27,7 +27,7 @@ std::string read_file_if_any(const std::string& path);
 /// Returns the names in a folder, unordered; empty if it cannot be read.
 std::vector<std::string> names_in_folder(const std::string& path);
 
-/// Writes a temporary file next to `path`, flushes it to disk and renames it to `path`. Makes
+/// Writes a temporary file next to `path`, flushes it to disk and renames it to `path`. Creates
 /// missing folders. Throws kUnavailable with the path and the reason; `path` is then unchanged.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 

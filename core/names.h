@@ -20,8 +20,8 @@
 
 namespace tutti::internal {
 
-/// Returns the name of `value`, from a list of names of the values 0, 1, ... of an enumeration.
-/// Throws kInternal naming `type` for another value.
+/// Returns the name of `value`. `names` holds the names of the enumeration's values 0, 1, ...
+/// Throws kInternal naming `type` for any other value.
 template <class Enum, std::size_t n>
 std::string_view name_in(const std::string_view (&names)[n], Enum value, const char* type) {
   const auto index = static_cast<std::size_t>(value);
@@ -37,7 +37,7 @@ void require(const Condition& condition, const Parts&... parts) {
   if (!condition) fail(ErrorCode::kInvalidArgument, parts...);
 }
 
-/// Returns the names of a table's entries, in order. `name_of` is for example &Entry::name.
+/// Returns the names of a table's entries, in order. `name_of` is, for example, &Entry::name.
 template <class Table, class NameOf>
 std::vector<std::string> names_of(const Table& table, NameOf name_of) {
   std::vector<std::string> names;
@@ -46,7 +46,7 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
 }
 
 /// Returns "a, b, c" for the error about an unknown name, followed by "; did you mean 'b'?" if a
-/// name is similar: a letter or two differ, or it begins almost like `given`.
+/// name is similar: it differs in a letter or two, or begins almost like `given`.
 std::string choices(const std::vector<std::string>& names, std::string_view given);
 
 /// Returns the entry of that name. Throws kInvalidArgument for an unknown name, with `who`, the

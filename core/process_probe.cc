@@ -200,8 +200,8 @@ namespace {
 
 constexpr int kMostFrames = 64;
 
-/// Result of the signal handler. The handler claims the request by its thread's number, so that a
-/// late answer cannot overwrite the next thread's answer.
+/// Result of the signal handler. The handler claims the request by its thread id, so that a late
+/// answer cannot overwrite the next thread's answer.
 struct Answer {
   std::atomic<int> asked_thread{0};
   std::array<void*, kMostFrames> frames;
@@ -263,8 +263,8 @@ std::string stack_of(int thread) {
   return text + frames_as_text();
 }
 
-/// Returns the threads of this process. The system's list is incomplete if a thread ends while it
-/// is read, so it is read until no thread is added.
+/// Returns the threads of this process. The system's list is incomplete if a thread ends during the
+/// read, so the list is read until no thread is added.
 std::set<int> threads_of_process() {
   std::set<int> threads;
   std::size_t last = 0;

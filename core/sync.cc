@@ -50,8 +50,8 @@ bool sleep_until(std::condition_variable& condition, MutexHold& hold,
   return condition.wait_until(hold, deadline, ready);
 }
 
-/// Scope without the run token. At its end, token and mutex are reacquired in the right order, even
-/// if ready() throws.
+/// Scope without the run token. At its end, the token and the mutex are reacquired in the required
+/// order, even if ready() throws.
 class WithoutToken {
  public:
   explicit WithoutToken(MutexHold& hold) : hold_(hold) { blocked_.emplace(); }

@@ -38,7 +38,7 @@ class CollectiveEngine {
 
   /// Blocks until this rank's part is done. Throws kInvalidArgument (mismatch), kDeadlineExceeded
   /// naming the ranks that did not join, kAborted or kUnavailable. After any of these errors the
-  /// group is unusable: later calls throw the same reason.
+  /// group is unusable: later calls throw the same error.
   virtual void run(const CollectiveCall& call, const CollectiveHeader& header,
                    TimePoint deadline) = 0;
   /// Ends the running call and all later calls of the group, on all ranks, with kAborted and the

@@ -66,7 +66,7 @@ struct CollectiveHeader {
   /// changed order of calls from a new name.
   void remember_name();
   /// Returns the first difference; nullopt for equal calls. Returns kOrder if the sequence numbers
-  /// differ, or if each rank has already made a call of the other's name.
+  /// differ, or if each rank has already made a call with the other's name.
   std::optional<Mismatch> difference(const CollectiveHeader& other) const;
   /// Returns "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at step.cc:41".
   std::string describe() const;

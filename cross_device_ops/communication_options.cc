@@ -19,7 +19,7 @@ constexpr std::string_view kImplementations[] = {"AUTO", "RING", "NCCL", "MPI", 
 constexpr std::string_view kCompressions[] = {"none", "bfloat16", "float16"};
 constexpr std::string_view kPolicies[] = {"ignore", "error", "skip"};
 
-/// Returns the enumerator of that name, in upper or lower case.
+/// Returns the enumerator with that name, ignoring case.
 template <class Enum, std::size_t n>
 Enum value_named(const std::string_view (&names)[n], std::string_view text, const char* what) {
   const auto found = std::ranges::find(names, internal::lower_case(text), internal::lower_case);

@@ -573,8 +573,8 @@ void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Replica
                                             std::span<const std::size_t> counts) {
   require_local(name(), "reduce_scatter", counts.size() == inputs.size());
   const std::vector<std::size_t> cuts = internal::cuts_of(counts);
-  // Iteration r copies part r of all inputs; these copies have the size of one input. If outputs
-  // are parts of inputs, outputs[r] is a part that no later iteration reads.
+  // Iteration r copies part r of every input; together, these copies are as large as one input. If
+  // the outputs alias the inputs, outputs[r] is a part that no later iteration reads.
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype);

@@ -82,7 +82,7 @@ void DeviceWork::wait(Device device, const DeviceEvent& event) {
 
 std::byte* DeviceWork::scratch(Device device, std::size_t bytes) {
   scratch_.emplace_back(Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8, device);
-  // The allocator reuses memory in the order of the compute stream.
+  // The allocator reuses memory in compute-stream order.
   with_context(device, [](DeviceContext& context) {
     context.wait(kStream, *context.record(StreamId::kCompute));
   });

@@ -113,7 +113,7 @@ Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                   std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs);
 
-/// Copies the elements at `values`, in host memory, to all buffers.
+/// Copies the elements at `values`, which are in host memory, to all buffers.
 void broadcast_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Packing of many small tensors into a few flat buffers, and unpacking.
+// Packs many small tensors into a few flat buffers, and unpacks them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -40,7 +40,7 @@ std::vector<std::string> read_first(CsvReader& reader, const char* what) {
   return record.fields();
 }
 
-// Returns the delimiter as a character literal of C++.
+// Returns the delimiter as a C++ character literal.
 std::string shown_delimiter(char delimiter) {
   return delimiter == '\t' ? "'\\t'" : concat("'", delimiter, "'");
 }

@@ -23,7 +23,7 @@ class CsvRecord {
     return std::string_view(text_).substr(begin, ends_[index] - begin);
   }
   std::vector<std::string> fields() const;
-  /// Returns the line of the file on which the record begins, counted from 1.
+  /// Returns the line of the file where the record begins, counted from 1.
   std::int64_t line() const { return line_; }
 
  private:
@@ -46,9 +46,9 @@ class CsvReader {
   explicit CsvReader(InputFile file, CsvDialect dialect = {});
 
   const std::string& source() const { return file_.source(); }
-  /// Reads the next record; returns false at the end. Throws kDataLoss naming source and line for
-  /// misplaced quotes; the next call continues with the next line. Throws kResourceExhausted for a
-  /// record beyond max_line_bytes, and in every later call.
+  /// Reads the next record; returns false at the end. Throws kDataLoss, naming the source and the
+  /// line, for misplaced quotes; the next call continues with the next line. Throws
+  /// kResourceExhausted for a record longer than max_line_bytes, and in every later call.
   bool next(CsvRecord& record);
 
  private:
@@ -80,8 +80,8 @@ struct CsvField {
   DType stored = DType::kFloat32;  // type of its component
   bool inferred = false;           // the type was inferred from records
   std::string text = "";           // sample of its texts: "'six' in line 4"
-  std::string text_form = "";      // form of that text if it is a number: "a decimal comma"
-  bool mostly_numbers = false;     // most fields are numbers, but some are not
+  std::string text_form = "";   // number format of that text, if it is a number: "a decimal comma"
+  bool mostly_numbers = false;  // most fields are numbers, but some are not
   std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary entry
 
   bool is_category() const { return column.categorical || !column.vocabulary.empty(); }

@@ -28,7 +28,8 @@ enum class Rows { kKept, kUnknown };
 Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                      const char* who, Rows rows = Rows::kUnknown);
 
-/// Returns true if `source` was made by Dataset::prefetch(), which only reads elements in advance.
+/// Returns true if `source` was created by Dataset::prefetch(), which only reads elements in
+/// advance.
 bool only_reads_ahead(const DatasetSource& source);
 
 /// Random contexts of the elements of one pass. A value type.

@@ -101,8 +101,8 @@ const char* name_of_format(std::string_view bytes) {
   return converted.freeze();
 }
 
-/// Throws kInvalidArgument naming `who` unless `image` is a non-empty uint8 [height, width,
-/// channels].
+/// Throws kInvalidArgument, naming `who`, unless `image` is a non-empty uint8 tensor [height,
+/// width, channels].
 [[maybe_unused]] void require_image(const Tensor& image, const char* who) {
   if (image.dtype() == DType::kUInt8 && image.rank() == 3 && image.num_elements() > 0) return;
   fail(ErrorCode::kInvalidArgument, who,

@@ -62,7 +62,7 @@ std::int64_t mirrored(std::int64_t i, std::int64_t size) {
   return i < size ? i : 2 * (size - 1) - i;
 }
 
-/// Copier of the pixels [first, last) of a row, which are either all outside or all inside the
+/// Copier for the pixels [first, last) of a row, which are either all outside or all inside the
 /// image.
 struct RowCopy {
   const std::byte* from;
@@ -269,8 +269,8 @@ MutableTensor make_like(const Tensor& image, DType dtype) {
   return MutableTensor(image.shape(), dtype, image.device());
 }
 
-/// Returns the sums of columns: element i is the sum of value i of all rows. The loop has no chain
-/// of dependent additions, so it can be vectorized.
+/// Returns the column sums: element i is the sum of value i of all rows. The loop has no chain of
+/// dependent additions, so it can be vectorized.
 template <class T, class Function>
 std::vector<double> column_sums(std::span<const T> values, std::int64_t height, Function fn) {
   const std::size_t columns = height == 0 ? 0 : values.size() / static_cast<std::size_t>(height);

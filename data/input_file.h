@@ -65,8 +65,8 @@ std::string read_plain_or_gzip(const char* who, const std::string& path,
 /// offsets refer to its content. Not thread-safe.
 class InputFile {
  public:
-  /// Throws kNotFound or kUnavailable with the path and the system's reason, and the errors of
-  /// gunzip().
+  /// Throws kNotFound or kUnavailable with the path and the system's reason, and whatever gunzip()
+  /// throws.
   explicit InputFile(const std::string& path, const InputLimits& limits = {});
   /// Returns a file with this content, which `source` names in errors.
   static InputFile of_bytes(std::string bytes, std::string source);

@@ -151,8 +151,8 @@ class ParallelMapIterator : public ElementIterator {
     return claimed_ < handed_out_ + window_.size();
   }
 
-  // Returns the next unclaimed element, or nullptr to end the thread. The pointer stays valid,
-  // because a deque does not move its elements.
+  // Returns the next unclaimed element, or nullptr if the thread should end. The pointer stays
+  // valid, because a deque does not move its elements.
   Work* claim() {
     MutexLock lock(mutex_);
     for (;;) {
@@ -474,10 +474,10 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  std::unique_ptr<ElementIterator> below_;  // used only by thread_ while it runs
+  std::unique_ptr<ElementIterator> below_;  // while thread_ runs, used only by it
   const std::size_t depth_;
   const internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // used only by thread_ while it runs
+  std::uint64_t next_number_ = 0;  // while thread_ runs, used only by it
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;

@@ -422,7 +422,8 @@ std::string member_name(const Entry& entry, const std::string& source) {
   return concat(source, ": member '", entry.name, "'");
 }
 
-// Throws if members overlap: by sharing bytes, a small file could unpack to any size.
+// Throws if members overlap, because a small file whose members share bytes could unpack to any
+// size.
 void require_no_overlap(const std::vector<Entry>& entries, const std::string& source) {
   std::vector<const Entry*> by_place;
   for (const Entry& entry : entries) by_place.push_back(&entry);

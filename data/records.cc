@@ -26,7 +26,7 @@ constexpr std::size_t kHeaderBytes = kLengthBytes + kSumBytes;
 
 std::string read_unpacked(const std::string& path, const TFRecordOptions& options) {
   std::string bytes = internal::read_file_for("tfrecord_dataset", path);
-  // An empty file has no records, whatever the compression is.
+  // An empty file has no records, whatever the compression.
   if (options.compression == Compression::kNone || bytes.empty()) return bytes;
   const bool is_gzip = options.compression == Compression::kGzip;
   return internal::inflate_bytes(

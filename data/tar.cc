@@ -149,7 +149,7 @@ Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const 
           MapOptions{options.num_parallel_calls});
 }
 
-// Writing of tar files.
+// Writer for tar files.
 
 namespace {
 

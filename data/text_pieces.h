@@ -1,4 +1,4 @@
-// Splitting of texts for tokenizers; character classes and normal forms of Unicode.
+// Text splitting for tokenizers; Unicode character classes and normal forms.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -308,7 +308,7 @@ class InterleaveSource
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
   /// Returns the elements of the input dataset as if they were files, because the dataset that is
-  /// made from each element reads files; nullopt if these datasets do not read files.
+  /// created from each element reads files; nullopt if these datasets do not read files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

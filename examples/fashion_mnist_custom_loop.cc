@@ -59,10 +59,10 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
     // Under a mixed policy, logits have 16 bits, but the loss needs more precision.
     Tensor logits = cast(model(batch.features(), {.training = true}), DType::kFloat32);
     Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
-    // Divides by the number of rows of the global batch, so that the sum over replicas is the mean.
+    // Divides by the number of rows in the global batch, so that the sum over replicas is the mean.
     Tensor loss = compute_average_loss(per_example, batch.global_rows()) +
                   scale_regularization_loss(model.losses());
-    // Runs the backward pass, sums gradients over replicas meanwhile, and updates the variables.
+    // Runs the backward pass while summing gradients over replicas, then updates the variables.
     optimizer.minimize(tape, loss);
     return loss;
   };

@@ -87,7 +87,7 @@ void require_components(const Model& model, std::string_view who, std::size_t co
 /// takes effect with the next compile().
 void warn_of_changes_since_compile(const Model& model, const CompiledModel& compiled);
 
-/// Weights of examples by their class.
+/// Example weights, keyed by class.
 using ClassWeights = std::map<std::int64_t, double>;
 
 /// Returns the class weights of each output; empty if the options have none. Throws
@@ -137,7 +137,7 @@ class ReplicaStep {
 
 // State of a running fit, in addition to the model: progress, data, metrics, callbacks.
 
-/// Progress of a call of fit.
+/// Progress of one fit() call.
 struct FitProgress {
   FitPoint point;
   bool is_ended = false;  // true if fit ended before its last epoch
@@ -201,7 +201,7 @@ class BatchFeed {
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // true: restored within a pass, which may have no batches left
   bool has_ended_ = false;    // true: restored after the end of the epoch's pass
-  bool warned_ = false;       // true: the warning that a pass ended within an epoch was logged
+  bool warned_ = false;       // true: the warning that a pass ended within an epoch has been logged
 };
 
 /// One call of fit. Its state fully determines the remaining training, so training can continue
@@ -215,7 +215,7 @@ class FitLoop {
   bool has_validation() const { return validation_.has_value(); }
   /// Returns a checkpoint of the whole state. Must not be used after run().
   Checkpoint checkpoint();
-  /// Calls `body`; the metrics of a fit that runs on this thread keep their sums. Has an effect
+  /// Calls `body`, then restores the metric sums of the fit that runs on this thread. Has an effect
   /// only in a callback of a fit under `strategy`, where all workers must call it.
   static void keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body);
 
@@ -247,7 +247,7 @@ class FitLoop {
   bool warned_of_loss_ = false;
 };
 
-/// Runs one call of evaluate.
+/// Runs one evaluate() call.
 Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
                     const EvaluateOptions& options);
 
@@ -262,7 +262,7 @@ struct Model::State {
   struct Call {
     const char* method = nullptr;      // "Model::fit" or "Model::evaluate"; null if neither runs
     internal::FitLoop* fit = nullptr;  // null if evaluate() was called outside fit()
-    bool stop_requested = false;       // ends the epoch and fit after the current step
+    bool stop_requested = false;       // ends the epoch and the fit after the current step
     bool is_interrupted = false;       // ends fit immediately
   };
 

@@ -62,8 +62,8 @@ void require_options_of_dataset(std::string_view who, const Options& options) {
        "Dataset::from_tensor_slices({x, y, weights})");
 }
 
-/// For a loss given by name, chooses logits or probabilities by the output's activation, as Keras
-/// does.
+/// For a loss given by name, chooses logits or probabilities according to the output's activation,
+/// as Keras does.
 Loss fitted_loss(const Loss& loss, const std::string& activation) {
   if (!loss.prediction_kind_is_open()) return loss;
   const bool probabilities = activation == "softmax" || activation == "sigmoid";

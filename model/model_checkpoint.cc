@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace {
 
-/// Returns the names in braces that the path contains.
+/// Returns the names that appear in braces in the path.
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::size_t close = 0;

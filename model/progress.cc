@@ -1,4 +1,5 @@
-// Progress display of an epoch: one line that is rewritten on a terminal, or one line at its end.
+// Progress display of an epoch: one line, updated in place on a terminal, or else printed at the
+// end of the epoch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/progress.h"
 

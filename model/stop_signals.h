@@ -21,7 +21,7 @@ class StopSignals {
   static int requested();
   static void acknowledge();
   /// Returns "SIGINT" or "SIGTERM", whichever was received last since the outermost object was
-  /// made. If this process received none, returns "a signal to another worker".
+  /// created. If this process received neither, returns "a signal to another worker".
   static std::string last_name();
 
  private:

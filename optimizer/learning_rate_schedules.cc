@@ -222,7 +222,7 @@ NamedSchedule named() {
                  })}};
 }
 
-/// Returns the schedules that have a name, in alphabetical order.
+/// Returns the named schedules, in alphabetical order.
 const std::vector<NamedSchedule>& named_schedules() {
   static const std::vector<NamedSchedule> schedules = {
       {"constant",

@@ -46,8 +46,8 @@ class MovingAverageRule final : public FormulaRule {
   EmaOptions options_;
 };
 
-/// Makes a variable for a number in the optimizer's state. Equal in all replicas: written with
-/// assign_replicated() while no replica reads it.
+/// Creates a variable for a number in the optimizer's state. Its value is the same on all replicas:
+/// it is written with assign_replicated() while no replica reads it.
 inline Variable state_variable(const Tensor& value, std::string name) {
   return Variable(value, {.name = std::move(name),
                           .trainable = false,

@@ -21,7 +21,8 @@ bool has_gradient(const Gradient& value) {
   return value.is_dense() && is_floating(value.dense().dtype());
 }
 
-/// Implements the backward pass of all_reduce: reduces the gradients of the dense floating values.
+/// Implements the backward pass of all_reduce: reduces the gradients of the dense floating-point
+/// values.
 std::vector<Gradient> all_reduced(ReduceOp op, std::span<const Tensor> output_gradients,
                                   const std::vector<Tensor>& outputs, SourceLocation where) {
   require_differentiable(op, where);

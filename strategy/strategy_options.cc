@@ -1,5 +1,4 @@
-// Implements checks of strategies' options, and the choice of devices, of the reduction and of a
-// worker's share.
+// Validates strategy options, and selects the devices, the reduction and a worker's share.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/strategy_options.h"
 
@@ -48,8 +47,8 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
        "; expected replicas on CPUs; use WireCompression::kNone, or variables of bfloat16");
 }
 
-/// Strategies that can use XLA. The other strategies do not keep variables with their
-/// replicas, or they sum over processes.
+/// Strategies that can use XLA. The other strategies do not keep variables with their replicas, or
+/// sum over processes.
 constexpr std::string_view kStrategiesOnXla[] = {"mirrored", "one_device", "tpu"};
 
 /// Throws unless the devices are distinct XLA devices with one replica on each.
@@ -133,7 +132,7 @@ LaunchedCopies copies_of_this_program() {
   try {
     return {static_cast<int>(workers_in(Json::parse(text, "TF_CONFIG"))), "TF_CONFIG"};
   } catch (const Error&) {
-    return {};  // code that joins the cluster reports the errors
+    return {};  // errors are reported by the code that joins the cluster
   }
 }
 

@@ -21,8 +21,8 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
 /// kInvalidArgument or kUnimplemented naming `who` and an option that does not apply to XLA.
 std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
-/// Throws kInvalidArgument naming `who` unless replica_weights is empty or has one positive number
-/// for each of `num_replicas` (of all workers).
+/// Throws kInvalidArgument, naming `who`, unless replica_weights is empty or has one positive
+/// number for each of the `num_replicas` replicas of all workers.
 void check_weights(std::string_view who, const LocalStrategyOptions& options, int num_replicas);
 
 /// Builds the operation that combines values; applies LocalStrategyOptions::deterministic.
@@ -34,8 +34,8 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {
-  /// Options of this worker's strategy, with its share of the replicas. The strategy combines its
-  /// own values in canonical order, except on GPUs without other workers.
+  /// Options for this worker's strategy, with the worker's share of the replicas. The strategy
+  /// combines its own values in canonical order, except on GPUs without other workers.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};
 };

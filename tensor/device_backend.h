@@ -134,7 +134,7 @@ class DeviceEvent {
 
 /// A logical device: a part of a GPU's memory, streams, and kernels. Called by one thread at a
 /// time, except for allocate() and release(), which are thread-safe and may be called during a
-/// capture. Calls put work into a stream (kCompute unless they name one) and wait for nothing.
+/// capture. Calls queue work in a stream (kCompute unless they name one) and do not wait.
 class DeviceContext {
  public:
   virtual ~DeviceContext() = default;
@@ -198,7 +198,7 @@ class DeviceContext {
   virtual std::function<void()> end_capture() = 0;
 };
 
-/// The GPUs that this process may use (CUDA_VISIBLE_DEVICES), numbered from 0 on. Thread-safe.
+/// The GPUs that this process may use (CUDA_VISIBLE_DEVICES), numbered from 0. Thread-safe.
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;

@@ -106,7 +106,7 @@ ObserverScope::ObserverScope(OpObserver& observer) : observer_(&observer) {
 
 ObserverScope::~ObserverScope() {
   std::vector<OpObserver*>& stack = observers();
-  // The last match, because the same observer may be on the stack several times.
+  // Finds the last match, because the same observer may be on the stack several times.
   const auto found = std::find(stack.rbegin(), stack.rend(), observer_);
   if (found != stack.rend()) stack.erase(std::next(found).base());
 }
@@ -173,9 +173,9 @@ void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const Source
 namespace tutti {
 namespace {
 
-/// Returns true if the call has 16-bit inputs, but no kernel for them. If the first input is not
-/// floating, the call is where(), which only moves elements, or a loss, whose labels precede the
-/// 16-bit logits.
+/// Returns true if the call has 16-bit inputs, but no kernel for them. A call whose first input is
+/// not floating-point is either where(), which only moves elements, or a loss, whose 16-bit logits
+/// follow the labels.
 bool needs_float32(const OpCall& call, Kernel kernel) {
   const DType first = call.inputs[0].dtype();
   if (is_half(first)) return !kernel;

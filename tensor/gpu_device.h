@@ -51,7 +51,7 @@ class PeerWatch {
 
   /// Makes every later wait check `work`, until `work` is destroyed.
   void add(const std::shared_ptr<PeerWork>& work);
-  /// Returns the added work whose objects still exist.
+  /// Returns the added work that has not been destroyed.
   List list() const;
   /// Waits for `event`. If check() of pending peer work throws, throws its error.
   void wait(const DeviceEvent& event) const;
@@ -74,8 +74,8 @@ class GpuDevice {
   static int count();
   /// Same as gpu_unavailable_reason().
   static const std::string& why_none();
-  /// Opens the device at first use. Throws kUnavailable, with reason and remedy, when there is no
-  /// such device.
+  /// Opens the device on first use. Throws kUnavailable, with the reason and the remedy, if there
+  /// is no such device.
   static GpuDevice& of(Device device);
   /// Returns the device if it is open; nullptr otherwise. Takes no lock.
   static GpuDevice* opened(Device device);
@@ -85,8 +85,8 @@ class GpuDevice {
   Device device() const { return device_; }
   DeviceBackend& backend() const { return backend_; }
   /// Returns the allocator of buffers for the compute stream. Freed buffers may be reused at once,
-  /// because that stream runs in order. A user in another stream must make the compute stream wait
-  /// for that use before the buffer is freed.
+  /// because that stream runs in order. If another stream uses a buffer, the compute stream must
+  /// wait for that use before the buffer is freed.
   BufferAllocator& allocator() { return *allocator_; }
   /// Allocates from allocator(), or from the memory of the step that this thread captures.
   BufferRef allocate(std::size_t bytes);
@@ -102,7 +102,7 @@ class GpuDevice {
     return use(*context_);
   }
 
-  /// Puts the operation's kernel into the compute stream. Throws kUnimplemented naming op, dtype
+  /// Enqueues the operation's kernel on the compute stream. Throws kUnimplemented, naming op, dtype
   /// and device.
   void run(const OpCall& call, std::span<const MutableTensor> outputs);
   void fill(const MutableTensor& tensor, double value);
@@ -110,7 +110,8 @@ class GpuDevice {
   void clear(void* data, std::size_t bytes);
   /// Writes the number of non-finite elements of tensor i to counts[i], [n] int64 on this device.
   void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
-  /// Writes the sum of squares of the floating tensor i to sums[i], [n] float64 on this device.
+  /// Writes the sum of squares of the floating-point tensor i to sums[i], [n] float64 on this
+  /// device.
   void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
   /// Copies from host memory. Waits only for room in pinned memory. The host memory may change
   /// after this returns.

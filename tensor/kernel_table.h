@@ -56,8 +56,8 @@ class KernelTableOf {
   std::array<std::array<Function, kNumDTypes>, static_cast<std::size_t>(OpId::kCount)> kernels_{};
 };
 
-/// Table of CPU kernels. Operations on 16-bit floating types without their own kernel run on the
-/// float32 kernel, between conversions.
+/// Table of CPU kernels. Operations on 16-bit floating-point types that lack a kernel of their own
+/// run the float32 kernel, between conversions.
 using KernelTable = KernelTableOf<Kernel>;
 
 /// Returns the slow, obvious loops for every operation: the oracle of the tests, and the fallback

@@ -1,4 +1,4 @@
-// Checks calls of operations that come from another process.
+// Checks operation calls that come from another process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

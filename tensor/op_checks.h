@@ -68,9 +68,9 @@ struct WindowAxis {
   std::int64_t pad_after = 0;
 };
 
-/// Returns output size and padding by tf's rule. SAME gives ceil(input / stride) and puts the odd
-/// element of padding at the end; VALID gives ceil((input - window + 1) / stride). Throws naming
-/// `op` if that is negative: the window is larger than the image.
+/// Returns the output size and padding by tf's rule. SAME gives ceil(input / stride) and puts the
+/// odd element of padding at the end; VALID gives ceil((input - window + 1) / stride). Throws,
+/// naming `op`, if that is negative because the window is larger than the image.
 WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
                        std::int64_t window, std::int64_t stride, Padding padding);
 

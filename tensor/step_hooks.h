@@ -91,8 +91,8 @@ class StepTracer {
   /// Records that a variable is read, so that the whole variable becomes an argument, even if
   /// operations later use only views of its elements.
   virtual void note_variable(const Tensor& whole) = 0;
-  /// Returns true if operations on the value are traced: this step computed the value, or the
-  /// step's device has it.
+  /// Returns true if operations on the value are traced, because this step computed the value or
+  /// the value is on the step's device.
   virtual bool holds(const Tensor& value) const = 0;
   /// Returns the value that the step uses in place of a new tensor that the host fills, or in place
   /// of a copy of `value`. The default, nullopt, makes the caller create a tensor with memory.
@@ -116,7 +116,8 @@ class RemoteRecorder {
   /// Returns the recorder of this thread; nullptr if there is none.
   static RemoteRecorder* current();
 
-  /// Returns the outputs of an operation of another task; nullopt if this process computes it.
+  /// Returns the outputs of an operation that another task computes; nullopt if this process
+  /// computes it.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
   /// If another task has or will have the value, returns its device there; nullptr for a value of
   /// this process.

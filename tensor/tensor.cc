@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// Making, viewing and reading tensors.
+// Creating, viewing and reading tensors.
 
 namespace {
 
@@ -302,7 +302,7 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
 
 namespace internal {
 
-// Writing of tensors: fills, copies, MutableTensor.
+// Writing tensors: fills, copies, MutableTensor.
 
 std::size_t num_bytes(const Shape& shape, DType dtype) {
   std::size_t bytes = 0;

@@ -27,17 +27,16 @@ struct Tensor::Impl {
 /// Makes a tensor whose elements fill the whole buffer, which is in the memory of `device`.
 Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
-/// Makes a tensor of elements that are already in host memory, for example because they were
-/// received, and begin at byte `offset` of `buffer`. Shares the buffer, whose bytes must no longer
-/// change; a writer that takes over the tensor first copies it if the buffer is shared. Throws
-/// kInvalidArgument unless `offset` is a multiple of 64 and the elements fit into the buffer.
-/// Thread-safe.
+/// Creates a tensor from elements that are already in host memory (e.g. received ones) and begin at
+/// byte `offset` of `buffer`. Shares the buffer, whose bytes must no longer change; a writer that
+/// takes over the tensor copies it first if the buffer is shared. Throws kInvalidArgument unless
+/// `offset` is a multiple of 64 and the elements fit in the buffer. Thread-safe.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype);
 
 namespace internal {
 
-/// Returns the size of a tensor in bytes. Throws kInvalidArgument if it exceeds a size_t.
+/// Returns the size of a tensor in bytes. Throws kInvalidArgument if it does not fit in a size_t.
 std::size_t num_bytes(const Shape& shape, DType dtype);
 
 /// Copies `bytes` bytes between the memories of two devices, either of which may be the host.

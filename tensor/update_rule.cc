@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Assigns the number on first use, because servers make a rule for each update and never need its
-/// number.
+/// Assigns the number on first use, because servers create a rule for each update and never need
+/// its number.
 std::uint64_t UpdateRule::number() const {
   static std::atomic<std::uint64_t> last{0};
   std::uint64_t number = number_.load();

@@ -17,7 +17,7 @@ enum class OutputFormat { kText, kJson };
 /// Prints a report as indented JSON.
 inline void print(const Json& report) { std::printf("%s\n", report.dump(2).c_str()); }
 
-/// Lists the devices of this machine that this build can use. `virtual_gpus`: empty, or a value in
+/// Lists the devices on this machine that this build can use. `virtual_gpus`: empty, or a value in
 /// the format of TUTTI_VIRTUAL_GPUS.
 int devices_command(OutputFormat format, const std::string& virtual_gpus);
 
@@ -41,7 +41,7 @@ struct ConformOptions {
   std::int64_t seed = 1;
   std::int64_t sample = 0;  // number of cases; 0: all
   double budget = 0;        // seconds; 0: no limit
-  std::int64_t limit = 60;  // limit of one case in seconds; 0: no limit
+  std::int64_t limit = 60;  // time limit per case in seconds; 0: none
   OutputFormat format = OutputFormat::kText;
 };
 

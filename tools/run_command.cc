@@ -1,4 +1,4 @@
-// `tutti run`: parses and checks flags, and runs a program in several processes of this machine.
+// `tutti run`: parses and checks flags, and runs a program in several processes on this machine.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>

@@ -44,8 +44,8 @@ void shell(const std::string& command) {
   }
 }
 
-/// Imitation of training: its variables have the size of a network's weights, and each step reads
-/// and writes all of them several times.
+/// Simulated training: its variables have the size of a network's weights, and each step reads and
+/// writes all of them several times.
 class Training {
  public:
   explicit Training(std::int64_t megabytes) {

@@ -11,7 +11,7 @@
 
 namespace {
 
-/// Minimum duration of the measurement of each size.
+/// Minimum measuring time for each size, in seconds.
 constexpr double kSeconds = 0.15;
 
 /// Returns the rate of the fastest tenth of all calls, in calls per second.

@@ -1,5 +1,4 @@
-// Times training steps of tutti: forward pass, cross-entropy, backward pass, sum over replicas,
-// SGD.
+// Times tutti's training steps: forward pass, cross-entropy, backward pass, sum over replicas, SGD.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,5 @@
-// Implements `tutti bench all_reduce`: prints nccl-tests' table for each registered operation.
+// Implements `tutti bench all_reduce`: prints a table in the format of nccl-tests for each
+// registered operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_command.h"
 

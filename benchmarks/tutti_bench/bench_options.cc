@@ -39,7 +39,7 @@ std::vector<std::size_t> sizes_of(const BenchFlags& flags) {
   return sizes;
 }
 
-/// Accepts both nccl-tests' and tutti's names of types.
+/// Accepts both nccl-tests' and tutti's type names.
 DType dtype_of_flag(const std::string& text) {
   if (text == "float") return DType::kFloat32;
   if (text == "double") return DType::kFloat64;

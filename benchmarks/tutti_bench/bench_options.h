@@ -17,7 +17,7 @@ namespace tutti::bench {
 /// thread with its own memory and communicator. kProcesses: each rank is a process.
 enum class BenchShape { kLocal, kSpread, kProcesses };
 
-/// Flags as entered. Names and defaults are those of nccl-tests if it has the flag.
+/// Flags as entered, with the names and defaults of nccl-tests where it has the same flag.
 struct BenchFlags {
   std::string min_bytes = "1K";
   std::string max_bytes = "64M";

@@ -41,8 +41,8 @@ class BenchTeam {
   int size() const { return static_cast<int>(threads_.size()); }
   /// Returns the barrier of the current job.
   SpinBarrier& barrier() { return *barrier_; }
-  /// Runs job(0) ... job(size - 1), each on its own thread, and waits for all of them. Rethrows a
-  /// job's exception: the original one, not the aborts that it caused.
+  /// Runs job(0) ... job(size - 1), each on its own thread, and waits for all of them. If jobs
+  /// fail, rethrows the original exception, not the aborts that it caused.
   void run(const std::function<void(int thread)>& job);
 
  private:
@@ -79,9 +79,9 @@ struct CallPlan {
   int batches = 1;
   int calls = 1;
 };
-/// Plans `iterations` calls. If that is 0, plans as many calls as take about 20 ms, assuming that
-/// each takes 1 us plus the time of its bytes at 8 GB/s. Batches take at least 0.1 ms, so that
-/// reading the clock costs little.
+/// Plans `iterations` calls or, if that is 0, as many calls as fit into about 20 ms, assuming that
+/// each takes 1 us plus the transfer time of its bytes at 8 GB/s. Batches take at least 0.1 ms, so
+/// that reading the clock costs little.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
 /// Returns the seconds per call in each batch. The slowest thread counts, because every thread
@@ -89,7 +89,7 @@ CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);
 
-/// Returns the nanoseconds in which a cache line moves between two cores and back, or 0 if there is
+/// Returns the round-trip time of a cache line between two cores, in nanoseconds, or 0 if there is
 /// only one core.
 double ping_pong_nanoseconds();
 /// Returns the relation of two cores: "near" (they share a cache), "far", "busy" (other programs

@@ -29,7 +29,7 @@ class JobStream;
 /// Membership of this process in its job. Thread-safe.
 class ControlSession final : public ControlClient {
  public:
-  /// Connects and joins. Throws the errors of connect_control().
+  /// Connects and joins. Throws the same errors as connect_control().
   ControlSession(const std::string& target, const MemberTask& self, const ControlOptions& options);
   ~ControlSession() override;
 
@@ -108,7 +108,7 @@ class ControlSession final : public ControlClient {
   // Reply to the last join; written first by the constructor, then by thread_.
   v1::JoinReply welcome_;
   Member host_;
-  std::atomic<std::uint64_t> member_{0};  // number that the server gave to this process
+  std::atomic<std::uint64_t> member_{0};  // number that the server assigned to this process
   StopGate gate_;
   Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
   TimePoint last_heard_;        // time of the server's last message; used by thread_
@@ -350,7 +350,7 @@ bool ControlSession::reconnect() {
     }
     ConnectAttempt attempt;
     try {
-      // Use half of the remaining time: an attempt whose packets were damaged or lost ends only by
+      // Use half of the remaining time: an attempt whose packets were damaged or lost ends only at
       // its own deadline.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(

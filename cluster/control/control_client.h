@@ -52,8 +52,8 @@ class ControlClient : public KeyValueStore {
   /// Reports that the connection to another member broke. `last_verdict` is the number of the last
   /// fatal verdict before the connection was made; 0: none. All members receive a kDisconnected
   /// verdict, "worker 0 lost its connection to worker 1: <why>", unless the peer has exited or
-  /// there is a newer fatal verdict, for example from the peer's own report. Returns when the
-  /// server has received it. Throws kInvalidArgument if the peer is not another member,
+  /// there is a newer fatal verdict, for example from the peer's own report. Returns once the
+  /// server has received the report. Throws kInvalidArgument if the peer is not another member,
   /// kDeadlineExceeded after 1 s, and kUnavailable if the server has exited or has given up this
   /// process.
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,

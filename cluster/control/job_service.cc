@@ -249,8 +249,8 @@ void JobService::closed(const MemberLink* link) {
 void JobService::tick() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
-  // While the system did not schedule the server it received no messages, so this time does not
-  // count as silence of members.
+  // While the system did not schedule the server, it received no messages, so this time does not
+  // count as silence of the members.
   const Duration late = last_tick_ ? now - *last_tick_ - durations::kTryAgain : Duration::zero();
   last_tick_ = now;
   std::vector<MemberRecord*> all;

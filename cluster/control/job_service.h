@@ -52,7 +52,7 @@ class MemberLink {
   virtual void close() = 0;
 };
 
-/// Implements the service. Calls links and finishes calls with its mutex held. Thread-safe.
+/// Implements the service. Holds its mutex while it calls links and finishes calls. Thread-safe.
 class JobService final : public v1::Job::CallbackService {
  public:
   using Context = grpc::CallbackServerContext;

@@ -61,7 +61,7 @@ void ProgressTracker::watch(const std::string& group, std::function<GroupProgres
   if (!source && old != sources_.end()) {
     GroupProgress last = old->second();
     last.group = group;
-    last.finished = last.entered;  // so that this process does not appear to wait
+    last.finished = last.entered;  // so that this process does not appear to be waiting
     ended_[group] = std::move(last);
   }
   if (old != sources_.end()) sources_.erase(old);
@@ -106,7 +106,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
   if (state.kind == Kind::kIsGone) {
     return dead(record, "its connection closed and the process has exited");
   }
-  // If the process still runs on this machine, it only lost its connection and may reconnect.
+  // If the process is still running on this machine, it only lost its connection and may reconnect.
   const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);
@@ -266,7 +266,7 @@ namespace {
 
 bool is_inside(const GroupProgress& group) { return group.entered > group.finished; }
 
-/// A member with the calls in which it has waited long enough to be considered stuck.
+/// A member, and the calls in which it has waited long enough to be considered stuck.
 struct Waiter {
   MemberRecord* record = nullptr;
   std::vector<const GroupProgress*> calls;

@@ -81,7 +81,7 @@ struct GroupProgress {
   std::uint64_t entered = 0;   // collectives entered so far
   std::uint64_t finished = 0;  // collectives finished so far
   std::string call;            // latest call: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
-  Duration since{};            // time since `call` ended, or since it began if it still runs
+  Duration since{};            // time since `call` ended, or since it began if it is still running
   bool operator==(const GroupProgress&) const = default;
 };
 
@@ -165,8 +165,8 @@ Duration longest_silence(const ProcessState& state, Duration silent_after,
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe);
 
-/// Finds members for which other members of a group wait in a collective. Records each finding, so
-/// that it is returned only once.
+/// Finds members that other members of a group are waiting for in a collective. Records each
+/// finding, so that it is returned only once.
 std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
                                 const HealthOptions& options);
 

@@ -33,7 +33,7 @@ class StopAgreement {
   /// Removes a lost member. Returns the final proposal if only this member's answer was missing.
   std::optional<v1::StopProposal> forget(std::uint64_t member);
   std::optional<v1::StopProposal> tick(TimePoint now);
-  /// Returns the pending proposal, for a member that joins now; nullopt if there is none.
+  /// Returns the pending proposal, for a member that is joining; nullopt if there is none.
   const std::optional<v1::StopProposal>& current() const { return proposal_; }
 
  private:
@@ -46,7 +46,7 @@ class StopAgreement {
   std::map<std::uint64_t, bool> has_accepted_;  // keyed by member
 };
 
-/// A member's side. Thread-safe.
+/// Member's side of the stop agreement. Thread-safe.
 class StopGate {
  public:
   /// Returns the answer to a proposal; nullopt if the proposal is final.

@@ -1,4 +1,4 @@
-// Stubs for builds without gRPC: making a control server, a member or connections between ranks
+// Stubs for builds without gRPC: creating a control server, a member or connections between ranks
 // throws.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_client.h"

@@ -160,8 +160,8 @@ namespace {
 constexpr int kFirstFreePort = 32768;  // start of Linux's range of ephemeral ports
 constexpr std::size_t kNumFreePorts = 28232, kTries = 1000;
 
-/// Returns the user's folder for sockets. It is in /tmp, so that processes with different TMPDIR
-/// find each other, or in TMPDIR if /tmp is not writable.
+/// Returns the user's folder for sockets. It is in /tmp, so that processes with different values of
+/// TMPDIR find each other, or in TMPDIR if /tmp is not writable.
 std::string user_folder() {
   const char* const folder = ::access("/tmp", W_OK | X_OK) == 0 ? nullptr : std::getenv("TMPDIR");
   return concat(folder ? folder : "/tmp", "/tutti-", ::geteuid());

@@ -273,8 +273,8 @@ class GroupConnector {
     pause_ = durations::kStorePause;
   }
 
-  /// Logs why a rank refused this rank's connection. It may belong to another job or may have
-  /// exited; a later attempt reads the store again.
+  /// Logs why a rank refused this rank's connection. That rank may belong to another job or may
+  /// have exited; a later attempt reads the store again.
   void handle_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
     if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {

@@ -52,7 +52,7 @@ Connection::IoResult Connection::move() {
 }
 
 /// Returns the number of bytes read; 0 if none are available. Throws if the peer has closed the
-/// connection and all its bytes were read.
+/// connection and all of its bytes have been read.
 std::size_t Connection::read_socket(std::span<const iovec> places) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(places.data());  // not modified
@@ -248,7 +248,7 @@ std::size_t Connection::num_bytes(const Outgoing& message) const {
 }
 
 /// Writes the remaining bytes; returns true if it wrote any. Updates the checksum first, because
-/// one call sends it together with the last bytes.
+/// the checksum and the last bytes are sent in one call.
 bool Connection::write_rest(Outgoing& message) {
   std::array<iovec, 3> parts{};
   msghdr call{};

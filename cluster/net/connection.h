@@ -83,7 +83,7 @@ struct Outgoing final : Operation {
   std::array<std::byte, kFrameHeaderBytes + kLongestHead> front{};
   std::size_t front_bytes = 0;
   std::span<const std::byte> body;
-  std::uint32_t crc = 0;  // checksum of head and first `num_checked` bytes of body
+  std::uint32_t crc = 0;  // checksum of the head and the first `num_checked` bytes of the body
   std::size_t num_checked = 0;
   std::size_t written = 0;
   std::vector<std::byte> owned;
@@ -126,7 +126,7 @@ class Connection {
   /// Queues the message and writes what the system accepts immediately. Returns true if the queue
   /// was empty and the whole message was written, so that no thread needs a notification.
   bool send(const std::shared_ptr<Outgoing>& message);
-  /// Starts a receive; the message may have arrived already.
+  /// Starts a receive; the message may already have arrived.
   void receive(const std::shared_ptr<Incoming>& receiver);
   /// Cancels an operation; its memory is not accessed afterwards. The unwritten part of a partly
   /// written message is copied first, because a frame must be completed.
@@ -181,7 +181,7 @@ class Connection {
     BufferRef kept;                      // the body of a message without a receiver
     std::byte* target = nullptr;         // memory for the body; null: dropped
     std::size_t arrived = 0;             // bytes of the body
-    std::uint32_t crc = 0;               // checksum of the head and the arrived bytes
+    std::uint32_t crc = 0;               // checksum of the head and the bytes received so far
     bool has_body() const { return arrived == header.body_bytes; }
   };
 

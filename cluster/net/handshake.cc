@@ -37,7 +37,7 @@ std::vector<std::byte> with_new_nonce(const RankHello& hello) {
   return writer.bytes();
 }
 
-/// Checks the magic number as far as it has arrived.
+/// Returns true if the bytes received so far match the magic number.
 bool may_become_hello(std::span<const std::byte> bytes) {
   const auto magic = std::as_bytes(std::span(kMagic));
   const std::size_t n = std::min(bytes.size(), magic.size());

@@ -232,7 +232,7 @@ bool Mesh::read_from_peer(int rank) {
   return result.moved || result.failure;
 }
 
-/// Polls all peers. Waits until a peer is ready or the deadline passes, but for at most a second.
+/// Polls all peers. Waits until a peer is ready or the deadline passes, but at most one second.
 bool Mesh::poll_peers(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   for (const auto& peer : peers_) {

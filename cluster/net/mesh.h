@@ -18,7 +18,7 @@ namespace tutti::internal {
 struct MeshOptions {
   /// Value of Transport::name().
   std::string name = {};
-  /// Limit, in bytes, of all messages that arrived before their recv().
+  /// Limit on the total size, in bytes, of messages that arrived before their recv().
   std::size_t bytes_kept = std::size_t{1} << 30;
   /// Memory that Transport::host_memory() returns.
   std::shared_ptr<HostMemory> memory = nullptr;

@@ -39,7 +39,7 @@ struct FreeAddresses {
   void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
 };
 
-/// Calls getaddrinfo() with `flags`. Throws the errors of start_connecting().
+/// Calls getaddrinfo() with `flags`. Throws the same errors as start_connecting().
 std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

@@ -30,13 +30,13 @@ struct Endpoint {
 /// Parses an address; returns nullopt if the text is not one.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-/// A listening socket and its address. All sockets of this file are non-blocking and send small
+/// A listening socket and its address. All sockets in this file are non-blocking and send small
 /// messages immediately (TCP_NODELAY).
 struct Listener {
   FileDescriptor socket;
   Endpoint endpoint;
 };
-/// Parses "host:port" whose port may be 0; returns nullopt for other texts.
+/// Parses "host:port", where port may be 0; returns nullopt for any other text.
 std::optional<Endpoint> parse_listen_address(const std::string& text);
 /// Listens at exactly this address and port (0: a free port). Throws kUnavailable with the address,
 /// the system's reason and, if the port is taken, its owner (if visible).
@@ -72,7 +72,7 @@ bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
 /// Sends one byte. If `attached` is open, sends a copy of this descriptor, too (to a process of
 /// this host).
 bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
-/// Reads the byte of send_byte(); sets `attached` to the descriptor that came with it.
+/// Reads the byte from send_byte(); sets `attached` to the descriptor sent with it.
 ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached);
 
 /// Result of an attempt to connect.
@@ -80,7 +80,7 @@ struct OpenedConnection {
   FileDescriptor socket = {};          // not open if the attempt failed
   std::string reason = {};             // reason of the failure
   bool is_connection_refused = false;  // connection refused
-  bool is_hopeless = false;            // unknown host, or a fault of this machine
+  bool is_hopeless = false;            // unknown host, or a fault on this machine
 };
 /// Same as start_connecting(), but without exceptions. The caller polls for POLLOUT, then calls
 /// finish_opening().
@@ -101,7 +101,7 @@ PeerProcess peer_process(const FileDescriptor& socket);
 
 // Limits for unauthenticated peers.
 
-/// Limit of connections per address, as a token bucket: `most` connections at once, refilled at
+/// Limit on connections per address, as a token bucket: `most` connections at once, refilled at
 /// `per_second`. An authenticated peer returns its token, so that a large group on one machine is
 /// not slowed down. Keeps at most kMostAddresses addresses. Not thread-safe.
 class AddressLimit {

@@ -15,7 +15,7 @@ namespace tutti {
 std::vector<std::string> expand_node_list(std::string_view list,
                                           std::string_view source = "SLURM_STEP_NODELIST");
 
-/// Expands "3(x2),2,1" to 3, 3, 2, 1. Throws the errors of expand_node_list().
+/// Expands "3(x2),2,1" to 3, 3, 2, 1. Throws the same errors as expand_node_list().
 std::vector<int> expand_tasks_per_node(std::string_view list,
                                        std::string_view source = "SLURM_STEP_TASKS_PER_NODE");
 

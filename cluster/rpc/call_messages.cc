@@ -158,7 +158,7 @@ grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
     }
   }
   std::vector<grpc::Slice> slices(1);
-  std::size_t room = kPieceBytes;  // bytes left in this message; a full one fits into the L2 cache
+  std::size_t room = kPieceBytes;  // bytes left in the message; a full message fits in the L2 cache
   while (out.piece < pieces.size() && room > 0) {
     const std::size_t small = small_run(out, room);
     const SharedBytes bytes = small > 0 ? gathered(out, small) : next_piece(out, room);
@@ -196,7 +196,7 @@ struct CallReader::Fields {
   }
 
  private:
-  /// Parses the fields that precede the tensor bytes, and returns the number of these bytes.
+  /// Parses the fields that precede the tensor bytes, and returns the number of tensor bytes.
   std::uint64_t read_front(CodedInputStream& in) {
     while (const std::uint32_t tag = in.ReadTag()) {
       std::uint32_t length = 0;

@@ -36,9 +36,9 @@ struct CallMessage {
   std::optional<Error> error = {};
 };
 
-/// Scope that delays the destruction of payload owners that gRPC releases on this thread until the
-/// scope ends. Owners run arbitrary code, which may call back, so this object must be declared
-/// before a lock.
+/// Scope that delays, until it ends, the destruction of payload owners that gRPC releases on this
+/// thread. Owners run arbitrary code, which may call back, so this object must be declared before a
+/// lock.
 class DeferredRelease {
  public:
   DeferredRelease();
@@ -90,8 +90,8 @@ class CallReader {
   enum class Side { kServer, kClient };
   CallReader(Side side, std::size_t longest_payload)
       : side_(side), longest_payload_(longest_payload) {}
-  /// Reads a message. Throws kDataLoss if it is not a message of calls.proto; the caller must then
-  /// drop the connection.
+  /// Reads a message. Throws kDataLoss if it is not a message defined in calls.proto; the caller
+  /// must then drop the connection.
   void take(const grpc::ByteBuffer& message);
   /// Returns the next complete call; nullopt if there is none.
   std::optional<CallMessage> next();

@@ -74,7 +74,7 @@ class RpcReply {
 };
 
 /// Connection to one server. Calls are sent in the order of start(); many may be in flight. A
-/// broken connection is not repaired: the user opens another client. Thread-safe.
+/// broken connection is not repaired: the caller opens another client. Thread-safe.
 class RpcClient {
  public:
   /// Returns a connected client. `target`: "grpc://host:port". Throws the errors of
@@ -101,8 +101,8 @@ class RpcClient {
   std::string wait_for_end();
   /// Returns why the connection broke; nullopt while it is connected.
   std::optional<std::string> why_broken() const;
-  /// Sends the unanswered calls of `broken` again, in order. `broken` is a client of the same
-  /// server with `keeps_calls`. The existing replies receive the answers.
+  /// Resends the unanswered calls of `broken`, in order. `broken` is a client of the same server
+  /// with `keeps_calls`. The existing replies receive the answers.
   void take_over(RpcClient& broken);
 
   /// Returns the number of restarts of the server's task before its current process was started.

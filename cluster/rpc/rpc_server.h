@@ -74,7 +74,7 @@ struct RpcServerOptions {
   std::size_t longest_payload = std::size_t{4} << 30;
 };
 
-/// A running server with health checking and reflection. Calls of methods without a handler fail
+/// A running server with health checking and reflection. Calls to methods without a handler fail
 /// with UNIMPLEMENTED. No handler function runs after the destructor. Thread-safe.
 class RpcServer {
  public:

@@ -16,7 +16,7 @@ namespace tutti::internal {
 using MakeSchedule = Schedule (*)(const CallShape&);
 
 /// Algorithm: the schedules of the operations that differ between algorithms; broadcast, all_to_all
-/// and barrier are common to all. A schedule depends on its CallShape only.
+/// and barrier are common to all. A schedule depends only on its CallShape.
 struct Algorithm {
   std::string_view name;
   Determinism determinism;
@@ -61,7 +61,7 @@ Schedule binomial_broadcast(const CallShape& shape);
 Schedule direct_exchange_all_to_all(const CallShape& shape);
 Schedule dissemination_barrier(const CallShape& shape);
 
-/// What a rank must know about the other ranks before it may leave a call.
+/// Information that a rank needs about the other ranks before it may leave a call.
 enum class Closing {
   kHeaders,   // all headers are equal
   kReceived,  // all headers are equal, and every rank has received all its messages
@@ -77,7 +77,7 @@ namespace tutti {
 
 /// Returns ring, hierarchical_copy or reduction_to_one_device for the replicas of a process. One
 /// thread runs the schedules of all replicas. Ranks in separate processes use the same schedules,
-/// so a program gets the same bits either way. Throws kNotFound for another name.
+/// so results are bit-identical either way. Throws kNotFound for another name.
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 }  // namespace tutti

@@ -29,7 +29,7 @@ namespace {
 
 /// Builder of a schedule that processes a buffer segment by segment. A rank verifies its
 /// neighbour's header before it sends its first message, so a rank that has received messages from
-/// all ranks knows that all of them have verified.
+/// all ranks knows that all of them have verified their headers.
 class Gathering {
  public:
   explicit Gathering(const CallShape& shape) : shape_(shape) {}

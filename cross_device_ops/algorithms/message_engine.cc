@@ -44,9 +44,9 @@ constexpr std::size_t kSendsToForget = 16;  // number of sends above which finis
 }  // namespace
 
 /// One call of one rank. Every rank sends its header to its right neighbour: as the head of its
-/// first message if the right neighbour receives that, else in a separate, earlier message. The
-/// left neighbour's header is compared in the first kVerify step or the first wait for another
-/// message.
+/// first message if that message goes to the right neighbour, otherwise in a separate, earlier
+/// message. The left neighbour's header is compared in the first kVerify step or the first wait for
+/// another message.
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,

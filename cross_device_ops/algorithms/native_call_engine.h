@@ -1,4 +1,5 @@
-// Base of engines that compare headers in messages and move data without them, e.g. with MPI.
+// Base class of engines that exchange and compare headers as messages, but move data by other
+// means, such as MPI.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -64,8 +65,8 @@ class NativeCallEngine : public CollectiveEngine {
   std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // reason of an abort, received from a peer
 };
 
-/// Throws kInvalidArgument unless the group has one local replica per rank and a transport of its
-/// size and rank.
+/// Throws kInvalidArgument unless the group has one local replica per rank, and a transport with
+/// the group's size and rank.
 void require_one_replica(std::string_view who, const Group& group);
 
 }  // namespace tutti::internal

@@ -44,12 +44,12 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
-  /// Sends every other rank `own`, a plain value, and returns the values of all ranks, by rank.
-  /// They are sent through rank 0, which first sends a greeting to each rank: 3 * size messages.
+  /// Sends every other rank `own`, a plain value, and returns the values of all ranks, by rank. The
+  /// values are sent through rank 0, which first sends a greeting to each rank: 3 * size messages.
   /// Throws kDeadlineExceeded on all ranks, with `who` first in the message, naming the ranks that
-  /// did not join. If rank 0 did not join, this happens at the deadline, else up to kLinger later,
-  /// because rank 0 waits until its own deadline. Throws kUnavailable if rank 0 exited, and on rank
-  /// 0 if any rank exited.
+  /// did not join. If rank 0 did not join, this happens at the deadline, otherwise up to kLinger
+  /// later, because rank 0 waits until its own deadline. Throws kUnavailable if rank 0 exited, and
+  /// on rank 0 if any rank exited.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

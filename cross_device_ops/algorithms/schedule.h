@@ -88,7 +88,8 @@ struct CallShape {
   int peer(int distance) const { return ((rank + distance) % size + size) % size; }
   /// Returns the number of elements of a segment, at least one.
   std::size_t segment() const;
-  /// Returns the number of elements in 64 bytes, at least 1: slices begin at multiples of it.
+  /// Returns the number of elements in 64 bytes, at least 1; slices begin at multiples of this
+  /// number.
   std::size_t line() const { return element_bytes < 64 ? 64 / element_bytes : 1; }
 };
 
@@ -97,14 +98,14 @@ struct CallShape {
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
-/// Returns true if segment `k` of a range is sent. For an empty range only segment 0 is sent, which
-/// shows its sender's progress.
+/// Returns true if segment `k` of a range is sent. For an empty range, only segment 0 is sent, to
+/// show its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
 /// Returns true if a rank's first action is a message to `right`, which then carries the header.
 bool begins_with_send(const Schedule& schedule, int right);
 
-/// A range of bytes, to detect overlaps.
+/// A range of bytes, used to detect overlaps.
 struct ByteRange {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;

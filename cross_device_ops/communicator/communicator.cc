@@ -21,7 +21,7 @@ BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
     return shared->allocate(bytes);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
-    return BufferRef::allocate(bytes);  // correct, but each call then copies through a window
+    return BufferRef::allocate(bytes);  // correct, but makes each call copy through a window
   }
 }
 

@@ -81,7 +81,7 @@ class CallRecorder {
 };
 
 /// Thread that monitors one rank's calls about ten times a second. It logs which ranks are missing
-/// when a collective has waited too long, and answers state queries of other ranks.
+/// when a collective has waited too long, and answers state queries from other ranks.
 class StallWatch {
  public:
   /// Starts the thread, which also calls `poll` about ten times a second.

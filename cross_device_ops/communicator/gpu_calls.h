@@ -63,7 +63,7 @@ class GpuCalls {
   void execute_by_nccl(const CallRequest& request, const DeviceEvent& begin);
   void execute_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
   void copy_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
-  /// Calls body(); an error ends the calls of all ranks, because they wait for this rank.
+  /// Calls body(); an error ends the calls on all ranks, because they wait for this rank.
   template <class Body>
   void for_all(const CallRequest& request, const Body& body);
   void wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline);

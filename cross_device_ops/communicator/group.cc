@@ -1,4 +1,4 @@
-// Groups of some of the ranks of a communicator.
+// Subgroups of a communicator's ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

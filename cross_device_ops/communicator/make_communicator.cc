@@ -1,4 +1,4 @@
-// Choice of a communicator's engine by its algorithm's name.
+// Selects a communicator's engine by algorithm name.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// Sums over replicas that are numbered over all ranks of a communicator in rank order. Each rank
+/// Sums over replicas that are numbered across all ranks of a communicator in rank order. Each rank
 /// first adds up its own replicas' values, which gives one *partial sum*, or several if the
 /// canonical order requires it. As thread-safe as Communicator.
 class PartialSums {
@@ -35,10 +35,11 @@ class PartialSums {
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
   /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the
-  /// handle's wait(), partials[0] holds the sum over all replicas. All partials have one length and
-  /// one sum_dtype(), and must stay valid until that wait() returns. Only name and id of `options`
-  /// are used. `wire`: a 16-bit type that represents all replicas' float32 values exactly; partial
-  /// sums of a single replica are sent in this type, which does not change the result.
+  /// handle's wait(), partials[0] holds the sum over all replicas. All partials must have the same
+  /// length and sum_dtype(), and stay valid until that wait() returns. Only the name and id in
+  /// `options` are used. `wire`: a 16-bit type that represents all replicas' float32 values
+  /// exactly; partial sums of a single replica are sent in this type, which does not change the
+  /// result.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, const CallOptions& options,
                                     std::optional<DType> wire = std::nullopt);
   /// Same as start_all_reduce(), but rank r receives only counts[r] elements, in `own`, of

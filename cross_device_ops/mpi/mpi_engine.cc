@@ -35,7 +35,7 @@ MPI_Op commutative(MPI_User_function* function) {
   return op;
 }
 
-/// MPI reductions defined by tutti. Made once; MPI_Finalize frees them.
+/// MPI reductions defined by tutti. Created once; MPI_Finalize frees them.
 struct OwnOps {
   MPI_Op min32 = commutative(combine_for_mpi<ReduceOp::kMin, DType::kFloat32>);
   MPI_Op max32 = commutative(combine_for_mpi<ReduceOp::kMax, DType::kFloat32>);
@@ -250,7 +250,7 @@ class MpiCall {
   Elements output_;
   // MPI reads these until the call has ended.
   std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
-  BufferRef result_;  // buffer for the result; used only if the output is within the input
+  BufferRef result_;  // buffer for the result; used only if the output lies within the input
   std::vector<BufferRef> copies_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool ended_ = false;

@@ -1,4 +1,4 @@
-// Initialising and finalising MPI.
+// Initialization and finalization of MPI.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/mpi/mpi_runtime.h"
 

@@ -19,10 +19,10 @@ namespace tutti::internal {
 /// State of MPI in this process. Lives from the first get() to the end of the process. Thread-safe.
 class MpiRuntime {
  public:
-  /// Initialises MPI with MPI_THREAD_MULTIPLE in the first call, unless the program has done so.
-  /// Every process of the job must make this call. If tutti initialised MPI, it finalises it when
-  /// the program ends with exit code 0. With another exit code it does not, so that the launcher
-  /// ends the other processes. Throws as mpi_engine() does.
+  /// Initialises MPI with MPI_THREAD_MULTIPLE on the first call, unless the program has already
+  /// done so. Every process of the job must make this call. If tutti initialised MPI, it finalises
+  /// MPI when the program ends with exit code 0, but not with another exit code, so that the
+  /// launcher ends the other processes. Throws the same errors as mpi_engine().
   static MpiRuntime& get();
 
   explicit MpiRuntime(int thread_level);
@@ -39,7 +39,7 @@ class MpiRuntime {
   /// reason given to retire().
   void require_usable();
   bool is_usable() noexcept;
-  /// Forbids further MPI calls of this process, including MPI_Finalize. Only the first reason is
+  /// Forbids further MPI calls by this process, including MPI_Finalize. Only the first reason is
   /// kept.
   void retire(const std::string& reason) noexcept;
 

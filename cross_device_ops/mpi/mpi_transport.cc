@@ -676,7 +676,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   const int rank_;
   MpiDispatcher::Address address_;
   std::vector<Peer> peers_;                  // indexed by rank
-  std::map<std::uint64_t, MpiWork*> sends_;  // running sends, keyed by id
+  std::map<std::uint64_t, MpiWork*> sends_;  // pending sends, keyed by id
   std::uint64_t last_id_ = 0;
   int frames_in_flight_ = 0;
   std::optional<Error> closed_;

@@ -10,9 +10,8 @@ namespace tutti::internal {
 
 struct NcclFunctions;
 
-/// Makes the operation "nccl". Throws kInvalidArgument for devices that are not GPUs, and for two
-/// replicas that share a GPU, which it names, because NCCL refuses this. Throws kUnavailable if
-/// NCCL is missing.
+/// Creates the operation "nccl". Throws kInvalidArgument for devices that are not GPUs and, naming
+/// them, for replicas that share a GPU, which NCCL refuses. Throws kUnavailable if NCCL is missing.
 std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options);
 /// Overload that uses the given NCCL functions.

@@ -419,7 +419,7 @@ namespace {
 // strategy is destroyed.
 struct LoadedPlugins {
   Mutex mutex;
-  std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // keyed by handle of dlopen()
+  std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // keyed by dlopen() handle
 };
 
 LoadedPlugins& loaded_plugins() {

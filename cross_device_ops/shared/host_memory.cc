@@ -107,7 +107,7 @@ void Segment::populate(std::size_t offset, std::size_t bytes) {
       ::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
     return;
   }
-  if (errno == EFAULT) errno = ENOSPC;  // EFAULT means out of memory: an access would crash
+  if (errno == EFAULT) errno = ENOSPC;  // EFAULT means out of memory; touching a page would crash
   fail_memory("filling", bytes);
 }
 

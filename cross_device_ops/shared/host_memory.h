@@ -76,7 +76,7 @@ class Segment {
 /// Thread-safe.
 class HostMemory {
  public:
-  /// Makes the memory of ranks that are processes. segments[r] is the segment of rank r.
+  /// Creates the memory for ranks that are processes. segments[r] is the segment of rank r.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
   /// Constructs the memory of ranks that are threads of this process; they share this object.
   HostMemory() = default;

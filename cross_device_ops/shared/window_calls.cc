@@ -48,9 +48,9 @@ bool has_outputs(const CollectiveCall& call, int rank) {
 WindowCalls::WindowCalls(const WindowGroup& group)
     : group_(group), inputs_(index(group.size())), outputs_(inputs_.size()) {}
 
-/// Returns the limit of inline data. Every rank reads the inline data of all others, so the limit
-/// is lower with many ranks. It is also lower where synchronisation is cheap, because access in
-/// place needs a second synchronisation.
+/// Returns the limit for inline data. Every rank reads the inline data of all others, so the limit
+/// is lower for many ranks. It is also lower where synchronisation is cheap, because in-place
+/// access needs a second synchronisation.
 std::size_t WindowCalls::inline_limit(const CollectiveCall& call) const {
   const std::size_t n = inputs_.size();
   // Threads can access each other's buffers in place. That takes a second synchronisation but reads

@@ -73,7 +73,7 @@ class WindowCalls {
   void exchange_for(const CollectiveCall& call, int rank) const;
 
   const WindowGroup& group_;
-  const CollectiveCall* own_ = nullptr;  // this rank's call of the round
+  const CollectiveCall* own_ = nullptr;  // this rank's call in this round
   bool is_inline_ = false;
   // Scratch for the starts of a range in every rank's memory; a member to avoid allocations.
   std::vector<const std::byte*> inputs_;

@@ -60,7 +60,7 @@ WindowGroup::~WindowGroup() {
   const WindowProgress& progress = own().progress();
   std::vector<std::size_t> offsets{own_offset_};
   if (progress.slots.load() != 0) offsets.push_back(progress.slots.load());
-  // A member may release its window as soon as all members have left it.
+  // A member may release its window once all members have left it.
   for (const Window& window : windows_) window.progress().num_left.fetch_add(1);
   memory_->release_when(std::move(offsets), [&progress, size = windows_.size()] {
     return progress.num_left.load() == size;
@@ -231,7 +231,7 @@ void WindowGroup::close_broken(const Error& reason) noexcept {
 
 // A rank that has seen all arrivals and then finds the header open continues: the arrivals precede
 // any later closing, so the closing member sees them, too, and counts the round as complete. A rank
-// that finds the header closed reads there which round is the first failed one.
+// that finds the header closed reads from it which round was the first to fail.
 void WindowGroup::close_from(const Error& reason,
                              std::optional<std::uint64_t> first_failed) noexcept {
   WindowHeader* shared_header = nullptr;

@@ -24,9 +24,10 @@
 namespace tutti::internal {
 
 /// Assigns each part of a round to one rank. *Lane* l contains the parts from l * parts / lanes up
-/// to the next lane's first part. A thread first takes parts of its core's lane: a part that runs
-/// on the same core in every round finds its memory in that core's cache. The state is initially
-/// zero, so processes may share it. All calls must pass equal `parts` and `lanes`. Thread-safe.
+/// to the next lane's first part. A thread first takes parts from its core's lane, because a part
+/// that runs on the same core in every round finds its memory in that core's cache. The state is
+/// initially zero, so processes may share it. All calls must pass equal `parts` and `lanes`.
+/// Thread-safe.
 class PartLanes {
  public:
   static constexpr int kMost = 16;
@@ -161,7 +162,7 @@ class Window {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
   }
-  /// Adds the offset as an integer, because the place of a thread begins at the null pointer.
+  /// Adds the offset as an integer, because place_ is null if the ranks are threads.
   std::byte* in_place_of_rank(std::uint64_t offset) const {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(place_) + offset);
   }
@@ -228,7 +229,7 @@ class WindowGroup {
   }
   void notify() noexcept { wait_->notify(); }
 
-  /// Begins a round that is processed in parts. Called on all ranks.
+  /// Begins a round that is processed in parts. All ranks call it.
   void begin_parts() { ++part_round_; }
   /// Returns an unassigned part, or -1 if there is none.
   int take_part();
@@ -240,8 +241,8 @@ class WindowGroup {
 
   /// Ends pending and later calls of arrive() with this reason. Only the first reason is kept.
   void close(const Error& reason) noexcept { close_from(reason, std::nullopt); }
-  /// Returns why the group is closed (a member that left may have closed it); nullopt if it is
-  /// open. May be called concurrently with the other functions, after the first round.
+  /// Returns the reason why the group is closed (a member that left may have closed it); nullopt if
+  /// it is open. May be called concurrently with the other functions, after the first round.
   std::optional<Error> failure() { return is_closed() ? std::optional(reason()) : std::nullopt; }
 
  private:

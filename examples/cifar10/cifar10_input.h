@@ -26,7 +26,8 @@ struct DistortedInputOptions {
 /// Returns an endless dataset of training batches: {images float32 [batch, 24, 24, 3], labels int64
 /// [batch]}, shuffled within `queue_size()` images. In each epoch, each image gets new distortions
 /// in this order: random crop, random flip, brightness changed by a delta in [-63, 63), contrast
-/// changed by a factor in [0.2, 1.8), standardization. The result depends only on data and options.
+/// changed by a factor in [0.2, 1.8), standardization. The result depends only on the data and the
+/// options.
 Dataset distorted_inputs(const ImageData& data, const DistortedInputOptions& options);
 
 /// Returns evaluation batches. Each image occurs once, as its standardized centre.

@@ -103,7 +103,7 @@ Tensor Cifar10Network::inference(Tower& tower, const Tensor& images, bool use_fp
   x = convolution(tower, conv1_, x);
   x = normalized(max_pool_3x3(x));
   x = convolution(tower, conv2_, x);
-  x = max_pool_3x3(normalized(x));  // in the first layer, the pool comes before the normalization
+  x = max_pool_3x3(normalized(x));  // in the first layer, pooling precedes normalization
   x = dense_relu(tower, local3_, flatten_rows(x));
   x = dense_relu(tower, local4_, x);
   const auto scope = tower.name_scope(softmax_linear_.name);

@@ -21,7 +21,7 @@ std::int64_t decay_steps(std::int64_t batch_size);
 ExponentialDecay learning_rate_schedule(std::int64_t batch_size);
 
 /// Network of one tower with 1,068,298 weights in ten variables "conv1/weights", "conv1/biases",
-/// ... The first network that is made from a store creates the variables (truncated normal); later
+/// ... The first network created from a store creates the variables (truncated normal); later
 /// networks share them.
 class Cifar10Network {
  public:

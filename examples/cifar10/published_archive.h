@@ -18,7 +18,7 @@ struct ArchiveIdentity {
 /// Size and MD5 digest of the published cifar-10-binary.tar.gz.
 inline const ArchiveIdentity kPublishedArchive{170'052'171, "c32a1d4ab5d03f1284b67883e8d87530"};
 
-/// Reads a stream to its end. Computes the number of bytes and the MD5 digest (RFC 1321).
+/// Reads a stream to its end. Returns the number of bytes and the MD5 digest (RFC 1321).
 ArchiveIdentity identity_of(std::istream& in);
 
 /// Returns "170052171 bytes, MD5 c32a...: the published archive"; for another archive, names the

@@ -1,4 +1,4 @@
-// Comparison of the training speed with that in the tutorial's published log.
+// Compares the training speed with that in the tutorial's published log.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

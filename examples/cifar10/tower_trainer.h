@@ -23,11 +23,11 @@ struct TowerTrainerOptions {
   std::vector<Device> devices = {Device{}};
   /// Device that stores the variables, and computes the mean and the update.
   Device variable_device = {};
-  /// Batch size of each tower, or of an average tower if tower_weights is set.
+  /// Batch size of each tower, or the mean over the towers if tower_weights is set.
   std::int64_t batch_size = 128;
   bool use_fp16 = false;
   /// Share of the batch for each tower, for devices of different speeds; empty means equal shares.
-  /// Loss and update remain those of the global batch.
+  /// The loss and the update remain those of the global batch.
   std::vector<double> tower_weights = {};
 };
 
@@ -35,7 +35,7 @@ struct TowerTrainerOptions {
 struct StepResult {
   /// Total loss before the update: the mean over towers, weighted by rows.
   float loss = 0.0f;
-  /// Number of rows of each tower.
+  /// Number of rows for each tower.
   std::vector<double> tower_rows;
   /// Losses of each tower, such as "tower_0/conv1/weight_loss"; the last one is the total.
   std::vector<std::vector<NamedTensor>> tower_losses;

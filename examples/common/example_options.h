@@ -45,8 +45,8 @@ void require_flag(const char* flag, const std::string& value, const char* expect
 /// Prints devices, strategy, replicas and reduction. Called before training starts.
 void print_setup(const ExampleOptions& options, Strategy& strategy);
 
-/// Runs `body` and returns its result. Prints an exception to standard error, and returns 1 for it
-/// (2 for wrong usage).
+/// Runs `body` and returns its result. If it throws, prints the exception to standard error and
+/// returns 1 (2 for wrong usage).
 int run_example(const std::function<int()>& body);
 
 }  // namespace tutti::examples

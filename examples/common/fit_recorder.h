@@ -9,8 +9,8 @@
 
 namespace tutti::examples {
 
-/// Recorder of the loss of each step; an epoch has `num_examples` examples. `record` and `options`
-/// must outlive it.
+/// Records the loss of each step; an epoch has `num_examples` examples. `record` and `options` must
+/// outlive this object.
 class FitRecorder final : public Callback {
  public:
   FitRecorder(TrainingRecord& record, const ExampleOptions& options, std::int64_t num_examples)

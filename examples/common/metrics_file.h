@@ -24,8 +24,8 @@ void write_metrics(const ExampleOptions& options, const TrainingRecord& record, 
 /// Returns the options for a session of a custom training loop.
 TrainingSessionOptions session_options(const ExampleOptions& options);
 
-/// Ends the session and writes the file of --metrics-json. Returns the exit code of the session, or
-/// 1 if session.last_value() is below `min_value`.
+/// Ends the session and writes the --metrics-json file. Returns the exit code of the session, or 1
+/// if session.last_value() is below `min_value`.
 int finish(TrainingSession& session, const ExampleOptions& options, Strategy& strategy,
            std::span<const Variable> weights, const Optimizer& optimizer, double min_value);
 

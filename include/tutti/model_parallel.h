@@ -3,4 +3,4 @@
 #pragma once
 
 #include "tutti/model/parallel/pipeline.h"               // models split over devices by layers
-#include "tutti/strategy/reduction/average_gradients.h"  // the mean of towers' gradients
+#include "tutti/strategy/reduction/average_gradients.h"  // mean of the towers' gradients

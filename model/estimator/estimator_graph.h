@@ -38,7 +38,7 @@ struct Estimator::Graph {
   Checkpoint checkpoint() const;
 };
 
-/// State of one call of train(): restored checkpoint, steps, hooks.
+/// State of one train() call: restored checkpoint, steps, hooks.
 struct Estimator::Run {
   /// Throws kInvalidArgument unless the given numbers of steps are positive.
   static void check(const EstimatorTrainOptions& options);

@@ -40,8 +40,8 @@ double fan_of(const Shape& shape, FanMode mode) {
   return mode == FanMode::kOut ? fan_out : (fan_in + fan_out) / 2.0;
 }
 
-/// Makes an initializer whose name is the first element of `call`: ["random_normal", 0, 0.05] gives
-/// "random_normal".
+/// Creates an initializer whose name is the first element of `call`: ["random_normal", 0, 0.05]
+/// gives "random_normal".
 template <class Values>
 Initializer of_call(Json call, Values values) {
   std::string name = call.as_array()[0].as_string();

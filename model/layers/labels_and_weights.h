@@ -57,8 +57,8 @@ class StepWeights {
   /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one
   /// unit, and the other functions must not be used.
   bool any() const { return shape_.rank() > 0; }
-  /// Calls `per_example` with each step as a separate example and returns its values; 0 where the
-  /// mask is false.
+  /// Calls `per_example` with each step as a separate example and returns the values, with 0 where
+  /// the mask is false.
   Tensor values(const std::function<Tensor(const Tensor&, const Tensor&)>& per_example,
                 const Tensor& labels, const Tensor& predictions) const;
   /// Returns the weight of each step, float64; 0 where the mask is false.

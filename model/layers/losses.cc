@@ -359,7 +359,7 @@ Tensor Loss::operator()(const Operand& labels, const Operand& predictions,
   return sum / count;
 }
 
-// The losses as classes, with their options.
+// Loss classes and their options.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Tables of functions that make regularizers and similar objects, by name or by call.
+// Tables of functions that create regularizers and similar objects, by name or by call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +24,7 @@ auto reader_of() {
   return reads_call(kFunction);
 }
 
-/// Makes a table. `kind` names the result of its functions, such as "regularizer".
+/// Creates a table. `kind` names the result of its functions, such as "regularizer".
 template <class Made>
 CallTable<Made> call_table(std::span<const NamedFunction<Made>> functions, const char* kind) {
   std::vector<std::pair<std::string, CallReader<Made>>> entries;

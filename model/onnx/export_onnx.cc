@@ -132,7 +132,7 @@ class OnnxGraph {
     put_bytes(nodes_, 1, node);
     return result;
   }
-  /// Returns the bytes of an ONNX file, whose graph is called `name`.
+  /// Returns the bytes of an ONNX file whose graph is called `name`.
   std::string model(const std::string& name) const {
     std::string graph = nodes_, opset, model;
     put_bytes(graph, 2, name);
@@ -249,7 +249,7 @@ std::string onnx_relu(const OnnxLayer& at) {
   at.refuse("negative_slope with max_value");
 }
 
-/// Returns an export function for a layer that is one operation with these attributes.
+/// Returns an export function for a layer that maps to one operation with these attributes.
 auto plain(const char* type, std::vector<OnnxAttribute> attributes = {}) {
   return [=](const OnnxLayer& at) { return at.operation(type, at.inputs, attributes); };
 }
@@ -370,7 +370,7 @@ std::string onnx_zero_padding2d(const OnnxLayer& at) {
 
 // Layers that change shapes.
 
-/// Converts a layer to a Reshape. In ONNX a size of 0 keeps the input's size, here the batch size.
+/// Converts a layer to a Reshape. In ONNX, a size of 0 keeps the input's size, here the batch size.
 std::string onnx_reshape(const OnnxLayer& at) {
   Ints shape = {0};
   for (const std::int64_t size : at.layer.output_shape()) shape.push_back(size);

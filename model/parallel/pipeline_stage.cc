@@ -217,7 +217,7 @@ void PipelineStage::backward(std::size_t k) {
                                : back.to_dense());
 }
 
-/// Adds regularisation losses once per batch, because they do not depend on examples.
+/// Adds regularisation losses once per batch, because they do not depend on the examples.
 void PipelineStage::add_regularization() {
   GradientTape tape;
   for (const auto& layer : model_.layers(number_)) {

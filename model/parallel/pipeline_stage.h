@@ -79,11 +79,11 @@ class StageSum {
 /// A batch split into micro-batches.
 struct MicroBatches {
   std::vector<Tensor> features, labels;
-  std::int64_t rows = 0;  // number of rows of the whole batch
+  std::int64_t rows = 0;  // number of rows in the full batch
 };
 
 /// Splits a batch. Throws kInvalidArgument unless features and labels have the same number of rows,
-/// at least one per part.
+/// and at least one row per part.
 MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels, int parts);
 
 /// Forward and backward passes of the layers of one stage, and the sums of their gradients. Not
@@ -109,7 +109,7 @@ class PipelineStage {
   struct Kept {
     std::unique_ptr<GradientTape> tape;
     Tensor input;   // undefined for the first stage
-    Tensor target;  // the stage's result; for the last stage the loss
+    Tensor target;  // the stage's result; for the last stage, the loss
   };
   bool is_first() const { return number_ == 0; }
   bool is_last() const { return number_ + 1 == model_.num_stages(); }

@@ -33,7 +33,7 @@ class MeshExplanation final : public StepTracer {
   Device device() const { return services_.replica_devices.front(); }
   int position() const { return services_.first_replica(); }
   const MeshGrid& grid() const { return grid_; }
-  /// From now on, counts everything that is made on the device as memory of the step.
+  /// Counts everything created on the device from now on as memory of the step.
   void begin_step() { is_in_step_ = true; }
   /// Returns a tensor that has no elements. If `counts`, its bytes count as memory of the step.
   Tensor without_elements(const TensorSpec& spec, Device device, bool counts);

@@ -69,7 +69,7 @@ std::vector<int> MeshGroups::members_of(int position, AxisSet axes, int worker) 
 }
 
 std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
-  std::map<int, std::vector<int>> groups;  // keyed by first member of the whole group
+  std::map<int, std::vector<int>> groups;  // keyed by the first member of the full group
   for (int p = first_own(); p < first_own() + num_own(); ++p) {
     groups.try_emplace(grid_.group(p, axes).front(), members_of(p, axes, worker_of(p)));
   }

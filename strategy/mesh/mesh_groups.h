@@ -109,7 +109,7 @@ class MeshGroups {
   const std::map<std::string, MeshTraffic>& traffic() const { return traffic_; }
 
  private:
-  /// For one axis set, the workers that share this worker's groups, including this worker.
+  /// Workers that share this worker's groups for one axis set, including this worker itself.
   struct Workers {
     std::vector<int> members;
     bool are_in_order = true;  // each worker has consecutive values of the canonical order

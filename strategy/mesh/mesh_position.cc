@@ -70,8 +70,8 @@ ShardedTensor MeshPosition::part_of(const Tensor& value) const {
   if (const auto found = batch_.find(value.id()); found != batch_.end()) return found->second;
   const std::shared_ptr<LazyValue> lazy = lazy_value(value);
   const auto* const sharded = dynamic_cast<const ShardedValue*>(lazy.get());
-  // A tensor of another shape is a view that was made without an operation; it reads the global
-  // value.
+  // A tensor with a different shape is a view that was created without an operation; it reads the
+  // global value.
   const bool is_view = sharded && (value.shape() != sharded->spec().shape);
   if (!sharded || is_view || sharded->position_ != this) return {{}, value, spec};
   return {sharded->sharding(), sharded->local(), spec,

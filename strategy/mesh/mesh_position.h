@@ -111,8 +111,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Waits for all these sums and returns their results.
   std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
 
-  // Functions of local tensors. All positions pass values of one shape. `kind` and `argument` must
-  // be equal on all positions, and determine the counted bytes.
+  // Functions on local tensors. All positions pass values of the same shape. `kind` and `argument`
+  // must be equal on all positions, and determine the counted bytes.
 
   /// Returns the sum over the group, or this position's part of it.
   Tensor summed(const PositionSum& sum);
@@ -130,7 +130,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Exchanges shards, so that the value is sharded along dimension `to` instead of dimension
   /// `from`. Returns this position's new shard.
   Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
-  /// Returns true if exchange(value, axes) needs values of other workers.
+  /// Returns true if exchange(value, axes) needs values from other workers.
   bool needs_workers(AxisSet axes) const { return groups_.needs_workers(axes); }
   /// Returns this position's part of `value` along dimension `dim`.
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
@@ -230,7 +230,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
 
 class MeshPosition::LocalScope {
  public:
-  /// `call` must outlive it.
+  /// `call` must outlive the scope.
   LocalScope(MeshPosition& position, std::string_view call) : position_(position) {
     position.require_global(call);
     position.local_call_ = call;

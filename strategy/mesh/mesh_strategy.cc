@@ -40,13 +40,13 @@ class MeshReducer final : public GradientReducer {
   void start();
   void start(std::size_t index, std::vector<PositionSum>& sums);
 
-  /// Gradient in the sharding of its variable.
+  /// Gradient with its variable's sharding.
   struct Result {
     ShardedTensor value;  // has no local part while it is summed
     bool is_summed = false;
   };
-  /// For a variable that is not sharded, returns the sum of the positions' slices. The order of the
-  /// additions is that of a data-parallel strategy whose replicas have the positions' rows.
+  /// For a variable that is not sharded, returns the sum of the positions' slices. The additions
+  /// are in the order of a data-parallel strategy whose replicas have the positions' rows.
   IndexedSlices summed(const IndexedSlices& slices) const;
 
   MeshPosition& position_;

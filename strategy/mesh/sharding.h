@@ -52,14 +52,14 @@ class MeshGrid {
   int size(AxisSet axes) const;
   /// Returns the index of the position in its group(): row-major in the coordinates of `axes`.
   int index(int position, AxisSet axes) const;
-  /// Returns the positions that differ from `position` in these axes only, in the order of index().
+  /// Returns the positions that differ from `position` in these axes only, in index() order.
   std::vector<int> group(int position, AxisSet axes) const;
 
   /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
   /// Throws kInvalidArgument, beginning with `who`, if the layout does not have one entry per
   /// dimension, if it names an unknown axis or one axis twice, or if a dimension cannot be divided.
   Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
-  /// Returns the shape of the part of a `shape` tensor at each position.
+  /// Returns the shape of each position's part of a tensor with this `shape`.
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;
   /// Returns true if each dimension is divisible by the number of its parts.
   bool divides(const Shape& shape, const Sharding& sharding) const;

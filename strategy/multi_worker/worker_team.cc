@@ -212,7 +212,7 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
 }
 
 /// If an exception ends the strategy, reports it before the connections close. Otherwise the other
-/// workers would name the closed connections as the reason.
+/// workers would report the closed connections as the cause.
 WorkerTeam::~WorkerTeam() {
   if (!group_) return;
   group_->when_lost({});

@@ -48,7 +48,8 @@ using ReplicaValues = std::vector<std::vector<Gradient>>;
 
 /// Serializes values; copies those on GPUs to the host. Numbers are little-endian.
 std::string encode_values(const ReplicaValues& values);
-/// Returns values on the host. Throws kDataLoss for bytes that encode_values() cannot have made.
+/// Returns values on the host. Throws kDataLoss for bytes that encode_values() cannot have
+/// produced.
 ReplicaValues decode_values(std::string_view bytes);
 
 /// Workers that train together. A *worker* is a process (in tests: a thread with its own strategy)
@@ -103,8 +104,8 @@ class WorkerTeam {
   /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. Every
   /// collective calls it first; call it yourself before threads start collectives concurrently.
   void require_connection();
-  /// Declares that the workers hold all training state, so that new processes of all workers may
-  /// form a new job.
+  /// Declares that the workers hold all training state, so that, if all workers are restarted,
+  /// their new processes may form a new job.
   void allow_restart() { may_restart_ = true; }
 
   /// Gathers one text from each worker; returns the texts in worker order.

@@ -100,7 +100,7 @@ std::string describe(const internal::WorkerPace& pace) {
                 ")");
 }
 
-/// Returns the minimum number of workers with which a step can be made.
+/// Returns the minimum number of workers needed for a step.
 int workers_needed(const ParameterServerOptions& options, int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return num_workers;
   if (options.update_mode != UpdateMode::kSyncReplicas || num_workers == 0) return 0;
@@ -339,7 +339,7 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
                   !impl_->job ? " in this process" : "", ", variables placed ", options.placement));
 }
 
-/// Variables may outlive the strategy, so the end of this worker is reported here.
+/// Reports here that this worker has finished, because variables may outlive the strategy.
 ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {

@@ -11,10 +11,10 @@
 
 namespace tutti::internal {
 
-/// Component whose reads join the shards, and whose changes are divided into rows and sent to the
-/// shards' servers. If workers train together, all of them call assign() and scatter(), and the
-/// first one changes the values for all; one of them calls update() or assign_by_one(), and then
-/// all call ParameterServers::meet(). Thread-safe.
+/// Component that is read by joining the shards, and written by sending each server the rows of its
+/// shard. If workers train together, all of them call assign() and scatter(), and the first one
+/// changes the values for all; one of them calls update() or assign_by_one(), and then all call
+/// ParameterServers::meet(). Thread-safe.
 class ShardedComponent final : public Component {
  public:
   /// Requires: the shards were created.
@@ -52,8 +52,8 @@ class ShardedComponent final : public Component {
   const std::shared_ptr<ReadCache> cache_;
 };
 
-/// Variable whose replicas all read and write the same values; assignments of replicas are combined
-/// as in a mirrored variable. Corresponds to tf's AggregatingVariable and ShardedVariable.
+/// Variable whose values all replicas share; assignments in replicas are combined as in a mirrored
+/// variable. Corresponds to tf's AggregatingVariable and ShardedVariable.
 class ShardedStorage final : public MirroredStorage {
  public:
   /// Requires: the shards were created. `placement` is central, on the host.
@@ -83,7 +83,7 @@ class ShardedStorage final : public MirroredStorage {
 };
 
 /// Creates the shards on their servers and waits until they exist. `initial` is the value of the
-/// whole variable.
+/// full variable.
 void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
                    const std::variant<ValueGenerator, Tensor>& initial);
 

@@ -52,7 +52,7 @@ struct BucketPlan {
     return kCountersPerItem * buckets[bucket].items.size() + of_workers;
   }
 
-  /// Makes a plan. bytes_per_pack = 0 selects 4 MiB. first_bytes_per_pack = 0 selects, for the
+  /// Creates a plan. bytes_per_pack = 0 selects 4 MiB. first_bytes_per_pack = 0 selects, for the
   /// first bucket of each dtype, the same size but at most 1 MiB.
   static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
                          std::int64_t first_bytes_per_pack = 0);
@@ -74,7 +74,7 @@ class Residuals;
 struct PlanInUse {
   std::shared_ptr<const BucketPlan> plan;
   std::shared_ptr<Residuals> residuals;  // null if gradients are not compressed
-  std::shared_ptr<HostSums> host_sums;   // host memory for sums of GPU gradients over workers
+  std::shared_ptr<HostSums> host_sums;   // host memory for sums of GPU gradients across workers
 };
 
 /// Plans in use, newest first: one per optimizer, at most 16. Not thread-safe, except

@@ -77,8 +77,8 @@ class CpuSums {
   void begin_scattered(std::size_t bucket);
   void take_whole(std::size_t bucket);
   void collect_scattered(std::size_t bucket);
-  /// Copies the replicas' results of the bucket from `sums`. begin_of(piece) is the offset of the
-  /// variable's element 0 in `sums`, even if it is not stored there.
+  /// Copies the replicas' results for the bucket from `sums`. begin_of(piece) is the offset of the
+  /// variable's element 0 in `sums`, even if that element is not stored there.
   template <class BeginOf>
   void keep(std::size_t bucket, const Tensor& sums, const BeginOf& begin_of);
   /// Calls visitor(worker, place, first, count): the worker owns `count` elements of the item from
@@ -108,7 +108,7 @@ class BucketSums {
 
   /// Called by the replica when its gradient of the variable is in BucketInputs.
   void given(std::size_t replica, std::size_t variable);
-  /// Called by the replica when all its gradients of the bucket are in BucketInputs.
+  /// Called by the replica when all of its gradients for the bucket are in BucketInputs.
   void filled(std::size_t replica, std::size_t bucket);
   /// Called by one thread when all replicas have filled the bucket, with gradients of one kind per
   /// variable. Returns the slices that replicas have to reduce(); empty if GPUs reduce the bucket,
@@ -125,7 +125,7 @@ class BucketSums {
   /// later work of their compute streams sees the sums.
   void join();
   /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if each
-  /// replica's gradients are the sums, except where sum_of() has a value. Thread-safe.
+  /// replica's gradients already are the sums, except where sum_of() has a value. Thread-safe.
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const;
   /// Same as sum(), but for one variable whose sum is stored separately from its bucket. If
   /// shards_of() is set, returns only the sum of the replica's shard, [count].

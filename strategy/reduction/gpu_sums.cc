@@ -1,4 +1,4 @@
-// Sums of buckets in GPU memory, over the replicas of one process or of several.
+// Sums of buckets in GPU memory, across the replicas of one or more processes.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gpu_sums.h"
 
@@ -116,7 +116,7 @@ GpuSums::GpuSums(BucketInputs& given, PlanInUse& plan)
   }
 }
 
-/// Returns true if a bucket is rounded only once, after all workers' values were added.
+/// Returns true if a bucket is rounded only once, after all workers' values have been added.
 bool GpuSums::is_widened(DType dtype) const {
   if (by_ == SummedBy::kOperation || PartialSums::sum_dtype(dtype) == dtype) return false;
   return by_ == SummedBy::kHosts ||

@@ -34,7 +34,7 @@ class GpuSums {
   GpuSums(BucketInputs& given, PlanInUse& plan);
 
   /// Copies the replica's dense gradients to its buffer of the bucket, in one launch on its compute
-  /// stream. Where it has no dense gradient, writes zeros.
+  /// stream. Writes zeros in place of missing dense gradients.
   void pack(std::size_t replica, std::size_t bucket);
   /// Starts the sum, or its preparation. Requires: all replicas have packed the bucket.
   void begin(std::size_t bucket);

@@ -126,7 +126,7 @@ class BucketReducer {
 
   /// Returns true if replicas should keep pace, because waiting gradients would fill the memory.
   bool limits_pending_gradients() const { return sums_.gives_shards(); }
-  /// Returns true if the replica has filled too many buckets that are not reduced yet.
+  /// Returns true if the replica has filled too many buckets that have not been reduced yet.
   bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
     constexpr std::size_t kMostAhead = 1;
     return num_filled_[static_cast<std::size_t>(replica)] > buckets_done_ + kMostAhead && !failure_;
@@ -232,8 +232,8 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
        shape);
 }
 
-/// Returns the placement of a variable for which replicas must give equal gradients, because they
-/// share a component or have copies of one value; nullptr if each replica has a value of its own.
+/// Returns the placement of a variable for which replicas must produce equal gradients, because
+/// they share a component or have copies of one value; nullptr if each replica has its own value.
 const Placement* compared_placement(const ReplicaServices& services, const Variable& variable) {
   const std::span<const Variable> parts = joined_parts(variable);
   const Variable& first = parts.empty() ? variable : parts.front();

@@ -25,8 +25,8 @@ class GradientExchange {
   /// Returns the reduction of these variables. Throws kInvalidArgument if a replica that joined
   /// earlier passed other variables.
   std::shared_ptr<BucketReducer> join(int replica, std::span<const Variable> variables);
-  /// Applies the policy for non-finite values: throws, or warns once. Called by one replica, when
-  /// the reduction is done.
+  /// Applies the policy for non-finite values: throws, or warns once. One replica calls it, after
+  /// the reduction.
   void judge(const BucketReducer& buckets);
 
  private:

@@ -19,8 +19,8 @@
 namespace tutti::internal {
 
 /// Lock and condition variables of the replicas and of the thread that called run(). In sequential
-/// mode a replica runs only while it has the turn. When it waits or ends, the turn passes to the
-/// next replica (cyclic order) that can run.
+/// mode, a replica runs only while it has the turn. When it waits or ends, the turn passes to the
+/// next replica (in cyclic order) that can run.
 class ReplicaMonitor {
  public:
   ReplicaMonitor(int num_replicas, bool sequential)
@@ -51,7 +51,7 @@ class ReplicaMonitor {
   void leave(int replica) TUTTI_REQUIRES(mutex_);
   /// Passes the turn on; the replica's next wait() requests it again.
   void yield(int replica) TUTTI_REQUIRES(mutex_);
-  /// Continues a replica that yielded, at the point where it was before the nested body.
+  /// Resumes a replica that yielded, from the point where it was before the nested body.
   void resume(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
@@ -125,7 +125,7 @@ struct RendezvousHeader {
 class IdleWork {
  public:
   virtual ~IdleWork() = default;
-  /// Requires: the monitor's mutex held.
+  /// Requires: the monitor's mutex is held.
   virtual bool available() = 0;
   /// Requires: the monitor's mutex not held.
   virtual void work() = 0;
@@ -158,8 +158,8 @@ class Rendezvous {
   int num_replicas() const { return num_replicas_; }
   ReplicaMonitor& monitor() { return monitor_; }
 
-  /// Waits for all replicas, runs `action` once, and returns in all of them. `argument` must live
-  /// until then. Throws the exception of `action` (in every replica), kAborted, or
+  /// Waits for all replicas, runs `action` once, and returns in all of them. `argument` must remain
+  /// valid until then. Rethrows `action`'s exception (in every replica); throws kAborted, or
   /// kDeadlineExceeded naming the missing replicas.
   void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
@@ -186,7 +186,7 @@ class Rendezvous {
     bool saw_abort = false;
     RendezvousHeader header;
     void* argument = nullptr;
-    std::exception_ptr failure;  // exception of the last rendezvous' action
+    std::exception_ptr failure;  // exception thrown by the last rendezvous's action
     std::exception_ptr error;    // exception that ended the body
   };
 

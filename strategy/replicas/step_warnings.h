@@ -46,8 +46,7 @@ class StepWarnings {
   bool has_warned_of_means_ = false;
 };
 
-/// Returns a warning about steps of `strategy` whose results are not finite; `result` is an
-/// example.
+/// Returns a warning that steps of `strategy` return results that are not finite, such as `result`.
 std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
                            double result);
 

@@ -21,7 +21,7 @@ namespace internal {
 struct StrategyMode {
   Strategy* strategy = nullptr;
   ReplicaContext* replica = nullptr;
-  bool merging = false;  // inside a merge function: run() is nested
+  bool merging = false;  // inside a merge function, where run() is nested
 };
 
 /// Returns the mode of this thread's innermost scope; nullptr if there is none.

@@ -54,7 +54,7 @@ class LocalComponent final : public Component {
   VariableComponent component_;
 };
 
-/// Variable made by a strategy, with one component per device, one per replica, or a remote one.
+/// Variable created by a strategy, with one component per device, one per replica, or a remote one.
 class DistributedStorage : public VariableStorage {
  public:
   int num_components() const { return static_cast<int>(components_.size()); }
@@ -121,9 +121,10 @@ class ComponentStorage final : public VariableStorage {
   const int index_;
 };
 
-/// Returns SUM or MEAN of replicas' values, on `destination`. Uses the strategy's operation if
-/// there is one value per replica of all workers, and each is on a CPU or its replica's device.
-/// Otherwise, and after the strategy was destroyed (`services` is nullptr), uses "canonical".
+/// Returns the SUM or MEAN of the replicas' values, on `destination`. Uses the strategy's operation
+/// if there is one value for each replica of every worker, and each is on a CPU or its replica's
+/// device. Otherwise, and if the strategy has been destroyed (`services` is nullptr), uses
+/// "canonical".
 Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
                      Device destination);
 /// Combines the replicas' values by the variable's aggregation (not NONE), like reduce_values().

@@ -16,7 +16,7 @@
 namespace tutti::internal {
 namespace {
 
-// Helpers of shard updates: the shard's part of a gradient, and rules that require norms of the
+// Helpers for shard updates: the shard's part of a gradient, and rules that require norms of the
 // whole variable.
 
 /// Returns the shard's gradient in dense form. Adds up the values of repeated rows, in order.

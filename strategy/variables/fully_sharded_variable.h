@@ -104,7 +104,7 @@ class Shards final : public Component, public GatheredVariable {
   StartedGather start_gather(DType dtype) const override;
   /// Returns the full value as `dtype`; elements are cast before they are copied.
   Tensor gather(Device device, DType dtype) const;
-  /// Returns the value that is kept on the device; undefined if there is none that can be cast to
+  /// Returns the value kept on the device; undefined if the device keeps none that can be cast to
   /// `dtype`.
   Tensor kept(Device device, DType dtype) const;
   /// Keeps `whole` on all devices that keep values.
@@ -159,9 +159,9 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
                       int work_number, ShardUse use, const Shards::MakeShard& make);
   ~FullyShardedStorage() override;
 
-  /// Returns the full value, on the calling replica's device, or outside run on the first local
-  /// replica's device. With other workers this is a rendezvous of all replicas unless the device
-  /// keeps the value; outside run it is collective.
+  /// Returns the full value on the calling replica's device or, outside run(), on the first local
+  /// replica's device. If there are other workers, this is a rendezvous of all replicas unless the
+  /// device keeps the value; outside run() it is collective.
   Tensor read() const override { return read_as(dtype()); }
   Tensor read_as(DType dtype) const override;
   std::optional<std::uint64_t> released_version() const override;

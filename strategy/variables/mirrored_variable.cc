@@ -78,7 +78,7 @@ IndexedSlices concatenated(const VariableStorage& variable, std::vector<IndexedS
                             slices.front().values.device());
 }
 
-/// Returns the slices of all replicas of all workers.
+/// Returns the slices of every replica on every worker.
 std::vector<IndexedSlices> slices_of_all(const ReplicaServices& services, const std::string& call,
                                          const std::vector<Scatter*>& replicas) {
   ReplicaValues local;

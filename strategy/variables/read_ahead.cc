@@ -39,7 +39,8 @@ Tensor ReadAhead::read(const GatheredVariable& variable, DType dtype) {
   return whole;
 }
 
-/// Returns an undefined tensor if another read was started, or if the variable was written since.
+/// Returns an undefined tensor if another read was started, or if the variable has been written
+/// since.
 Tensor ReadAhead::take_begun(const Read& read) {
   std::optional<Begun> begun = std::exchange(begun_, std::nullopt);
   if (!begun || begun->read != read || begun->version != read.variable->version()) return {};

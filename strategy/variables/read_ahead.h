@@ -15,7 +15,7 @@
 
 namespace tutti::internal {
 
-/// Gather from several workers that is in progress.
+/// In-progress gather from several workers.
 struct StartedGather {
   /// Waits, and returns the gathered elements on the host. Must be called once. Throws as
   /// Communicator.

@@ -12,8 +12,8 @@ namespace tutti::internal {
 
 // Batch normalisation.
 //
-// Statistics are summed row after row in double, each channel by itself: the order depends only on
-// the shape.
+// Statistics are summed row by row in double, separately for each channel: the order depends only
+// on the shape.
 
 namespace {
 
@@ -330,7 +330,7 @@ struct Extent {
         groups(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().groups)),
         channels(static_cast<std::size_t>(args.inputs[1].num_elements()) / groups),
         stride(groups * channels) {}
-  /// Returns the offset in x of a pair of batch row and group.
+  /// Returns the offset in x of a (batch row, group) pair.
   std::size_t start(std::size_t pair) const {
     return pair / groups * positions * stride + channel(pair);
   }

@@ -29,8 +29,8 @@ namespace tutti::internal {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  // Computes 2^n as a product of two powers, because n can be larger or smaller than any exponent
-  // of a float.
+  // Computes 2^n as a product of two powers, because n can be outside the exponent range of a
+  // float.
   const auto exponent = static_cast<std::int32_t>(n);
   const std::int32_t half = exponent >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);

@@ -76,7 +76,8 @@ Vectors widest_vectors() {
 }
 #endif
 
-// Copies past the caches: streaming stores, which the processor combines into whole cache lines.
+// Copies that bypass the caches: streaming stores, which the processor combines into full cache
+// lines.
 
 #if defined(__x86_64__)
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t count) {

@@ -72,7 +72,7 @@ __device__ __forceinline__ Pack<N, kOwn>& pack_at(N* shared) {
 /// Consecutive rows of a row-major matrix.
 template <class T>
 struct Tile {
-  /// Makes a tile of the rows of [first, first + kTile) that precede `end`.
+  /// Creates a tile of those rows in [first, first + kTile) that precede `end`.
   __device__ __forceinline__ Tile(const T* matrix, std::int64_t first, std::int64_t end,
                                   std::int64_t row_width)
       : data(matrix + first * row_width),
@@ -113,8 +113,8 @@ __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b,
   }
 }
 
-/// Adds to sums[i] the weighted sum of x's rows, for row i of this thread; reads columns from
-/// `column` on.
+/// Adds to sums[i] the weighted sum of x's rows, for row i of this thread; reads columns starting
+/// at `column`.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
                                        Gathered<N>& sums) {

@@ -136,7 +136,7 @@ class Event final : public DeviceEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Captured work that can be launched many times.
+/// Captured work that can be launched repeatedly.
 class Graph {
  public:
   /// Takes ownership of `captured`. `stream` must outlive this. Requires: the GPU is selected.
@@ -164,7 +164,7 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// Streams of one context, in the order of StreamId. They do not wait for the default stream.
+/// Streams of one context, in StreamId order. They do not wait for the default stream.
 class Streams {
  public:
   explicit Streams(const Gpu& gpu) : gpu_(gpu) {

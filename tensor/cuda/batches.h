@@ -39,8 +39,8 @@ struct Batch {
   int count = 0;
 };
 
-/// Divides `items` into batches and calls launch_batch(batch) for each. size_of_item(item) is its
-/// number of elements; empty items are left out.
+/// Divides `items` into batches and calls launch_batch(batch) for each. size_of_item(item) returns
+/// the item's number of elements; empty items are skipped.
 template <int kCapacity, class Item, class SizeOf, class Launch>
 void for_each_batch(std::span<const Item> items, std::int64_t per_block, const SizeOf& size_of_item,
                     const Launch& launch_batch) {

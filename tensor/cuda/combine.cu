@@ -129,7 +129,7 @@ void combine(const DeviceCombine& combine, cudaStream_t stream) {
         fail(ErrorCode::kInvalidArgument, "combine: expected MIN or MAX for bool, got ", combine.op,
              "; call cast() first");
       }
-      combine_typed<std::uint8_t>(combine, stream);  // a bool is a byte of 0 or 1
+      combine_typed<std::uint8_t>(combine, stream);  // a bool is stored as a byte, 0 or 1
     } else {
       combine_typed<T>(combine, stream);
     }

@@ -266,7 +266,7 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Owner of a CUDA event.
+/// Owning wrapper of a CUDA event.
 class Timestamp {
  public:
   Timestamp() { check(cudaEventCreate(&event_), "cudaEventCreate"); }

@@ -89,8 +89,8 @@ struct ConvolutionPlan {
   std::size_t workspace_bytes = 0;
 };
 
-/// Device for which engines are searched: that of `handle`, or one given by its description (a
-/// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR), for tests on machines without it.
+/// Device for which engines are looked up: that of `handle`, or one given by its description (a
+/// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR), for tests on machines without that device.
 struct ConvolutionTarget {
   cudnnHandle_t handle = nullptr;
   const BackendDescriptor* device = nullptr;

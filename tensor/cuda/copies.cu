@@ -10,7 +10,7 @@
 
 namespace tutti::cuda {
 
-// Copies between strided tensors: plain ones in wide units, transpositions by tiles.
+// Copies between strided tensors: plain copies in wide units, transpositions tile by tile.
 
 namespace {
 

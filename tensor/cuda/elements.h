@@ -1,4 +1,4 @@
-// Elements in kernels: numbers, packs of 16 bytes, quick division.
+// Elements in kernels: numbers, packs of 16 bytes, fast division.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -68,7 +68,7 @@ struct alignas(sizeof(T) * kWidth) Pack {
   T elements[kWidth];
 };
 
-/// 16 bytes of elements that are only moved.
+/// 16 bytes of elements, for kernels that only move them.
 struct alignas(16) Bytes16 {
   std::uint64_t low, high;
 };
@@ -116,7 +116,7 @@ struct Divisor {
   std::uint32_t multiplier = 0, shift = 0;
 };
 
-/// Exclusive upper bound of the numbers that a Divisor can divide.
+/// Exclusive upper bound on the numbers that a Divisor can divide.
 inline constexpr std::int64_t kSmall = std::int64_t{1} << 31;
 
 /// Divides larger numbers. This takes many instructions, so there is one copy per file.
@@ -138,7 +138,7 @@ __device__ __forceinline__ std::int64_t num_threads() {
 /// Number of elements of type T in 16 bytes.
 template <class T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
-/// Number of elements of a smaller pack, for kernels that keep sums for each element.
+/// Number of elements of type T in a smaller pack, for kernels that keep one sum per element.
 template <class T>
 inline constexpr int kFewOf = sizeof(T) == 8 ? 2 : 4;
 

@@ -20,7 +20,7 @@ struct Extent {
   std::int64_t num_pairs() const { return batch * groups; }
   /// Number of elements of a pair.
   __device__ __forceinline__ std::int64_t count() const { return positions * channels; }
-  /// Number of channels of all groups.
+  /// Returns the total number of channels in all groups.
   __device__ __forceinline__ std::int64_t width() const { return groups * channels; }
 
   std::int64_t batch, positions, groups, channels;

@@ -15,7 +15,7 @@ namespace tutti::cuda {
 
 class MathLibraries;  // cuBLAS and cuDNN handles of one logical device (math_libraries.h)
 
-/// Arguments of a kernel. Pointers are to device memory, which the host must not access.
+/// Arguments of a kernel. The pointers refer to device memory, which the host must not access.
 struct KernelCall {
   std::span<const DeviceTensor> inputs, outputs;
   const Attributes& attributes;

@@ -1,4 +1,4 @@
-// The CUDA runtime: its errors as tutti::Error, launches of kernels, and the selected GPU.
+// Wrappers for the CUDA runtime: errors as tutti::Error, kernel launches, and the selected GPU.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -79,7 +79,7 @@ void launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, cu
 }
 #endif
 
-// Gpu: selects a GPU for calls of the CUDA runtime and names it in their errors.
+// Gpu: selects a GPU for CUDA runtime calls and names it in their errors.
 
 /// One GPU. Thread-safe.
 class Gpu {

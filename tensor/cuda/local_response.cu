@@ -1,4 +1,4 @@
-// Local response normalisation with its gradient, with a thread per element.
+// Local response normalisation and its gradient, with one thread per element.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 

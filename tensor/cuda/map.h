@@ -103,7 +103,7 @@ MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& sh
   return plan;
 }
 
-/// Computes y = f(a [, b [, c]]) for every element of `shape`, to which the inputs broadcast.
+/// Computes y = f(a [, b [, c]]) for every element of `shape`, to which the inputs are broadcast.
 template <int kArity, class Y, class A, class B = A, class C = A, class F>
 void map(const F& f, const Shape& shape, Y* y, const std::array<Shape, kArity>& shapes,
          cudaStream_t stream, const A* a, const B* b = nullptr, const C* c = nullptr) {

@@ -28,17 +28,17 @@ inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
 class ConvolutionPlans;  // convolution_plans.h
 class MatrixPlans;       // matrix_product.h
 
-/// Options of matrix products and convolutions.
+/// Options for matrix products and convolutions.
 struct MathOptions {
-  /// Computes products of float32 on tensor cores, with 10 bits of fraction (TUTTI_TF32=1).
+  /// Computes float32 products on tensor cores, with 10 bits of fraction (TUTTI_TF32=1).
   bool allow_tf32 = false;
   /// Uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0 allows
   /// any).
   bool deterministic = true;
-  /// Number of convolution plans to measure per problem, of which the fastest is kept
+  /// Number of convolution plans to measure per problem, the fastest of which is kept
   /// (TUTTI_CUDNN_TUNE=1: 8); 0: uses cuDNN's first plan.
   int num_measured_plans = 0;
-  /// Limit of the workspace of a convolution plan, in bytes.
+  /// Maximum workspace of a convolution plan, in bytes.
   std::size_t max_workspace_bytes = std::size_t{1} << 30;
 
   /// Reads the environment. Throws kInvalidArgument for a value other than 0 and 1.
@@ -74,7 +74,7 @@ class MathLibraries {
   std::unique_ptr<ConvolutionPlans> convolution_plans_;
 };
 
-/// Throws unless `status` is success: kResourceExhausted if the library has no memory left,
+/// Throws unless `status` is success: kResourceExhausted if the library is out of memory,
 /// kUnimplemented if it does not support the call, else kInternal.
 void check(cublasStatus_t status, const char* who);
 void check(cudnnStatus_t status, const char* who);

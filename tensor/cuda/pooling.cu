@@ -11,7 +11,8 @@
 namespace tutti::cuda {
 namespace {
 
-/// Sizes of images [height, width, channels] and of pooled images. Channels are counted in packs.
+/// Sizes of images [height, width, channels] and of the pooled images. Channels are counted in
+/// packs.
 struct Geometry {
   int height, width, out_height, out_width, packs;
   int window_h, window_w, stride_h, stride_w, pad_top, pad_left;
@@ -168,7 +169,7 @@ __global__ void average_pool_gradient(const Pack<T, N>* dy, Pack<T, N>* dx, Geom
   }
 }
 
-/// Range of images whose elements can be counted with 32 bits.
+/// Range of images whose elements can be counted in 32 bits.
 struct Part {
   std::int64_t first_input, first_output;  // number of elements before these images
   std::int64_t inputs, outputs;            // number of packs in these images

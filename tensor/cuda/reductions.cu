@@ -209,7 +209,7 @@ void reduce(const KernelCall& call, std::uint32_t axes, const Fold& fold) {
 template <class T>
 using FoldValue = std::conditional_t<sizeof(T) == 1, std::int32_t, Number<T>>;
 
-// Sums, means and products over axes; any and all.
+// Reductions over axes: sum, mean, product, any and all.
 
 using internal::Add;
 using internal::Multiply;

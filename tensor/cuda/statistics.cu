@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) block_sums[item.first_sum + share.first / kPerBlock] = sum;
 }
 
-/// Adds up the partial sums of every item, with one block of threads per item.
+/// Adds up the partial sums of every item, with one thread block per item.
 __global__ void __launch_bounds__(kThreads)
     add_sums(const __grid_constant__ Batched batch, const double* block_sums, double* sums) {
   __shared__ double shared[kWarpsOfBlock];
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[item.index] = sum;
 }
 
-/// Calls launch_batch.template operator()<T>(batch) for batches of all floating tensors.
+/// Calls launch_batch.template operator()<T>(batch) for batches of all floating-point tensors.
 template <class Launch>
 void for_each_floating_batch(std::span<const Elements> all, std::span<const DeviceTensor> tensors,
                              const char* who, const Launch& launch_batch) {

@@ -102,7 +102,7 @@ struct StridedAxes {
   }
 };
 
-// Copies between tensors with strides, in units of up to 16 bytes (copies.cu).
+// Copies between strided tensors, in units of up to 16 bytes (copies.cu).
 
 /// Elements in memory: the address of the first one, and the strides.
 struct StridedElements {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-/// Workspace that is freed when the call returns: later work in the stream may reuse the memory.
+/// Workspace that is freed when the call returns: later work on the stream may reuse the memory.
 class CallWorkspace final : public Workspace {
  public:
   explicit CallWorkspace(Device device) : device_(device) {}
@@ -103,8 +103,7 @@ struct GpuDevice::PendingUpdates {
   };
 
   bool empty() const { return groups_.empty(); }
-  /// Returns true if adding the item to `launch` keeps all updates of its weights in the order of
-  /// the calls.
+  /// Returns true if adding the item to `launch` keeps all updates of its weights in call order.
   bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
   void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
   void run(DeviceContext& context) const;
@@ -218,7 +217,7 @@ void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) 
     with_context([&](DeviceContext& context) {
       context.run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
     });
-  } catch (const Error& error) {  // kernels' errors name neither caller nor device
+  } catch (const Error& error) {  // kernel errors name neither the caller nor the device
     throw error.with_context(concat(internal::who(call.op, call.where), " on ", device()));
   }
 }
@@ -359,7 +358,7 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
-  // CUDA may wait for the device when it allocates pinned memory, so this precedes the peer work.
+  // CUDA may wait for the device when allocating pinned memory, so this precedes the peer work.
   downloads_->recycle(downloads_->take());
   peers_.add(work);
 }

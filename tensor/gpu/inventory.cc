@@ -71,7 +71,7 @@ std::string gib(std::int64_t bytes) {
   return decimal(static_cast<double>(bytes) / static_cast<double>(kMebibyte << 10), 2) + " GiB";
 }
 
-/// Returns the memory limit of each virtual GPU of the device.
+/// Returns the memory limit of each of the device's virtual GPUs.
 std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGpus& wanted) {
   const std::int64_t share = device.free_bytes / wanted.per_gpu / kMebibyte * kMebibyte;
   if (wanted.memory_limit == 0) return share;

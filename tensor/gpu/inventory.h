@@ -60,11 +60,11 @@ struct LoadedBackend {
   std::string module;                // path of the backend's module
   bool is_simulated = false;
   std::string reason;                // why there is no backend and what to do, in one line
-  std::vector<std::string> missing;  // CUDA libraries that were not found
+  std::vector<std::string> missing;  // CUDA libraries not found
 };
 
-/// Opens the driver first, and the module only if there is one (modules of simulated GPUs need no
-/// driver). Returns a reason instead of throwing if something is missing.
+/// Opens the driver first, and the module only if there is one (modules for simulated GPUs need no
+/// driver). If something is missing, returns a reason instead of throwing.
 LoadedBackend load_backend(const BackendRequest& request);
 
 /// A shared library, and the path where it was found; empty if it was not found.

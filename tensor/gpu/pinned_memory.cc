@@ -81,7 +81,7 @@ std::byte* PinnedRing::place(std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;
   const std::size_t begin = next_;
   next_ = (begin + bytes + kAlignment - 1) / kAlignment * kAlignment;
-  // The pieces are ordered by age, in the list as well as around the ring.
+  // The pieces are ordered by age, both in the list and around the ring.
   while (!pieces_.empty() && begin < pieces_.front().end && pieces_.front().begin < next_) {
     wait_for_oldest();
   }

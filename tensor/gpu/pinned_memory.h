@@ -80,7 +80,7 @@ class Uploads {
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
   /// Returns true if buffers were freed since the last call of settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }
-  /// Records that work queued until now may still use the freed buffers.
+  /// Records that work queued so far may still use the freed buffers.
   void settle(DeviceContext& context);
 
  private:

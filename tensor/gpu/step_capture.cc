@@ -186,7 +186,7 @@ struct StepCapture::Graph {
   void launch();
   /// Makes later work of the origin device wait for the work of the other devices.
   void wait_for_others();
-  /// Makes later work of the other devices wait for the work of the origin device.
+  /// Makes later work on the other devices wait for the origin device's work.
   void order_other_devices();
   /// Returns the peer work of all devices.
   PeerWatch::List peer_work() const;

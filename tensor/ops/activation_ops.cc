@@ -13,7 +13,7 @@ namespace {
 
 using namespace internal;
 
-/// Throws unless x has a floating type. The error names the activation.
+/// Throws unless x has a floating-point type. The error names the activation.
 void check(std::string_view name, const Operand& x) {
   if (is_floating(defined(OpId::kMultiply, x).dtype())) return;
   fail(ErrorCode::kInvalidArgument, who(name, x.where), ": expected a floating type, got ",

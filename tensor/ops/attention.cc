@@ -1,4 +1,5 @@
-// Attention: for each query, a mean of the values weighted by how well their keys match it.
+// Attention: for each query, the mean of the values, weighted by how well their keys match the
+// query.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/attention.h"
 
@@ -104,7 +105,7 @@ Tensor attention(const Operand& query, const Operand& key, const Operand& value,
   check_attention(OpId::kAttention, query, key, value, options.steps_before);
   const Shape& q = query.shape();
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q[3])));
-  // A traced step composes attention below, because XLA has no such operation. A partitioner
+  // In a traced step, attention is composed below, because XLA has no such operation. A partitioner
   // handles the operation itself, even in a traced step.
   if (!StepTracer::current() || OpPartitioner::current()) {
     std::vector<Tensor> outputs =

@@ -41,9 +41,9 @@ T largest_below(double limit) {
   return predecessor(nearest);
 }
 
-// Calls value(i) for every element, i from `first` on. Elements are below `limit` even where the
-// type would round them up to it. Runs on the host, so that a key gives the same bits on all
-// devices.
+// Calls value(i) for every element, with i from `first` on. Elements are below `limit` even where
+// the type would round them up to `limit`. Runs on the host, so that a key gives the same bits on
+// all devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value, double limit = std::numeric_limits<double>::infinity()) {
@@ -61,7 +61,8 @@ Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dt
   return result.freeze().to(device);
 }
 
-// Throws in a captured step, which would repeat the numbers that the host made once.
+// Throws in a captured step, whose replays would reuse the numbers that the host generated during
+// capture.
 void refuse_in_capture(const char* who) {
   if (!StepRecorder::current()) return;
   fail(ErrorCode::kUnimplemented, who,
@@ -170,8 +171,8 @@ Tensor random_categorical(const Operand& logits, std::int64_t count, const Rando
     fail(ErrorCode::kInvalidArgument, who("random_categorical", logits.where), ": expected logits ",
          "[batch, classes] and a count >= 0, got shape ", logits.shape(), " and ", count);
   }
-  // Gumbel's trick: the largest logit - log(-log(u)) selects each class with its probability. In 16
-  // bits u would have 256 or 2048 values, too few for the tails.
+  // Gumbel's trick: argmax(logit - log(-log(u))) yields each class with its probability. In 16
+  // bits, u would have only 256 or 2048 values, too few for the tails.
   const DType dtype = size_of(logits.dtype()) == 2 ? DType::kFloat32 : logits.dtype();
   const Shape shape{logits.shape()[0], count, logits.shape()[1]};
   const Tensor u = random_uniform(shape, key, 0.0, 1.0, dtype, logits.tensor.device());

@@ -9,8 +9,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Constants of a rule as values of `shape`. Options are decided on the host: they are a part of
-/// the program.
+/// Constants of a rule, broadcast to `shape`. Options are decided on the host, because they are
+/// part of the program.
 struct HloConstants {
   Hlo operator[](std::int64_t i) const {
     HloText& text = *constants.text;

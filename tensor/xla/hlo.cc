@@ -276,7 +276,7 @@ Hlo HloText::reduce(std::string_view by, const Hlo& x, double initial, std::uint
 }
 
 Hlo HloText::arg_extreme(bool largest, const Hlo& x, int axis) {
-  // Returns the index of the first element that equals the extreme.
+  // Returns the index of the first element that equals the extreme value.
   const double worst = largest ? -HUGE_VAL : HUGE_VAL;
   const Hlo extreme = reduce(largest ? "maximum" : "minimum", x, worst, 1u << axis);
   std::vector<int> kept = list_of_axes(~(1u << axis), x.shape.rank());

@@ -46,7 +46,7 @@ struct Hlo {
   std::string name() const;
 };
 
-/// Numbers of padding elements before, after and between the elements of an axis.
+/// Number of padding elements before, after and between the elements of an axis.
 struct HloPadding {
   std::int64_t low = 0, high = 0, interior = 0;
 };
@@ -101,7 +101,8 @@ class HloText {
   Hlo concatenate(std::span<const Hlo> values, int axis);
   Hlo reverse(const Hlo& x, std::span<const int> axes);
 
-  /// Reduces `axes` by "add", "maximum", ..., starting from `initial`, and removes these axes.
+  /// Reduces over `axes` with "add", "maximum", ..., starting from `initial`, and removes these
+  /// axes.
   Hlo reduce(std::string_view by, const Hlo& x, double initial, std::uint32_t axes);
   /// Returns the index (int64) of the first largest (or smallest) element along `axis`, and removes
   /// this axis.
@@ -124,7 +125,7 @@ class HloText {
   /// Returns the rows of `table` at `indices`. `shape` is the shape of `indices`, followed by that
   /// of a row. Indices are clamped.
   Hlo gather_rows(const Hlo& table, const Hlo& indices, const Shape& shape);
-  /// Adds `values` to the rows of [n, ...] zeros at `indices`; ignores indices out of range.
+  /// Adds `values` to rows `indices` of a tensor of zeros, [n, ...]; ignores indices out of range.
   Hlo scatter_rows(const Hlo& values, const Hlo& indices, const Shape& shape);
 
   /// Reduces over all replicas, in replica order on devices that guarantee an order (CPUs).
@@ -142,7 +143,7 @@ class HloText {
   int next_ = 0;
 };
 
-/// Appends "stablehlo.NAME" of one value, or of two values, one of which may be a number.
+/// Appends the operation "stablehlo.NAME" on one value, or on two, one of which may be a number.
 Hlo hlo_op(std::string_view name, const Hlo& x);
 Hlo hlo_op(std::string_view name, const Hlo& a, const Hlo& b);
 Hlo hlo_comparison(std::string_view direction, const Hlo& a, const Hlo& b);

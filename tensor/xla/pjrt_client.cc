@@ -295,7 +295,7 @@ void check_xla_flags(const std::function<void()>& create) {
   child_end.close();
   if (child < 0) return;
   const std::string log = read_until_end(report.get());
-  kill(child, SIGKILL);  // does nothing if it has ended
+  kill(child, SIGKILL);  // no effect if the child has exited
   int status = 0;
   (void)uninterrupted([&] { return waitpid(child, &status, 0); });
   const bool took_too_long = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;

@@ -112,7 +112,7 @@ class PjrtExecutable {
   /// arguments cannot be used afterwards.
   std::vector<Buffers> run(const std::vector<Buffers>& arguments) const;
   /// Returns bytes for PjrtClient::load() in another process with the same plugin. Throws
-  /// kUnimplemented if the plugin does not offer this.
+  /// kUnimplemented if the plugin does not support serialization.
   std::string serialize() const;
 
  private:
@@ -149,8 +149,9 @@ class PjrtClient {
   /// kInternal for missing or repeated devices, and kInvalidArgument with the compiler's message.
   std::unique_ptr<PjrtExecutable> compile(std::string_view text,
                                           const std::vector<int>& devices) const;
-  /// Loads bytes from serialize() of a program with the same number of replicas. A plugin does not
-  /// verify the bytes: they must come from this plugin, on a processor of the same kind.
+  /// Loads the bytes that serialize() returned for a program with the same number of replicas. A
+  /// plugin does not verify the bytes: they must come from this plugin, on a processor of the same
+  /// kind.
   std::unique_ptr<PjrtExecutable> load(std::string_view bytes, std::size_t num_replicas) const;
 
  private:

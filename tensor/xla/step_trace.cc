@@ -202,8 +202,8 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   return outputs;
 }
 
-/// Returns the rule's constants as an argument of the program. In a step, rules with the same
-/// constants share it.
+/// Returns the rule's constants as an argument of the program. Within a step, rules with the same
+/// constants share one argument.
 Hlo Trace::constants_of(const DeviceRule& rule, DType dtype) {
   for (const auto& [numbers, type, known] : constants_) {
     if (numbers == rule.constants && type == dtype) return known;
@@ -445,7 +445,7 @@ void check_same(Traces traces) {
   }
 }
 
-/// Returns the indices in made() of values that any replica still holds.
+/// Returns the indices, in made(), of the values that any replica still holds.
 std::vector<std::size_t> live_values(Traces traces) {
   std::vector<std::size_t> live;
   for (std::size_t i = 0; i < traces.front()->made().size(); ++i) {

@@ -67,7 +67,7 @@ class Trace final : public StepTracer {
   /// The replica computes on XLA device `xla_device`. Kernels of this process see the replica's
   /// tensors on the CPU device with the same number.
   Trace(int replica, int num_replicas, int xla_device);
-  /// Marks values that were not computed as lost.
+  /// Marks as lost the values that were not computed.
   ~Trace() override;
   Trace& operator=(Trace&&) = delete;
 
@@ -80,14 +80,14 @@ class Trace final : public StepTracer {
   void note_variable(const Tensor& whole) override;
   bool holds(const Tensor& value) const override;
 
-  /// An argument: elements in host memory, or a value of an earlier step on the replica's device.
+  /// An argument: elements in host memory, or a value from an earlier step on the replica's device.
   struct Argument {
     BufferRef buffer;                  // keeps the elements alive
     const std::byte* data = nullptr;   // elements in host memory
     std::shared_ptr<StepValue> value;  // value of an earlier step
     TensorSpec spec;
   };
-  /// A value that an operation returned to the step function, which may have dropped it since.
+  /// A value that an operation returned to the step function, which may since have dropped it.
   struct Made {
     Hlo hlo;
     std::weak_ptr<StepValue> value;

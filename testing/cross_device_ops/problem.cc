@@ -291,7 +291,7 @@ std::string Problem::wrong_output(Determinism grade, SumError* error, int r,
       std::ranges::transform(ranks_, values.begin(), input_of);
       const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got, error);
       if (!wrong.empty()) return concat("element ", place, ": ", wrong);
-      // All ranks must have equal results, whatever the order of additions is.
+      // All ranks must have equal results, whatever the order of additions.
       const T first = load<T>(output_of_first.data(), place);
       if (!has_same_bits(got, first) && (first == first || got == got)) {
         return concat("element ", place, " differs from that of rank 0");

@@ -37,7 +37,7 @@ struct Call {
 
 /// Makes the collective call of all replicas.
 void call(CrossDeviceOps& ops, const std::vector<Call>& calls);
-/// Makes the collective call of one rank.
+/// Makes one rank's collective call.
 void call(Communicator& communicator, const Call& call);
 /// Starts the call of one rank; an all_reduce works in place.
 CollectiveHandle start(Communicator& communicator, const Call& call);

@@ -196,7 +196,7 @@ inline void check_all(const testing::OpFamily& family) {
   for (const Case& c : cases_of(family)) {
     SCOPED_TRACE(c.name);
     check_gradients([&](const Tensors& inputs) { return c(inputs); }, c.call.inputs, c.step);
-    // The gradient of the logits relies on labels that are a distribution. A change of a single
+    // The gradient of the logits assumes that the labels form a distribution. Changing a single
     // label breaks this, so labels are excluded.
     const std::size_t first = c.call.op == OpId::kSoftmaxCrossEntropy ? 1 : 0;
     if (c.has_second_order) {

@@ -1,4 +1,4 @@
-// Tests that a process that ends at any point of a save loses neither a training sample nor a
+// Tests that a process that ends at any point during a save loses neither a training sample nor a
 // complete version.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>

@@ -273,7 +273,7 @@ class DiskErrors : public TestWithParam<Action> {
   std::string folder_ = fast_folder("disk");
 };
 
-// For every n, all calls from the n-th on fail, until the disk is repaired.
+// For every n, the n-th call and all later ones fail until the disk is repaired.
 TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};

@@ -226,7 +226,7 @@ std::string file_with(const std::string& header, std::size_t num_bytes) {
   return length_bytes(header.size()) + header + std::string(num_bytes, '\0');
 }
 
-/// Returns a header with a single tensor 'w' that has these JSON members.
+/// Returns a header with a single tensor 'w', described by these JSON members.
 std::string tensor_header(const std::string& members) { return R"({"w":{)" + members + "}}"; }
 
 struct Damage {
@@ -397,7 +397,7 @@ TEST(LoadWeights, CastsFloatingPointTensorsToVariableTypes) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], HasSubstr("3 tensors of " + path + " are cast"));
   EXPECT_THAT(lines[0], HasSubstr("'a' from bfloat16 to float32; values are rounded"));
-  // A cast that is exact does not cause a warning.
+  // An exact cast does not cause a warning.
   EXPECT_THAT(warnings_of([&] { load_weights(path, {a}, {.ignore_unknown = true}); }),
               ElementsAre());
 }

@@ -1,4 +1,4 @@
-// Helpers of checkpoint tests: a series of saves whose values identify the save, folders, crashes.
+// Helpers for checkpoint tests: a series of saves whose values identify the save, folders, crashes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

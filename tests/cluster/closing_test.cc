@@ -26,7 +26,7 @@ double seconds_since(TimePoint begin) { return seconds_between(begin, Clock::sys
 // time.
 constexpr double kStay = 1.9;
 
-/// Returns true if at least one of ten calls of `leave` takes less than kStay seconds; several
+/// Returns true if at least one of ten calls to `leave` takes less than kStay seconds; several
 /// calls are made because the machine may stall occasionally.
 bool leaves_at_once(const std::function<double()>& leave) {
   for (int i = 0; i < 10; ++i) {
@@ -289,7 +289,7 @@ TEST(SendBuffer, MayBeFreedAfterSendHandleIsDropped) {
   drives->join();
 }
 
-// While the peer waits for another message, it keeps reading; only this frees buffer space.
+// While the peer waits for another message, it keeps reading; only this reading frees buffer space.
 TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));

@@ -468,7 +468,7 @@ TEST(Acceptor, ClosesOldestConnectionsAboveLimit) {
   EXPECT_TRUE(is_closed(silent.front()));
 }
 
-// Makes more connections than an address may have open at the same time without authentication.
+// Opens more connections than an address may have open at the same time without authentication.
 TEST(Acceptor, AuthenticatedPeersDoNotCountTowardsAddressLimit) {
   Serving rank;
   for (int i = 0; i < 700; ++i) {

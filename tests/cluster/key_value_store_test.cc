@@ -154,7 +154,7 @@ constexpr int kTasks = 3;
 
 struct Met {
   ~Met() {
-    while (!planes.empty()) planes.pop_back();  // the server's host leaves last
+    while (!planes.empty()) planes.pop_back();  // the member that hosts the server leaves last
   }
   std::vector<ControlPlane> planes = std::vector<ControlPlane>(kTasks);
   std::vector<std::string> errors;

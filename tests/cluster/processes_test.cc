@@ -1,4 +1,4 @@
-// Tests jobs and groups of real processes that are killed, are stopped, fail or arrive late. Prints
+// Tests jobs and groups of real processes that are killed or stopped, fail or arrive late. Prints
 // the time until detection, but requires only that the failure is detected.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -345,7 +345,7 @@ struct Death {
 
 class DyingProcesses : public ::testing::TestWithParam<Death> {
  protected:
-  /// Two working ranks; rank 0 waits for at most `timeout_ms`.
+  /// Two ranks that have started; rank 0 waits for at most `timeout_ms`.
   struct Ranks {
     Ranks(const std::string& folder, int timeout_ms)
         : zero(folder, 0, 2, 1, timeout_ms, GetParam().more),

@@ -48,7 +48,7 @@ inline void let_packets_arrive(int socket) {
   (void)::setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &nothing, sizeof(nothing));
 }
 
-/// Returns one end of the only IPv4 connection to `port`, at which this process listens: the
+/// Returns one end of the only IPv4 connection to `port`, on which this process listens: the
 /// accepted end or the connecting end.
 inline int end_of_connection(int port, bool is_accepted) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -155,7 +155,7 @@ struct CallsEnd {
   TimePoint at{};
 };
 
-/// Calls `calls` with 0, 1, 2, ... until it throws an Error, and returns how it ended.
+/// Calls `calls` with 0, 1, 2, ... until it throws an Error, and returns the error and its time.
 template <class Calls>
 CallsEnd end_of(const Calls& calls) {
   for (std::uint64_t round = 0;; ++round) {

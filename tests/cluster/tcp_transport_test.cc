@@ -155,7 +155,7 @@ TEST(TcpTransport, BuffersUnreceivedMessagesUpToLimit) {
 using namespace engine_tests;
 using internal::message_engine;
 
-/// Runs body(transport) on a thread per rank, connected by TCP.
+/// Runs body(transport) on one thread per rank; the ranks are connected over TCP.
 std::vector<std::optional<Error>> over_tcp(
     int size, const std::function<void(std::shared_ptr<Transport>)>& body) {
   InProcessStore store;
@@ -217,7 +217,7 @@ std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_
   return ends;
 }
 
-/// Returns the time between the proxy's fault and the end of the last call, in seconds.
+/// Returns the time from the proxy's fault to the end of the last call, in seconds.
 double seconds_until_told(const ChaosProxy& proxy, const std::array<CallsEnd, 2>& ends) {
   return seconds_between(proxy.last_event(), std::max(ends[0].at, ends[1].at));
 }

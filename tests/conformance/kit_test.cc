@@ -1,4 +1,4 @@
-// Tests components of the conformance kit: ids of cases, plans, reports, bounds of results.
+// Tests components of the conformance kit: case ids, plans, reports, result bounds.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 #include <set>

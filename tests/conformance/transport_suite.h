@@ -309,7 +309,7 @@ TYPED_TEST_P(TransportSuite, LargeBodiesAreExchangedConcurrently) {
     Bytes got(kBytes);
     const auto recv = group[r]->recv(1 - rank, 0, {}, got);
     const auto send = group[r]->send(1 - rank, 0, {}, body);
-    // the pending receive must progress meanwhile, or both ranks would wait indefinitely
+    // the pending receive must make progress meanwhile, or both ranks would wait indefinitely
     send->wait(late());
     recv->wait(late());
     EXPECT_TRUE(got == pattern_of(kBytes, static_cast<unsigned>(1 - rank)));

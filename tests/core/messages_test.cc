@@ -264,7 +264,7 @@ TEST(NetworkAddress, JoinAddsBracketsAroundIpv6) {
   EXPECT_EQ(join_address("[::1]", 80), "[::1]:80");
 }
 
-// Texts from RFC 5952, section 4.
+// Example texts from RFC 5952, section 4.
 TEST(NetworkAddress, NormalizesIpv6Text) {
   EXPECT_EQ(canonical_ipv6("0:0:0:0:0:0:0:1"), "::1");
   EXPECT_EQ(canonical_ipv6("2001:0DB8::0001"), "2001:db8::1");

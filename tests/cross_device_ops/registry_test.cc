@@ -449,7 +449,7 @@ using internal::carry_out_unchecked;
 
 constexpr int kProcesses = 2, kReplicas = 2, kMembers = kProcesses * kReplicas;
 
-// Simulates two processes of two replicas each by two threads that share only the store.
+// Simulates two processes with two replicas each, using two threads that share only the store.
 void run_processes(const std::string& name, const CommunicationOptions& options,
                    const std::function<void(CrossDeviceOps&, int)>& body) {
   const auto store = std::make_shared<InProcessStore>();

@@ -213,7 +213,7 @@ TEST(CudaCopyMany, PacksAndUnpacksAtAnyAlignment) {
   }
 }
 
-/// Returns tensors of every floating type and many sizes. There are more than fit into one launch.
+/// Returns tensors of every floating-point type and many sizes, more than fit in one launch.
 std::vector<Tensor> tensors_to_measure() {
   std::vector<Tensor> tensors;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {

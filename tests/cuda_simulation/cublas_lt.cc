@@ -79,7 +79,8 @@ bool types_fit(const Operation& operation, DType dtype) {
   return operation.compute == CUBLAS_COMPUTE_32F && !in_double;
 }
 
-/// Combines the operation and the layouts into `product`; returns an error status if they mismatch.
+/// Combines the operation and the layouts into `product`; returns an error status if they do not
+/// match.
 cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                           cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                           cublasLtMatrixLayout_t d, Product& product) {

@@ -114,7 +114,7 @@ void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
 }
 
 /// Makes the default stream and the blocking streams wait for each other. Fails if a blocking
-/// stream is captured.
+/// stream is being captured.
 cudaError_t order_by_default_stream(World& world, const std::shared_ptr<Queue>& queue) {
   const Gpu& gpu = world.gpus[static_cast<std::size_t>(queue->gpu)];
   if (queue->blocking) wait_for(world, *queue, gpu.default_queue);

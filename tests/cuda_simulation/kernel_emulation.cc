@@ -188,7 +188,7 @@ class FiberBlock {
     context.uc_stack.ss_sp = fiber.stack;
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = &scheduler_.context;
-    fiber.known.forget();  // forgets the stack's use in the previous block
+    fiber.known.forget();  // forgets how the previous block used the stack
     fiber.known = StackForSanitizers(fiber.stack, kStackBytes);
     makecontext(&context, &FiberBlock::enter, 0);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)

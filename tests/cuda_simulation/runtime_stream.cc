@@ -86,7 +86,8 @@ cudaError_t refuse_if_captured(const Queue& queue) {
                        : cudaSuccess;
 }
 
-/// Adds `queue` to a capture, because it waits for an event that was recorded in the capture.
+/// Adds `queue` to a capture, because the queue waits for an event that was recorded in the
+/// capture.
 cudaError_t join_capture(Queue& queue, const Record& record) {
   if (!record.capture->valid) return cudaErrorStreamCaptureInvalidated;
   if (queue.capture && queue.capture != record.capture) {

@@ -35,8 +35,8 @@ class Arena {
   /// Frees a block. Returns kOverrun if memory after its end was written.
   Freed release(void* data);
 
-  /// Returns the GPU on which one block contains all of [data, data + bytes); kHost outside the
-  /// arena, kNowhere if no block contains them.
+  /// Returns the GPU with a block that contains all of [data, data + bytes); kHost outside the
+  /// arena, kNowhere if no block contains the whole range.
   static constexpr int kHost = -1, kNowhere = -2;
   int gpu_of(const void* data, std::size_t bytes = 1) const;
 

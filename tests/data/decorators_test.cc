@@ -1,5 +1,4 @@
-// Tests transformations of datasets: batching, repeating, shuffling, filtering, mapping,
-// interleaving.
+// Tests dataset transformations: batching, repeating, shuffling, filtering, mapping, interleaving.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Compares image functions with published values of tf.image and with plain loops.
+// Compares image functions with published values from tf.image and with plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numeric>

@@ -127,7 +127,7 @@ TEST(PreTokenizer, ClassifiesUnicodeCharactersAndSplitsDigits) {
 
 TEST(UnicodeNormalization, MatchesStandardExamples) {
   using internal::NormalForm, internal::normalized;
-  // Examples of Unicode Standard Annex 15, figures 3 and 6.
+  // Examples from Unicode Standard Annex 15, figures 3 and 6.
   EXPECT_EQ(normalized("\u212B", NormalForm::kNfc), "\u00C5");
   EXPECT_EQ(normalized("\u212B", NormalForm::kNfd), "A\u030A");
   EXPECT_EQ(normalized("\uFB01", NormalForm::kNfc), "\uFB01");

@@ -1,4 +1,4 @@
-// Fuzzes the parser of CIFAR-10's binary files: any input gives images or an Error.
+// Fuzzes the parser for CIFAR-10's binary files: any input yields images or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/image_sets.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -10,7 +10,7 @@ namespace {
 
 using namespace tutti;
 
-/// Parses two bytes with the length of the head, then the head and the payload.
+/// Parses two bytes that contain the length of the head, then the head and the payload.
 Packet packet_of(std::span<const std::byte> bytes) {
   if (bytes.size() < 2) return {};
   const std::size_t wanted =

@@ -1,5 +1,5 @@
-// Fuzzes the reader of CSV files: any input gives records or an Error. Records that are written
-// with all fields quoted must be equal when they are read back.
+// Fuzzes the CSV reader: any input gives records or an Error. Records written with all fields
+// quoted must be equal when read back.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 

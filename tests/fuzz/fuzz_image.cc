@@ -1,4 +1,4 @@
-// Fuzzes the decoders of images: any input gives an image with the requested channels, or an Error.
+// Fuzzes the image decoders: any input yields an image with the requested channels, or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/input_file.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,4 +1,5 @@
-// Common code of fuzz targets: passes an input as text, and checks the errors that refuse it.
+// Code shared by the fuzz targets: passes an input as text, and checks the errors with which it is
+// refused.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

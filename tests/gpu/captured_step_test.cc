@@ -205,7 +205,7 @@ TEST(CapturedStep, CpuStepRunsFunctionEachTime) {
   EXPECT_EQ(step.num_captured(), 0);
 }
 
-/// Calls `fn` until it is captured. Returns the message of the error with which the capture ends.
+/// Calls `fn` until it is captured. Returns the message of the error that ends the capture.
 template <class Fn>
 std::string refusal(const char* devices, const Fn& fn) {
   MirroredStrategy strategy({.devices = devices});

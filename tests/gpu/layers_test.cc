@@ -1,4 +1,5 @@
-// Compares operations, layers and attention on a GPU with the CPU: results, gradients, and memory.
+// Compares operations, layers and attention on a GPU with those on the CPU: results, gradients, and
+// memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -19,7 +20,7 @@ namespace tutti::testing::layers_test {
 
 using MakeLayer = std::function<std::shared_ptr<Layer>()>;
 
-/// Returns a function that makes a new layer on each call, because copies of a layer would share
+/// Returns a function that creates a new layer on each call, because copies of a layer would share
 /// weights.
 template <class L, class... Arguments>
 MakeLayer made(const Arguments&... arguments) {

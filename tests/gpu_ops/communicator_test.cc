@@ -87,7 +87,7 @@ std::vector<T> numbers_of(int rank, std::size_t count, int seed = 0) {
   return values;
 }
 
-/// Calls every collective on this rank; returns its outputs.
+/// Calls every collective on this rank and returns the outputs.
 template <template <class> class Memory, class T>
 std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const CallOptions& options) {
   const int rank = ranks.rank(), size = ranks.size();
@@ -311,9 +311,9 @@ TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
          "gpu:77 is unavailable");
 }
 
-/// Rank 0 waits on the host for an NCCL sum that never ends, while rank 1 calls `other`. Returns
-/// the error of rank 0. `aborts` names the rank whose NCCL communicator is aborted first; in the
-/// simulation, this ends the work of both ranks.
+/// Rank 0 waits on the host for an NCCL sum that never completes, while rank 1 calls `other`.
+/// Returns the error of rank 0. `aborts` names the rank whose NCCL communicator is aborted first;
+/// in the simulation, this ends the work of both ranks.
 template <class Other>
 std::string error_while_nccl_waits(const CommunicatorOptions& options, const Other& other,
                                    const std::string& aborts = " 0") {

@@ -45,7 +45,7 @@ inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
   return PerReplica<Tensor>(std::move(values));
 }
 
-/// Returns the calls of the simulated NCCL since the last call of this function, one per line.
+/// Returns the calls made to the simulated NCCL since this function was last called, one per line.
 inline std::string take_nccl_notes() {
   static void* const library = ::dlopen(std::getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
   using Notes = const char* (*)();

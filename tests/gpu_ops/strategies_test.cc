@@ -289,7 +289,7 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
   }
 }
 
-/// Returns each worker's result of training when `reduction` sums the gradients.
+/// Returns each worker's training result when `reduction` sums the gradients.
 std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
                                         std::string_view reduction) {
   const auto workers = static_cast<int>(options.size());

@@ -278,8 +278,8 @@ struct Program {
   OptimizerSpec optimizer;
 };
 
-/// Returns points of the plane. A point's class, 0 to 2, is the third of the circle in which it
-/// lies.
+/// Returns points in the plane. A point's class, 0 to 2, is the sector (a third of the circle) that
+/// contains it.
 Dataset points() {
   const Tensor x = noise({kPoints, 2}, 1);
   const std::vector<double> values = x.to_doubles();

@@ -45,7 +45,7 @@ class Cluster {
     for (const auto& [job, index] : {std::pair("worker", 0), {"ps", 0}, {"ps", 1}}) {
       runner_.wait_for_line(job, index, "serving");
     }
-    keeps_open_ = std::make_unique<Session>(target());  // because servers end with the last session
+    keeps_open_ = std::make_unique<Session>(target());  // servers exit when the last session ends
   }
   ~Cluster() = default;
   MultiProcessRunner runner_;

@@ -73,7 +73,7 @@ inline void expect_gradient_of_differences(const std::function<Tensor(const Tens
   }
 }
 
-/// Sets the dtype policy of layers that are made during its lifetime.
+/// Sets the dtype policy for layers that are created during its lifetime.
 struct PolicyScope {
   explicit PolicyScope(const char* name) { set_dtype_policy(name); }
   ~PolicyScope() { set_dtype_policy("float32"); }

@@ -289,7 +289,7 @@ TEST(ConstraintTest, EnforcesNormsAndSigns) {
 }
 
 Json written_layer(const Layer& layer) {
-  // converts to text and back, as a file does
+  // converts to text and back, like a saved file
   return Json::parse(json_of(layer.describe()).dump());
 }
 

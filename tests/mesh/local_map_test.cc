@@ -1,5 +1,5 @@
-// Tests local_map(): values and gradients of each collective equal those of the same function of
-// unsharded tensors on one device.
+// Tests local_map(): values and gradients of each collective equal those of the same function
+// applied to unsharded tensors on one device.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/mesh/local_map.h"
 

@@ -125,7 +125,7 @@ Fitted fit(Strategy& strategy, const Case& c, const Training& training = {}) {
   return result;
 }
 
-/// Makes models compute in float64 for its lifetime.
+/// Scope in which models compute in float64.
 class Float64Policy {
  public:
   Float64Policy() { set_dtype_policy("float64"); }

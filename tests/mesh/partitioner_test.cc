@@ -127,7 +127,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   }
 }
 
-/// Public function of tensors that the table of operations does not contain.
+/// Public tensor function that is not in the table of operations.
 struct PublicFunction {
   std::string name;
   std::function<Tensor(const Tensor& x)> call;  // x: float64 [4, 6]

@@ -194,7 +194,7 @@ TEST(MeshTraining, SixteenBitReadsExchangeHalfTheBytes) {
     });
     bytes.push_back(strategy.traffic()["all_gather"].bytes - before);
   }
-  // Each of four positions sends its quarter to the three remaining ones.
+  // Each of four positions sends its quarter to the other three.
   EXPECT_THAT(bytes, ::testing::ElementsAre(4 * 3 * 8 * 8 * 4, 4 * 3 * 8 * 8 * 2));
 }
 

@@ -477,7 +477,7 @@ TEST(EarlyStoppingTest, BestWeightsAreSavedInCallbackState) {
   first.on_epoch_end(0, one_value("loss", 1.0));
   model.fit(three_classes(21).batch(8), {.verbose = kSilent});
   ASSERT_NE(components_of(model), best);
-  second.restore_tensors(first.save_tensors());  // same order of calls as in Checkpoint
+  second.restore_tensors(first.save_tensors());  // same call order as in Checkpoint
   second.restore_state(Json::parse(first.save_state().dump()));
   second.on_train_end({});
   EXPECT_EQ(components_of(model), best);

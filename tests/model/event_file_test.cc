@@ -183,7 +183,7 @@ void write_epoch(std::FILE* file, std::int64_t steps, std::optional<std::int64_t
     clock.sleep_for(std::chrono::milliseconds(100));
     progress.step(step, 64, values);
   }
-  clock.sleep_for(std::chrono::seconds(10));  // time of validation does not count as a step
+  clock.sleep_for(std::chrono::seconds(10));  // validation time does not count as step time
   progress.end_epoch(values, split);
 }
 
@@ -220,7 +220,7 @@ TEST(ProgressTest, DurationsAreReadable) {
   EXPECT_EQ(duration_text(3727), "1:02:07");
 }
 
-/// Returns what an epoch prints on a terminal with `columns` columns.
+/// Returns the output of an epoch on a terminal with `columns` columns.
 std::string on_terminal(unsigned short columns, const Values& values) {
   const internal::FileDescriptor terminal(posix_openpt(O_RDWR | O_NOCTTY));
   EXPECT_TRUE(grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);

@@ -321,7 +321,7 @@ Dataset augmented(int num_parallel_calls = 1) {
   return mixup(changed.batch(8), {.seed = 8, .num_parallel_calls = num_parallel_calls});
 }
 
-/// Returns the features of one global batch in the order of replicas, then the labels.
+/// Returns the features of one global batch in replica order, then the labels.
 std::vector<double> rows_of(const PerReplica<Batch>& batch) {
   std::vector<double> values;
   for (const Batch& part : batch) {

@@ -237,7 +237,7 @@ TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
     Sequential model(Input{{1}},
                      Dense(1, {.kernel_initializer = "ones", .kernel_constraint = "non_neg"}));
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
-    // The best kernel is -3, which the constraint does not allow.
+    // The optimal kernel is -3, which the constraint does not allow.
     const Tensor x = alternating(8) + 1.0;
     model.fit(x, x * -3.0, {.epochs = 3, .batch_size = 4, .verbose = kSilent});
     EXPECT_EQ(model.variables()[0].value().item(), 0.0f);

@@ -129,7 +129,7 @@ TEST(ModelFile, LoadsAsCheckpointOrWeights) {
   other.load_weights(model_path());
   EXPECT_EQ(weights_of(other), weights_of(model));
   other.checkpoint().restore(model_path());
-  // A checkpoint contains no model: load_model() must refuse it.
+  // A checkpoint contains no model, so load_model() must refuse it.
   model.checkpoint().save(model_path());
   EXPECT_INVALID((void)load_model(model_path()),
                  "the file contains no model; expected a file of Model::save()");

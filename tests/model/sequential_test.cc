@@ -58,7 +58,7 @@ ____________________________________________________________________
   EXPECT_THAT(normalized.summary(), HasSubstr("Total params: 16\nTrainable params: 10\n"
                                               "Non-trainable params: 6\n"));
   normalized.compile({.optimizer = "adam", .loss = "mse"});
-  // Adam has two slots of 10 weights; its step and its learning rate take 8 bytes each.
+  // Adam has two slots for 10 weights; its step and its learning rate take 8 bytes each.
   EXPECT_THAT(normalized.summary(),
               HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B\n"));
 }

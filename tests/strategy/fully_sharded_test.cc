@@ -229,8 +229,8 @@ TEST(FullySharded, ReplicaMemoryMatchesFormula) {
     const Held first = held_by(execution, 1);
     EXPECT_LAYERS(first.after_forward, kAll + 3 * kPart);
     EXPECT_LAYERS(first.peak, 3 * kAll + 3 * kPart);
-    // Each replica holds shards of the sums, and gradients of three buckets and of the layer in
-    // progress.
+    // Each replica holds its shards of the sums, and the gradients of three buckets and of the
+    // layer in progress.
     const Held second = held_by(execution, 2);
     EXPECT_LAYERS(second.after_forward, kAll + 3 * kPart);
     EXPECT_LE(second.peak, (kAll + 4 * kPart + 4) * kLayerBytes * 1.1);

@@ -1,5 +1,5 @@
-// Tests filters of gradients: 16-bit rounding with error feedback, workers that send 16-bit values,
-// and policies for non-finite values.
+// Tests gradient filters: 16-bit rounding with error feedback, workers that send 16-bit values, and
+// policies for non-finite values.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gradient_filters.h"
 

@@ -30,7 +30,7 @@ constexpr std::int64_t kSteps = 6, kBreaksAt = 3;
 /// Step at which workers stop if no fault interrupts them, so that the test cannot hang.
 constexpr std::int64_t kLastStep = 20000;
 
-/// State that a worker has when training ends.
+/// State of a worker at the end of training.
 struct Trained {
   double total = 0;
   std::int64_t steps = 0;
@@ -99,8 +99,8 @@ class ConnectionRecovery : public ::testing::Test {
     trained_[static_cast<std::size_t>(worker)] = std::move(trained);
   }
 
-  /// Expects that no worker was lost, that every step counts once, and that one verdict named the
-  /// connection.
+  /// Expects that no worker was lost, that every step was counted once, and that one verdict named
+  /// the connection.
   void expect_one_recovery() const {
     for (const Trained& each : trained_) {
       EXPECT_EQ(each.recoveries, 1);

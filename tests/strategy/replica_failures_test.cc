@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
                          ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)),
                          [](const auto& of) { return of.param; });
 
-// Errors must arrive before the watchdog's limit, which is far below the time that replicas wait
-// for each other.
+// Errors must arrive before the watchdog's limit, which is far shorter than the time that replicas
+// wait for each other.
 TEST_P(FaultMatrix, ErrorNamesFaultAndReplica) {
   for (const int replicas : {2, 3, 8}) {
     for (const ReplicaExecution execution :

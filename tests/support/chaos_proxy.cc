@@ -88,7 +88,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
   if (cut_at_ < end) {
     if (may()) {
-      // Forwards the bytes before the fault, as far as they fit into the socket's send buffer.
+      // Forwards as many of the bytes before the fault as fit into the socket's send buffer.
       (void)!::send(way.to->get(), way.waiting.data(),
                     way.waiting.size() - std::min<std::size_t>(count, end - cut_at_),
                     MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -69,13 +69,13 @@ class MultiProcessRunner {
   /// Waits until all started processes have ended, and returns their results. If a process's
   /// function threw an error, throws it with the task's name as prefix; throws kAborted if a
   /// process failed in another way. terminate() causes no error. The chief's error takes precedence
-  /// and names processes that were killed because of it. Kills processes that still run after
-  /// `timeout`, and throws kDeadlineExceeded with their names. After an error, result() has the
-  /// partial results.
+  /// and names processes that were killed because of it. Kills processes that are still running
+  /// after `timeout`, and throws kDeadlineExceeded with their names. After an error, result() has
+  /// the partial results.
   const MultiProcessResult& join(Duration timeout = kTimeout);
   const MultiProcessResult& result() const;
 
-  /// Waits for a line of the task that contains `part`, and returns the line. Throws
+  /// Waits until the task prints a line that contains `part`, and returns that line. Throws
   /// kDeadlineExceeded on timeout, and kAborted if the process ends without such a line.
   std::string wait_for_line(const std::string& type, int index, std::string_view part,
                             Duration timeout = kTimeout);
@@ -83,7 +83,7 @@ class MultiProcessRunner {
   /// Kills the task (SIGKILL) and waits for it to exit; join() does not count this as a failure.
   void terminate(const std::string& type, int index);
   void terminate_all();
-  /// Sends a signal such as SIGSTOP, SIGCONT or SIGTERM. A process that the signal kills counts as
+  /// Sends a signal such as SIGSTOP, SIGCONT or SIGTERM. A process killed by the signal counts as
   /// failed.
   void send(const std::string& type, int index, int signal_number);
 

@@ -31,7 +31,7 @@ struct OpFamily {
   std::vector<OpCase> (*cases)();
 };
 
-/// Returns all families. Together they have cases of every operation for every type that its first
+/// Returns all families. Together they have cases for every operation and every type that its first
 /// input may have.
 const std::vector<OpFamily>& op_families();
 /// Returns the family with that name.

@@ -37,8 +37,8 @@ struct OpBackend {
 /// Compares an output with the reference kernels' output.
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps);
 
-/// Runs the cases of a family that `backend` computes, and compares the results with the reference
-/// kernels.
+/// Runs each case of `family` that `backend` can compute, and compares the result with that of the
+/// reference kernel.
 void expect_agreement(const OpBackend& backend, const OpFamily& family);
 
 /// Expects at least one case for each operation and type for which the backend has a kernel.

@@ -223,7 +223,7 @@ TEST(Elementwise, BinaryOperationsBroadcastLikeNumpy) {
           const auto index = static_cast<std::int64_t>(i);
           expected[i] =
               c.expected(broadcast_element(a, shape, index), broadcast_element(b, shape, index));
-          // Results of uint8 wrap around: 3 - 5 is 254, and 4^4 is 0.
+          // uint8 results wrap around: 3 - 5 is 254, and 4^4 is 0.
           if (dtype == DType::kUInt8) expected[i] = std::fmod(expected[i] + 256.0, 256.0);
         }
         expect_tensor(y, shape, expected, tolerance(dtype));

@@ -17,7 +17,7 @@ constexpr std::int64_t kEpochs = 3;
 constexpr std::int64_t kEarliest = 8;
 
 /// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if the
-/// number is negative. The begin and end of each batch and the end of each epoch are events.
+/// number is negative. Events are the beginning and end of each batch and the end of each epoch.
 class KillsItself : public Callback {
  public:
   explicit KillsItself(std::int64_t moment) : left_(moment) {}

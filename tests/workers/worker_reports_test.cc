@@ -335,7 +335,7 @@ TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
 }
 
 // Runs a session with steps of 1 s and a grace period of 10 s; worker 1 gets a signal in step 7.
-// Returns the numbers of steps after which this process saved.
+// Returns the steps after which this process saved.
 TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
   const auto strategy = connect_workers();
   const Tensor ones = Tensor::ones({8, 1});
@@ -412,7 +412,7 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
       .set("share", is_found() ? strategy->straggler()->share : 0.0);
 }
 
-// worker_team_test.cc checks the step and the share with a simulated clock.
+// worker_team_test.cc uses a simulated clock to check the step and the share.
 TEST(WorkerFailures, SlowWorkerIsReportedByAllInSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();

@@ -1,5 +1,5 @@
 // Tests PJRT plugins: how they are found, their devices, programs stored in a folder, and checks
-// that prevent calls in which a plugin would abort the process.
+// that prevent calls on which a plugin would abort the process.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
 
@@ -285,7 +285,7 @@ TEST_F(XlaPreconditions, FailedReplicaDoesNotBlockRemainingReplicas) {
   });
 }
 
-// Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other,
+// Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
 // until the plugin aborts the process.
 TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreLimited) {
   EXPECT_WORKS({

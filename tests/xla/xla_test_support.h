@@ -58,8 +58,8 @@ inline std::vector<double> loss_differences(const Trained& a, const Trained& b) 
   return differences;
 }
 
-/// Model for training, created in the strategy's scope. Each step of a replica calls `step` with
-/// the replica's features and labels; it returns the replica's share of the loss.
+/// Model for training, created in the strategy's scope. In each step, each replica calls `step`
+/// with its features and labels; `step` returns the replica's share of the loss.
 struct Trainee {
   std::function<Tensor(const Batch& batch)> step;
   std::vector<Variable> variables;

@@ -157,8 +157,8 @@ void reap_adopted(const std::vector<pid_t>& own);
 void end_adopted(const std::vector<pid_t>& own);
 
 /// A small process that waits for the end of this process. If this process ends without destroying
-/// the object (kill -9), the guard kills every watched process group. It then kills processes that
-/// left their group, which it finds by the job's mark in their environment. Finally it removes the
+/// the object (kill -9), the guard kills every watched process group. It then finds processes that
+/// left their group, by the job's mark in their environment, and kills them. Finally it removes the
 /// secret's file and folder. Must be created before any thread.
 class Guard {
  public:

@@ -114,7 +114,7 @@ int end_of_own_ports() {
   return first > kFirstPort + 1000 ? first : 32'768;
 }
 
-/// Reserves a port until this process ends, so that no other job of this machine takes it before a
+/// Reserves a port until this process ends, so that no other job on this machine takes it before a
 /// task of this job binds it. Uses an abstract socket, which belongs to the network namespace, like
 /// a port, and leaves no file.
 bool reserve_port(int port) {

@@ -100,7 +100,8 @@ class RunReporter {
   BufferedPipeWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
-  /// Writes text. Preserves the order of output and error if both go to one terminal or file.
+  /// Writes text to stdout or stderr. Preserves their relative order if both go to the same
+  /// terminal or file.
   void write(bool to_error, std::string_view text);
   /// Writes as much as fits. If the reader has closed the pipe, ends the job by sending SIGTERM to
   /// this process, but only once.
@@ -114,7 +115,7 @@ class RunReporter {
   std::array<bool, 2> colors_{};  // for standard output and standard error
   const bool is_one_file_;        // stdout and stderr refer to the same terminal or file
   BufferedPipeWriter output_, error_;
-  std::size_t num_lines_ = 0;  // lines of all processes
+  std::size_t num_lines_ = 0;  // number of lines, across all processes
   bool last_was_error_ = false, is_reader_gone_ = false;
 };
 

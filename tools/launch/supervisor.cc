@@ -104,7 +104,7 @@ struct Slot {
   }
 
   bool is_server() const { return plan->task.type == "ps"; }
-  /// Returns true if no process runs or is about to be restarted.
+  /// Returns true if no process is running or about to be restarted.
   bool has_finished() const { return !running && !restart_at; }
 
   int rank;
@@ -276,8 +276,8 @@ struct Supervisor {
     judge(slot);
   }
 
-  /// Collects ended processes, likely causes first: processes killed from outside, then the others
-  /// in the order in which the job detected their failures.
+  /// Collects processes that have exited, likely causes first: processes killed from outside, then
+  /// the others in the order in which the job detected their failures.
   void reap() {
     std::vector<Slot*> ended;
     take_ended(ended);

@@ -98,7 +98,7 @@ struct SupervisorOptions {
   Duration grace = std::chrono::seconds(30);       // time between SIGTERM and SIGKILL
   std::optional<Duration> timeout = std::nullopt;  // limit for the whole job
   /// If set, called several times a second. Returns the processes that were given up after the last
-  /// call. Those that have not ended are killed, which counts as a failure.
+  /// call. Those that are still running are killed, which counts as a failure.
   std::function<std::vector<AbandonedProcess>()> find_given_up = {};
   /// If set, called when a process has failed. Returns all failed processes known to the job, the
   /// original cause first: processes that failed because of it may exit before it does.

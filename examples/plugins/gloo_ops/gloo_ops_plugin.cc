@@ -267,7 +267,7 @@ void abort_call(void* object, std::int32_t, const char*) {
   auto& self = *static_cast<Operation*>(object);
   self.is_aborted = true;
   try {
-    // ends the calls that wait for this connection
+    // ends calls that are waiting for this connection
     if (self.context) self.context->closeConnections();
   } catch (const std::exception&) {
   }

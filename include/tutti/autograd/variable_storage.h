@@ -31,15 +31,15 @@ std::ostream& operator<<(std::ostream& out, VariableAggregation aggregation);
 /// Arguments of tf.Variable: name, training, and synchronization over replicas.
 struct VariableOptions {
   std::string name = "";  // empty: "variable_<number>"
-  /// Default: true for floating types, except ON_READ variables.
+  /// Default: true for floating-point types, except ON_READ variables.
   std::optional<bool> trainable = std::nullopt;
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
   /// If true, a replica may assign an ON_WRITE variable with aggregation NONE, so that copies may
   /// differ.
   bool allow_divergent = false;
-  /// If true, layers with a mixed-precision policy read a floating-point variable cast to their
-  /// compute type.
+  /// If true, layers with a mixed-precision policy read floating-point variables in their compute
+  /// type.
   bool autocast = true;
   /// True for a number that the host reads, such as the iteration: GPU strategies keep it in host
   /// memory, so that the host need not wait for a GPU.
@@ -68,7 +68,7 @@ using TensorLookup = std::function<Tensor(const std::string& name)>;
 /// beginning with element `first`.
 struct TensorPart {
   std::string name;
-  Shape shape;  // shape of the whole tensor
+  Shape shape;  // shape of the full tensor
   DType dtype = DType::kFloat32;
   std::int64_t first = 0;
   std::vector<Tensor> values = {};  // consecutive elements, in rank-1 tensors
@@ -100,8 +100,8 @@ class VariableStorage {
   /// Same as read(), but may return the value as `dtype` if other processes can then send fewer
   /// bytes. Requires: both types are floating-point.
   virtual Tensor read_as(DType /*dtype*/) const { return read(); }
-  /// Returns a number that changes with each write, if tapes must release values of read() and call
-  /// it again in the backward pass; nullopt if tapes keep them.
+  /// Returns a number that changes with each write, if tapes must release the values that read()
+  /// returned and call read() again in the backward pass; nullopt if tapes keep the values.
   virtual std::optional<std::uint64_t> released_version() const { return std::nullopt; }
   /// Returns true if read_rows() transfers less than read(), because values are in another process.
   virtual bool reads_rows() const { return false; }

@@ -12,13 +12,13 @@ namespace tutti {
 /// Set of weights that several towers share, as with get_variable() and variable_scope() in
 /// TensorFlow 1. The first get() of a name creates the variable, in the current strategy scope;
 /// after reuse_variables(), every get() returns the existing one. get() of existing variables is
-/// thread-safe; other functions are not.
+/// thread-safe; no other function is.
 class VariableStore {
  public:
   /// Creates the variable `name`, or returns the existing one if variables are reused. `shape` must
   /// be the shape of the initializer's result. Before reuse_variables(), throws kAlreadyExists if
   /// the variable exists. After it, throws kNotFound if the variable does not exist, and
-  /// kInvalidArgument naming both shapes if it has another shape.
+  /// kInvalidArgument, naming both shapes, if the variable has a different shape.
   Variable get(const std::string& name, const Shape& shape,
                const Variable::Initializer& initializer, VariableOptions options = {});
 

@@ -72,8 +72,8 @@ struct RestoreOptions {
   /// True to ignore tensors and state of the file that the program does not know; otherwise they
   /// are errors.
   bool ignore_unknown = false;
-  /// For CheckpointManager::restore_latest(): true makes a damaged version an error; false logs it
-  /// and restores the version before it.
+  /// For CheckpointManager::restore_latest(): if true, a damaged version is an error; if false, the
+  /// damage is logged and the preceding version is restored.
   bool strict = false;
 };
 
@@ -165,7 +165,7 @@ class Checkpoint {
                               const Tensors& tensors = {});
   internal::CheckpointFile values(std::int64_t step,
                                   internal::SavedAs form = internal::SavedAs::kWhole) const;
-  /// Returns this worker's parts of variables that are sharded over workers.
+  /// Returns this worker's parts of variables that are sharded across workers.
   std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
@@ -194,7 +194,7 @@ class Checkpoint {
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
                   CheckpointOptions options = {},
                   const SourceLocation& where = SourceLocation::current());
-/// Options of load_weights() for files of other programs.
+/// Options for load_weights() with files from other programs.
 struct LoadWeightsOptions {
   /// True to ignore tensors that belong to no variable; otherwise they are errors.
   bool ignore_unknown = false;

@@ -1,4 +1,4 @@
-// CheckpointManager: a folder of the checkpoints of one run, each committed as a whole.
+// CheckpointManager: a folder with the checkpoints of one run, each committed as a whole.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -64,7 +64,8 @@ class CheckpointManager {
   /// throws its error, if any, without saving this step.
   std::string save(std::int64_t step);
 
-  /// Waits until the save in progress is on the disk or has failed. Throws as save() does.
+  /// Waits until the save in progress has reached the disk or failed. Throws the same errors as
+  /// save().
   void wait();
 
   /// Returns the error of the last save that ended; nullopt if it succeeded.

@@ -94,7 +94,7 @@ class ClusterResolver {
 /// Returns "grpc://a:2222", or the address alone if `rpc_layer` is empty. Returns "" for "".
 std::string format_master_url(std::string_view address, std::string_view rpc_layer);
 
-// Environment variables as a value, so that code that reads them is testable and repeatable.
+// Environment variables as a value, so that code that reads them is testable and reproducible.
 
 /// Environment variables by name. Resolvers copy one in their constructor, so later changes to the
 /// process's environment do not affect them. A value type.
@@ -117,8 +117,8 @@ class Environment {
   const std::string& at(std::string_view who, std::string_view name, std::string_view remedy) const;
   /// Returns the value of the first of `names` that is set; nullopt if none is.
   std::optional<std::string> first_of(const std::vector<std::string>& names) const;
-  /// Returns the value as an integer; nullopt if it is not set. Throws kInvalidArgument, with name,
-  /// value and range, if it is not an integer in the range.
+  /// Returns the value as an integer; nullopt if it is not set. Throws kInvalidArgument, with the
+  /// name, value and range, if it is not an integer in the range.
   std::optional<int> find_int(std::string_view name, int smallest, int largest) const;
 
  private:

@@ -65,7 +65,7 @@ class ClusterSpec {
   ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>> jobs);
   explicit ClusterSpec(Jobs jobs);
   /// Parses {"worker": ["a:2222"], "ps": {"0": "c:1", "3": "d:1"}}. Throws kInvalidArgument with
-  /// the JSON path, beginning with `path`, the expected and the actual value.
+  /// the expected and actual values and the JSON path, which begins with `path`.
   static ClusterSpec from_json(const Json& json, std::string_view path = "cluster");
   /// Parses tf's ClusterDef in protobuf's JSON form: {"job": [{"name": "worker", "tasks": {"0":
   /// "a:1"}}]}.

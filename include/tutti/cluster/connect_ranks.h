@@ -23,7 +23,7 @@ namespace tutti {
 std::shared_ptr<Communicator> communicator_from_environment(
     const CommunicatorOptions& options = {});
 
-/// Parses "auto", "shm" or "tcp". Throws kInvalidArgument, listing them, for other texts.
+/// Parses "auto", "shm" or "tcp". Throws kInvalidArgument, listing these, for any other text.
 ConnectOptions::Way parse_way(std::string_view text);
 
 /// Result of connect_ranks(): the transport to all other ranks, and a line for the log.

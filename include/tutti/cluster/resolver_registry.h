@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-/// Makes a resolver from environment variables. Throws if they do not describe a cluster.
+/// Creates a resolver from environment variables. Throws if they do not describe a cluster.
 using ResolverFactory = std::function<std::unique_ptr<ClusterResolver>(const Environment&)>;
 
 /// Registers a resolver. Throws kAlreadyExists if the name is taken. Thread-safe.

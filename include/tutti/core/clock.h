@@ -36,8 +36,8 @@ inline double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// Returns the steady time, accurate to a few milliseconds. Takes only a few nanoseconds; for
-/// timestamps.
+/// Returns the steady-clock time, accurate to a few milliseconds. Takes only a few nanoseconds, so
+/// it suits timestamps.
 TimePoint coarse_now();
 
 /// Returns the wall-clock time in seconds since 1970, as TensorBoard's event files store it.

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Kind of a failure. The codes are those of gRPC and abseil, so that they survive an RPC.
+/// Kind of failure. The codes are those of gRPC and abseil, so that they survive an RPC.
 enum class ErrorCode {
   kOk = 0,
   kCancelled = 1,

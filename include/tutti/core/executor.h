@@ -31,7 +31,7 @@ class Executor {
 /// Returns the number of threads that Executor::system() has started and that have not ended yet.
 int num_running_threads();
 
-/// Returns the number of running threads of Executor::system() that are not asleep in a CondVar,
+/// Returns the number of running threads of Executor::system() that are not blocked in a CondVar,
 /// RunToken or Thread::join().
 int num_awake_threads();
 

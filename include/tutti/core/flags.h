@@ -34,7 +34,7 @@ class Flags {
   /// Removes flags that shared code declared and this program does not use. The program then
   /// refuses them as unknown. Throws kInvalidArgument for a flag that was not declared.
   void remove(const std::vector<std::string>& names);
-  /// Sets the text that the help ends with, such as examples.
+  /// Sets the text at the end of the help, such as examples.
   void add_footer(const std::string& text);
   /// Adds a subcommand. `body` runs, and returns the exit code, if the command line names it.
   /// `declare` adds its flags or nested subcommands. If there are nested ones, the command line

@@ -44,9 +44,9 @@ class Json {
     return array;
   }
 
-  /// Parses `text`. Throws kInvalidArgument with line and column if it is not JSON or nested more
-  /// than 256 levels deep, and with the path of the object ("TF_CONFIG.cluster") if a member occurs
-  /// twice. `source` names the text in messages (a path, a variable's name).
+  /// Parses `text`. Throws kInvalidArgument, with the line and column, if it is not JSON or is
+  /// nested more than 256 levels deep, and with the path of the object ("TF_CONFIG.cluster") if a
+  /// member occurs twice. `source` names the text in messages (a path, a variable's name).
   static Json parse(std::string_view text, std::string_view source = "JSON");
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
@@ -55,10 +55,10 @@ class Json {
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_number() const;
 
-  /// Return the value. Throw kInvalidArgument, with the expected and the actual kind, if its kind
-  /// differs.
+  /// Return the value. Throw kInvalidArgument, with the expected and the actual kind, if the value
+  /// is of another kind.
   bool as_bool() const;
-  std::int64_t as_int() const;  // a number without fraction, in the range of int64
+  std::int64_t as_int() const;  // a number without a fractional part, in the range of int64
   double as_double() const;     // any number
   const std::string& as_string() const;
   const Array& as_array() const;
@@ -70,7 +70,7 @@ class Json {
   const Json& at(std::string_view name) const;
   /// Adds or replaces a member. Requires: this is an object.
   Json& set(std::string name, Json value);
-  /// Adds a member to an object without looking for an earlier one of that name, or an element to
+  /// Adds a member to an object without checking for an existing one of that name, or an element to
   /// an array (`name` is then ignored). For the parser, which checks for duplicates itself.
   void append(std::string name, Json value);
   /// Appends to an array. Requires: this is an array.

@@ -218,7 +218,7 @@ using CallReader = std::function<Made(const Json::Array& call)>;
 /// Throws kInvalidArgument unless the call has `count` arguments.
 void require_arguments(const Json::Array& call, std::size_t count);
 
-/// Rethrows the current exception, with the argument's number added to its text.
+/// Rethrows the current exception, with the argument's number added to its message.
 [[noreturn]] void throw_in_argument(std::size_t index);
 
 template <class Argument>

@@ -38,7 +38,7 @@ enum RandomPurpose : std::uint32_t {
   kAugmentPurpose = 5,
 };
 
-/// Stream of one key with random access: element i does not depend on earlier reads.
+/// Random-access stream of a key's random numbers: element i does not depend on earlier reads.
 class RandomStream {
  public:
   explicit RandomStream(const RandomKey& key);

@@ -37,7 +37,7 @@ inline std::atomic<bool> trace_is_recording{false};
 /// Returns true if a trace is being recorded. Costs one relaxed load.
 inline bool trace_is_on() { return internal::trace_is_recording.load(std::memory_order_relaxed); }
 
-/// Number that a viewer shows with a span.
+/// Number that a trace viewer shows with a span.
 struct TraceArgument {
   const char* key = nullptr;
   std::int64_t number = 0;
@@ -45,8 +45,8 @@ struct TraceArgument {
 /// Up to four arguments; further ones are dropped.
 using TraceArguments = std::initializer_list<TraceArgument>;
 
-/// Span from construction to destruction, on one thread. Costs one relaxed load while no trace is
-/// recorded. Names, categories and keys must be literals.
+/// Span from construction to destruction, on one thread. Costs one relaxed load if no trace is
+/// being recorded. Names, categories and keys must be literals.
 class TraceSpan {
  public:
   TraceSpan(const char* name, const char* category, TraceArguments arguments = {}) {

@@ -55,7 +55,7 @@ inline bool can_combine(ReduceOp op, DType dtype) {
   return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
 }
 
-/// Computes out[i] = left[i] op right[i], which is the tree of two inputs.
+/// Computes out[i] = left[i] op right[i], i.e. the reduction tree for two inputs.
 inline void combine(ReduceOp op, DType dtype, const std::byte* left, const std::byte* right,
                     std::byte* out, std::size_t count) {
   const std::byte* const inputs[] = {left, right};

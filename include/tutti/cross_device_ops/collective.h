@@ -98,8 +98,8 @@ struct ReplicaBuffer {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// Guarantee of an operation about its sums. kCanonical: bit-identical to sums along the tree of
-/// docs/determinism.md. kRunToRun: bit-identical in each run. kNone: no guarantee.
+/// Determinism that an operation guarantees for its sums. kCanonical: bit-identical to sums along
+/// the tree of docs/determinism.md. kRunToRun: bit-identical in each run. kNone: no guarantee.
 enum class Determinism { kNone, kRunToRun, kCanonical };
 std::string_view to_string(Determinism determinism);  // "canonical", ...
 

@@ -24,11 +24,12 @@ WireCompression parse_wire_compression(std::string_view text);
 std::string_view to_string(WireCompression compression);
 
 /// Treatment of a step whose gradients, or their sum over replicas, are not all finite. kIgnore:
-/// not checked. kError: the step fails with kOutOfRange, naming variable, flat index, replica and
-/// step; variables stay unchanged. kSkip: no replica updates anything in this step; each strategy
-/// logs the first such step.
+/// not checked. kError: the step fails with kOutOfRange, naming the variable, flat index, replica
+/// and step; variables stay unchanged. kSkip: no replica updates anything in this step; each
+/// strategy logs the first such step.
 enum class NonFinitePolicy { kIgnore, kError, kSkip };
-/// Parses "ignore", "error" or "skip", in any case. Throws kInvalidArgument listing the names.
+/// Parses "ignore", "error" or "skip", ignoring case. Throws kInvalidArgument, listing the names,
+/// for any other text.
 NonFinitePolicy parse_non_finite_policy(std::string_view text);
 std::string_view to_string(NonFinitePolicy policy);
 
@@ -42,7 +43,7 @@ struct CommunicationOptions {
   /// Size of the first pack of a step's gradients, in bytes; a small one is reduced early in the
   /// backward pass. 0: bytes_per_pack, at most 1 MiB.
   std::int64_t first_bytes_per_pack = 0;
-  /// Time that a collective waits for a missing replica, above 0; unset: kDefaultTimeout.
+  /// Positive time that a collective waits for a missing replica; unset: kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
   /// If true, a reduction, type or device that the named operation does not support is an error; if

@@ -33,7 +33,7 @@ struct CommunicatorOptions {
   /// operation or plugin that spans processes.
   std::string algorithm = "canonical";
   std::string plugin_options = "";  // see CrossDeviceOpsSpec
-  /// Time that a call waits for the other ranks.
+  /// Maximum time that a call waits for the other ranks.
   Duration timeout = kDefaultTimeout;
   /// Time after which a waiting call logs the missing ranks, with the state of each and its
   /// duration.
@@ -65,7 +65,7 @@ struct CallProgress {
   std::uint64_t entered = 0;   // calls begun so far
   std::uint64_t finished = 0;  // calls that ended, successfully or not
   std::string call;            // latest call: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
-  Duration since{};            // time since it began, accurate to some milliseconds
+  Duration since{};            // time since it began, accurate to a few milliseconds
 };
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order.
@@ -133,8 +133,8 @@ class Communicator {
   /// Overload that reduces several buffers of one dtype in place, as if they were one buffer.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Combines all inputs into `output` of rank `root`. Only the root uses `output`; it has the
-  /// length of `input` and may be the same memory.
+  /// Combines all inputs into the `output` of rank `root`. Only the root uses `output`, which has
+  /// the length of `input` and may be the same memory.
   void reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
               const CallOptions& options = {},
               const SourceLocation& where = SourceLocation::current());

@@ -84,7 +84,7 @@ struct SegmentedSum {
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
   /// Returns the address, possibly unaligned, of a replica's values in a block (a part of a
-  /// segment). `copy` has room for the block; it may be nullptr unless `copies` is set.
+  /// segment). `copy` has room for the block, and may be nullptr unless `copies` is set.
   std::function<const std::byte*(std::size_t replica, const Segment& block, std::byte* copy)>
       values = {};
   /// Receives the sum of a block over all replicas. Empty: sums are not checked.
@@ -111,10 +111,10 @@ class CrossDeviceOps {
   /// Returns true if several threads may call all_reduce_buffers concurrently on disjoint ranges of
   /// the same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
-  /// Returns an upper bound of the error of a SUM or MEAN of floating types; `tutti conform` checks
-  /// it. The error is relative to the sum over the replicas of each replica's largest magnitude in
-  /// the buffer. 0 means that only additions round; infinity means that there is no bound. The
-  /// bound is 0 if the grade is kCanonical.
+  /// Returns an upper bound on the error of a SUM or MEAN of floating-point types; `tutti conform`
+  /// checks it. The error is relative to the sum over the replicas of each replica's largest
+  /// magnitude in the buffer. 0 means that only additions round; infinity means that there is no
+  /// bound. The bound is 0 if the grade is kCanonical.
   virtual double max_relative_error() const { return 0.0; }
   /// Returns true if the operation's group may have members in other processes. The `*_buffers`
   /// functions then receive only the buffers of this process's replicas, whereas root and counts

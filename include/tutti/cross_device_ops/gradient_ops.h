@@ -18,7 +18,7 @@ namespace tutti {
 Gradient aggregate(std::span<const Gradient> gradients);
 
 /// Divides each element by `divisor`; IndexedSlices stay sparse. Throws kInvalidArgument unless the
-/// type is floating. Equivalent of tf's divide_by_n_tensors_or_indexed_slices.
+/// type is floating-point. Equivalent to tf's divide_by_n_tensors_or_indexed_slices.
 Gradient divide_by(const Gradient& gradient, double divisor);
 
 /// Returns the value on `device`; IndexedSlices stay sparse, and an absent gradient stays absent.

@@ -24,7 +24,8 @@ class KeyValueStore {
   /// Sets a value atomically, replacing an existing one: readers see the whole value or none.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
-  /// Returns the values of several keys in their order, in one exchange with a remote store.
+  /// Returns the values of several keys, in the order of `keys`, in one exchange with a remote
+  /// store.
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
   /// Waits for the key and returns its value. Throws kDeadlineExceeded naming store and key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;

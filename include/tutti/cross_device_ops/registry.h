@@ -31,7 +31,7 @@ struct Group {
   std::shared_ptr<Transport> transport = nullptr;
 };
 
-/// Makes an operation for the replicas of a group. Throws if it does not support them.
+/// Creates an operation for the replicas of a group. Throws if the operation does not support them.
 using CrossDeviceOpsFactory =
     std::function<std::unique_ptr<CrossDeviceOps>(const Group&, const CommunicationOptions&)>;
 

@@ -24,7 +24,7 @@ class SampleRandom {
   /// `key` identifies the element. In the key of a stream, the stream's number replaces `c`.
   explicit SampleRandom(const RandomKey& key) : key_(key) {}
 
-  /// Returns stream number `index` of this element. Streams with different numbers are independent.
+  /// Returns this element's stream number `index`. Streams with different numbers are independent.
   RandomStream stream(std::uint64_t index) const {
     RandomKey key = key_;
     key.c = index;
@@ -97,7 +97,7 @@ struct MixupOptions {
 /// labels, sample weights (Zhang, Cisse, Dauphin, Lopez-Paz: "mixup: beyond empirical risk
 /// minimization", 2018). Random numbers are keyed by (seed, epoch, number of the batch, row). Call
 /// it after batch(), on the global batch. Throws kInvalidArgument for alpha <= 0. next() throws
-/// kInvalidArgument with the component's name for types that are not floating, and
+/// kInvalidArgument with the component's name for types that are not floating-point, and
 /// kFailedPrecondition for elements without rows.
 Dataset mixup(const Dataset& batches, MixupOptions options = {});
 

@@ -70,18 +70,19 @@ class DatasetSource {
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
   /// pipelines. Empty for sources without inputs and for those that do not report their inputs.
   virtual std::vector<SourcePtr> inputs() const { return {}; }
-  /// Returns a copy of this source with `inputs` in place of inputs(). Requires: equal numbers.
+  /// Returns a copy of this source with `inputs` in place of inputs(). Requires: equal numbers of
+  /// inputs.
   virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
   /// Returns the files that this source reads; nullopt if it reads none or does not report them.
   virtual std::optional<SourceFiles> files() const { return std::nullopt; }
 };
 
-/// Count of repeat() and take() that means "no end"; cardinality of an endless dataset.
+/// Count for repeat() and take() that means "no end"; also the cardinality of an endless dataset.
 inline constexpr std::int64_t kInfinite = -1;
 /// In a padded shape, stands for the size of the batch's largest element.
 inline constexpr std::int64_t kLargest = -1;
 
-/// Options of Dataset::map().
+/// Options for Dataset::map().
 struct MapOptions {
   /// Number of elements processed concurrently; they are yielded in order. 1: the caller's thread
   /// processes them.
@@ -101,14 +102,14 @@ struct PaddedBatchOptions {
   /// One value per component; default: 0.
   std::vector<double> padding_values = {};
 };
-/// Options of Dataset::interleave().
+/// Options for Dataset::interleave().
 struct InterleaveOptions {
   /// Number of datasets read alternately.
   std::int64_t cycle_length = 1;
   /// Number of consecutive elements taken from each dataset.
   std::int64_t block_length = 1;
 };
-/// Options of Dataset::pack().
+/// Options for Dataset::pack().
 struct PackOptions {
   /// Distance between the beginnings of rows. Default: the length, so that they do not overlap.
   std::optional<std::int64_t> shift = std::nullopt;
@@ -178,11 +179,11 @@ class Dataset {
   Dataset repeat(std::int64_t count = kInfinite) const;
   /// Keeps elements index, index + count, ... Throws kInvalidArgument unless 0 <= index < count.
   Dataset shard(std::int64_t count, std::int64_t index) const;
-  /// Applies `fn`, which must depend on the element only (skip() does not call it) and, with
-  /// several parallel calls, be thread-safe. Exceptions of `fn` are thrown by next() in place of
-  /// the element; the pass can continue. Random numbers that `fn` draws without a key
+  /// Applies `fn`, which must depend only on the element (skip() does not call it) and, with
+  /// several parallel calls, be thread-safe. next() throws the exceptions of `fn` in place of the
+  /// element; the pass can continue. Random numbers that `fn` draws without a key
   /// (random_uniform(shape), layers in training mode) are keyed by the global seed, this call of
-  /// map(), the epoch and the element, whatever thread draws them. The same holds for generators
+  /// map(), the epoch and the element, whichever thread draws them. The same holds for generators
   /// and for the functions passed to filter(), take_while(), interleave() and flat_map(). augment()
   /// has its own seed.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
@@ -220,7 +221,7 @@ class Dataset {
   const DatasetSource& source() const { return *source_; }
   const SourcePtr& shared_source() const { return source_; }
 
-  /// Iterator of range-for over one pass of epoch 0.
+  /// Iterator for range-based for loops over one pass of epoch 0.
   class Iterator {
    public:
     using value_type = Element;

@@ -14,7 +14,7 @@
 namespace tutti {
 
 /// Ordered list of components, each a tensor with a name (by default "features", "labels",
-/// "sample_weight", "component_3", ...). After batch() the first dimension of every component is
+/// "sample_weight", "component_3", ...). After batch(), the first dimension of every component is
 /// the number of rows. A value type.
 class Element {
  public:

@@ -22,8 +22,8 @@ enum class PaddingMode { kZeros, kReflect };
 /// must lie within the image.
 Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                             std::int64_t height, std::int64_t width);
-/// Same as crop_to_bounding_box(), but pixels outside the image are filled by `mode`. With
-/// kReflect, each margin outside the image must be smaller than the image.
+/// Same as crop_to_bounding_box(), but pixels outside the image are filled according to `mode`.
+/// With kReflect, each margin outside the image must be smaller than the image.
 Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                                    std::int64_t height, std::int64_t width, PaddingMode mode);
 /// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, one

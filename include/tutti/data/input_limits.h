@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Limits on reading, as protection against small files that unpack to a huge size. A file beyond
-/// them causes kResourceExhausted, naming the path and the field to raise.
+/// Limits on reading, as protection against small files that unpack to a huge size. Exceeding one
+/// throws kResourceExhausted, naming the path and the field to raise.
 struct InputLimits {
   /// Maximum ratio of unpacked to compressed size, checked after the first 256 MiB are unpacked.
   /// Typical ratios are 5 to 20 for text and 1,030 for a file of zeros.

@@ -25,7 +25,8 @@ enum class Split { kTrain, kTest };
 
 /// Reads MNIST or Fashion-MNIST: train-images-idx3-ubyte(.gz) and so on. If `directory` is empty,
 /// searches $TUTTI_DATA_DIR, then /usr/share/datasets/fashion-mnist (Debian's package
-/// dataset-fashion-mnist). Throws kNotFound with the searched folders and the package to install.
+/// dataset-fashion-mnist). Throws kNotFound, naming the folders searched and the package to
+/// install.
 ImageData read_mnist(const std::string& directory, Split split);
 
 /// Reads the binary version of CIFAR-10: data_batch_1.bin ... data_batch_5.bin (train) or

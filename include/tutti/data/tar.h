@@ -41,13 +41,13 @@ struct TarOptions {
 /// other types of archives, and two files of one extension in a sample; kResourceExhausted beyond
 /// `limits`; kUnimplemented for sparse files and multi-volume archives.
 Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
-/// Same as tar_dataset() above, but yields decode(sample). `decode` must depend on the sample only
-/// and, with several parallel calls, be thread-safe. next() rethrows its exceptions; an Error then
-/// begins with the sample's key.
+/// Same as tar_dataset() above, but yields decode(sample). `decode` must depend only on the sample
+/// and, with several parallel calls, be thread-safe. next() rethrows its exceptions; the message of
+/// an Error then begins with the sample's key.
 Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const TarSample&)> decode,
                     TarOptions options = {});
 
-/// Writer of a tar file. Keeps all files in memory until close(). Equal files give equal bytes:
+/// Writer of a tar file. Keeps all files in memory until close(). Equal contents give equal bytes:
 /// owner 0, time 0 (1970) and mode rw-r--r--.
 class TarWriter {
  public:

@@ -16,7 +16,7 @@ struct BytePairRules;
 }  // namespace internal
 
 /// Byte-pair encoding over bytes, as in GPT-2, Llama 3 and Qwen 2. A text is split into words;
-/// within a word neighbouring tokens are merged, in the order in which the merges were learnt. The
+/// within a word, neighbouring tokens are merged in the order in which the merges were learnt. The
 /// results agree with Hugging Face's `tokenizers`. Immutable value type. Thread-safe.
 class BytePairTokenizer {
  public:

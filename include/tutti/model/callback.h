@@ -173,8 +173,8 @@ class Monitor {
   bool larger_is_better(const Model& model) const;
   /// Returns true if `value` is better than `best` by more than `min_delta`. NaN is never better.
   bool is_better(const Model& model, double value, double best, double min_delta = 0.0) const;
-  /// Returns the monitored value in the logs. If it is missing, warns once, listing the logs'
-  /// names.
+  /// Returns the monitored value in the logs. If it is missing, warns once and lists the names in
+  /// the logs.
   std::optional<double> value(const Logs& logs) const;
 
  private:
@@ -185,7 +185,7 @@ class Monitor {
 
 }  // namespace internal
 
-// A callback made of functions.
+// Callback built from functions.
 
 /// Functions of a LambdaCallback; empty functions are not called.
 struct LambdaCallbackOptions {
@@ -199,7 +199,7 @@ struct LambdaCallbackOptions {
   std::function<void(const Json& state)> restore_state = {};
 };
 
-/// Callback made of functions:
+/// Callback that consists of functions:
 /// `LambdaCallback({.on_epoch_end = [&](std::int64_t epoch, const Logs& logs) { ... }})`.
 class LambdaCallback : public Callback {
  public:

@@ -67,7 +67,7 @@ class EarlyStopping : public Callback {
 // Ends training when the loss is not finite.
 
 /// Stops fit() after a batch whose loss is NaN or infinite, and logs an error naming the epoch,
-/// batch, step and replicas. Keras's TerminateOnNaN.
+/// batch, step and replicas. Corresponds to Keras's TerminateOnNaN.
 class TerminateOnNaN : public Callback {
  public:
   void on_train_begin() override;

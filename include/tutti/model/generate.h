@@ -11,14 +11,14 @@
 
 namespace tutti {
 
-/// Options of sample(). Probabilities of the classes that top_k and top_p keep are renormalised.
+/// Options for sample(). Probabilities of the classes that top_k and top_p keep are renormalised.
 struct SamplingOptions {
   /// Divisor of the logits; below 1, likely classes become likelier. 0: always draws the likeliest
   /// class.
   double temperature = 1.0;
   /// If set, only the `top_k` likeliest classes may be drawn. Default: all classes.
   std::optional<std::int64_t> top_k = std::nullopt;
-  /// Keeps the likeliest classes until their probabilities add up to top_p, in (0, 1] (nucleus
+  /// Total probability, in (0, 1], that the classes to keep must reach, likeliest first (nucleus
   /// sampling: Holtzman et al., arXiv 1904.09751).
   double top_p = 1.0;
 };
@@ -45,7 +45,7 @@ struct GenerateOptions {
   /// have ended.
   std::optional<std::int64_t> end_token = std::nullopt;
   /// Context length: the model processes at most this many tokens, the most recent ones. Default:
-  /// unlimited. When the cache has this many tokens, it is rebuilt from their last half.
+  /// unlimited. When the cache has this many tokens, it is rebuilt from the most recent half.
   std::optional<std::int64_t> window = std::nullopt;
   /// Keeps keys and values of earlier tokens (KeyValueCache); otherwise the model recomputes them
   /// for each token.

@@ -76,12 +76,12 @@ class CsvLogger : public Callback {
 // Writes the values of training for TensorBoard and as JSON lines.
 
 struct TensorBoardOptions {
-  /// Number of batches between "batch_<name>" values; 0: writes values of epochs only.
+  /// Number of batches between "batch_<name>" values; 0: only epoch values are written.
   std::int64_t update_every_batches = 0;
 };
 
-/// Writes the scalars "epoch_<name>" of each epoch to <log_dir>/train and, without the prefix
-/// "val_", to <log_dir>/validation, as Keras does.
+/// Writes each epoch's scalars "epoch_<name>" to <log_dir>/train; values with the prefix "val_" go
+/// to <log_dir>/validation without the prefix, as in Keras.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir, TensorBoardOptions options = {});

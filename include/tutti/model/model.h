@@ -117,14 +117,14 @@ struct EvaluateOptions {
   std::optional<std::int64_t> steps = std::nullopt;
 };
 
-/// Options of Model::save().
+/// Options for Model::save().
 struct SaveOptions {
   /// Saves the arguments of compile(), too, so that the loaded model is compiled. Set it to false
   /// if a loss or metric is a custom function, which cannot be saved.
   bool compile_arguments = true;
 };
 
-/// Options of Model::predict().
+/// Options for Model::predict().
 struct PredictOptions {
   /// Number of rows per batch if the data are tensors; not allowed with a dataset. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
@@ -201,7 +201,7 @@ class Model : public Layer {
   void save(const std::string& path, SaveOptions options = {},
             const SourceLocation& where = SourceLocation::current());
   /// Save or load only the weights, as a safetensors file. Loading also accepts full checkpoints
-  /// and files of other frameworks: `load_weights(path, {.rename = {{"fc1.weight",
+  /// and files from other frameworks: `load_weights(path, {.rename = {{"fc1.weight",
   /// "dense/kernel"}}, .transpose = {"kernel"}, .strict = false})`.
   void save_weights(const std::string& path,
                     const SourceLocation& where = SourceLocation::current()) const;
@@ -210,13 +210,14 @@ class Model : public Layer {
   /// strategy's step, and the number of trained epochs. After restoring it, continue with
   /// fit({.initial_epoch = epochs_trained()}).
   Checkpoint checkpoint();
-  /// Returns the checkpoint of a running fit(), for callbacks: checkpoint() plus current epoch and
-  /// batch, position in the data, metric sums, and callback state. Restore and save it only in
+  /// Returns the checkpoint of a running fit(), for callbacks: checkpoint() plus the current epoch
+  /// and batch, position in the data, metric sums, and callback state. Restore and save it only in
   /// Callback::on_can_restore() and on_can_save(). Throws kFailedPrecondition outside fit().
   Checkpoint fit_checkpoint();
 
   bool compiled() const;
-  /// Return the optimizer and the loss of compile(). Throw kFailedPrecondition before compile().
+  /// Return the optimizer and the loss from compile(). Throw kFailedPrecondition if compile() has
+  /// not been called.
   Optimizer& optimizer();
   const Loss& loss() const;
   /// Returns the names that evaluate() reports: "loss", then the metrics.

@@ -33,9 +33,9 @@ struct ModelCheckpointOptions {
 };
 
 /// Saves to `path` after each epoch or every save_freq batches. In the path, {epoch} and (with
-/// save_freq) {batch} become numbers counted from 1, and {name}, the name of a log value, becomes
-/// this value with four digits: "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint,
-/// except that formats such as {epoch:02d} throw kInvalidArgument.
+/// save_freq) {batch} are replaced by numbers counted from 1, and {name}, the name of a log value,
+/// by that value with four decimals: "run/{epoch}-{val_loss}.safetensors". Same as Keras's
+/// ModelCheckpoint, but formats such as {epoch:02d} throw kInvalidArgument.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string path, ModelCheckpointOptions options = {});
@@ -65,7 +65,7 @@ class ModelCheckpoint : public Callback {
   std::int64_t batches_ = 0;  // number of batches since the last save, if save_freq is set
 };
 
-// Saves a running fit() on disk, and resumes it when the program is restarted.
+// Saves a running fit() to disk, and resumes it when the program is restarted.
 
 struct BackupAndRestoreOptions {
   /// Number of batches between saves, which may be within an epoch. Default: saves after each

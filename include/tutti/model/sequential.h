@@ -23,7 +23,7 @@ struct SequentialOptions {
 
 /// A model whose layers are called one after the other: `Sequential model(Input{{784}}, Dense(128),
 /// Relu(), Dense(10));`. The constructor creates the weights, in the current strategy's scope.
-/// keras.Sequential.
+/// Corresponds to keras.Sequential.
 class Sequential : public LayerOf<Sequential, Model> {
  public:
   template <std::derived_from<Layer>... Layers>

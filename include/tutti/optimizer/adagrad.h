@@ -1,4 +1,4 @@
-// Adagrad optimizer, which divides steps by the root of the sum of squared gradients.
+// Adagrad optimizer, which divides steps by the square root of the sum of squared gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -72,7 +72,7 @@ struct LearningRate {
   requires std::is_base_of_v<LearningRateSchedule, Schedule> LearningRate(const Schedule& function)
       : schedule(std::make_shared<const Schedule>(function)) {}
 
-  /// Returns the rate of update number `iteration`.
+  /// Returns the rate for update number `iteration`.
   double at(std::int64_t iteration) const { return schedule ? (*schedule)(iteration) : constant; }
 
   /// Returns the constant, or describe() of the schedule. from_json() throws kNotFound if the
@@ -95,7 +95,8 @@ struct PolynomialDecayOptions {
 };
 
 /// Rate: (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; if cycle
-/// is set, n is the next multiple of decay_steps. keras.optimizers.schedules.PolynomialDecay.
+/// is set, n is the next multiple of decay_steps. Same as
+/// keras.optimizers.schedules.PolynomialDecay.
 using PolynomialDecay = ScheduleWith<PolynomialDecayOptions>;
 
 struct InverseTimeDecayOptions {
@@ -175,7 +176,7 @@ using WarmUpStableDecay = ScheduleWith<WarmUpStableDecayOptions>;
 
 // Creation of schedules by name, for configuration files and command lines.
 
-/// Makes the schedule called `name` (see learning_rate_schedule_names()) with the given options;
+/// Creates the schedule called `name` (see learning_rate_schedule_names()) with the given options;
 /// omitted options have their defaults, and boolean options are 0 or 1:
 /// `make_learning_rate("cosine_decay", {{"initial_learning_rate", 0.1}, {"decay_steps", 1000}})`.
 /// Throws kInvalidArgument, listing the known names, for an unknown name or option.

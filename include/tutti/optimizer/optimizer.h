@@ -19,7 +19,7 @@
 namespace tutti {
 
 /// Base class of this library's rules. device_rule() returns a formula that CPUs, GPUs and XLA
-/// share, and the values of the formula's constants in one step.
+/// share, and the values of the formula's constants for one step.
 class FormulaRule : public UpdateRule {
  public:
   void apply(const UpdateArgs& args) const final;

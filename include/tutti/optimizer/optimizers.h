@@ -70,7 +70,7 @@ class OptimizerSpec {
 /// Returns the names that OptimizerSpec accepts, in alphabetical order.
 std::vector<std::string> optimizer_names();
 
-/// Makes the optimizer that `spec` describes, for these variables.
+/// Creates the optimizer that `spec` describes, for these variables.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::span<const Variable> variables);
 

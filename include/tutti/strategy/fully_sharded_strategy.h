@@ -25,7 +25,7 @@ struct FullyShardedOptions {
   /// With several workers, `replicas` is the number of replicas on all workers, as in
   /// MultiWorkerOptions.
   LocalStrategyOptions local = {};
-  /// ZeRO stage, which selects the values that are sharded over the replicas. 1: optimizer slots.
+  /// ZeRO stage, which selects the values that are sharded across the replicas. 1: optimizer slots.
   /// 2: also the sums of gradients. 3: also the parameters; a replica gathers a full parameter only
   /// while a layer uses it.
   int stage = 3;
@@ -66,7 +66,7 @@ class FullyShardedStrategy final : public Strategy {
   template <std::convertible_to<DeviceList> Devices>
   explicit FullyShardedStrategy(const Devices& devices)
       : FullyShardedStrategy(LocalStrategyOptions{.devices = devices}) {}
-  /// Returns the ZeRO stage that the options set.
+  /// Returns the ZeRO stage set in the options.
   int stage() const { return stage_; }
 
  protected:

@@ -34,14 +34,14 @@ bool is_initialized();
 /// Return this process's rank, 0 .. size() - 1, and the number of processes.
 int rank();
 int size();
-/// Same as rank() and size(), but among the processes of this host.
+/// Same as rank() and size(), but among the processes on this host.
 int local_rank();
 int local_size();
 
 /// Returns the result of `op` (MEAN, SUM, ...) over the tensors of all ranks, on the device of
-/// `value`. All tensors have one shape and type. MEAN requires a floating type. Ranks that have
-/// called join() contribute zeros: the mean is still the sum divided by size(), and MIN, MAX and
-/// PRODUCT throw kUnimplemented.
+/// `value`. All tensors must have the same shape and type. MEAN requires a floating-point type.
+/// Ranks that have called join() contribute zeros: the mean is still the sum divided by size(), and
+/// MIN, MAX and PRODUCT throw kUnimplemented.
 Tensor allreduce(const Tensor& value, ReduceOp op = ReduceOp::kMean,
                  SourceLocation where = SourceLocation::current());
 /// Returns all ranks' tensors, concatenated along the first dimension, whose length may differ

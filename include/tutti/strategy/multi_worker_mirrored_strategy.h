@@ -36,7 +36,7 @@ struct MultiWorkerOptions {
   StragglerOptions stragglers = {};
   /// Number of steps between comparisons of an eight-byte digest of the mirrored variables; 0:
   /// never. A difference (e.g. a bit flip in one worker's memory) throws kDataLoss on all workers,
-  /// naming worker and variable.
+  /// naming the worker and the variable.
   int digest_steps = 0;
 };
 

@@ -19,9 +19,9 @@ namespace tutti {
 
 /// Returns options for checkpoints under `strategy`. With several workers only the chief writes and
 /// reads: it chooses the version, and all workers restore its values, even if they cannot access
-/// its disk. Each worker writes and reads its own part of variables that are sharded over workers,
-/// if all workers can access one folder (CheckpointManagerOptions::sharded). Saving and restoring
-/// are collective. The strategy must outlive the checkpoint.
+/// its disk. Variables that are sharded across workers are an exception: each worker writes and
+/// reads its own part, if all workers can access one folder (CheckpointManagerOptions::sharded).
+/// Saving and restoring are collective. The strategy must outlive the checkpoint.
 CheckpointOptions checkpoint_options(Strategy& strategy);
 
 namespace internal {
@@ -38,7 +38,7 @@ struct RecoveryOptions {
 };
 
 /// Returns true if a launcher restarts workers that die (`tutti run --max-restarts`, which sets
-/// TUTTI_MAX_RESTARTS), so that the others should wait for them.
+/// TUTTI_MAX_RESTARTS), in which case the other workers should wait for them.
 bool starts_workers_again();
 
 /// Runner of a training loop that can be repeated from a commit. `state` includes everything that
@@ -64,9 +64,10 @@ class Recovery {
   /// The strategy must outlive this object.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Rethrows exceptions of the loop. If the loss of a worker or a connection caused an exception,
-  /// rethrows it only when the work that follows one commit has been repeated 20 times. Throws
-  /// kDeadlineExceeded, naming the lost workers, if they do not rejoin within rejoin_timeout.
+  /// Rethrows exceptions from the loop. If the loss of a worker or a connection caused an
+  /// exception, rethrows it only after the work that follows one commit has been repeated 20 times.
+  /// Throws kDeadlineExceeded, naming the lost workers, if they do not rejoin within
+  /// rejoin_timeout.
   void run(const std::function<void()>& loop);
   /// Stores the state after `step`. Collective: every worker must call it after each step that must
   /// not be repeated when a worker is lost. If a worker is lost during the call, commit() throws,

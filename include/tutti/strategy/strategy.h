@@ -118,8 +118,8 @@ class Strategy {
     }
   }
 
-  /// Combines one value per replica (SUM or MEAN) on the first parameter device, in the order of
-  /// cross_device_ops(). With `axis`, reduces over replicas and that axis; MEAN divides by the
+  /// Combines one value per replica (SUM or MEAN) on the first parameter device, in the order that
+  /// cross_device_ops() uses. With `axis`, reduces over replicas and that axis; MEAN divides by the
   /// axis's total length over all replicas, so it is exact even if lengths differ, and returns
   /// float32 for integers. Without `axis`, reduces elementwise; shapes must be equal. Cross-replica
   /// or default context only.
@@ -248,7 +248,7 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
-  /// Returns the number of times that one call of run() calls its function in this process.
+  /// Returns the number of times that one call to run() calls its function in this process.
   std::size_t num_bodies() const;
   template <class T>
   static void note_argument(ReplicaContext&, const T&) {}

@@ -39,7 +39,7 @@ struct DeviceList {
 /// each until it blocks; a deterministic schedule for tests.
 enum class ReplicaExecution { kThreads, kSequential };
 
-/// Options of the devices and replicas of this process, and of how their values are combined. The
+/// Options for the devices and replicas of this process, and for combining their values. The
 /// constructors of all strategies check them: kInvalidArgument and kUnimplemented name the invalid
 /// field.
 struct LocalStrategyOptions {
@@ -62,8 +62,8 @@ struct LocalStrategyOptions {
   /// Relative shares of the global batch, for devices of different speed: one positive number per
   /// replica.
   std::vector<double> replica_weights = {};
-  /// Time to wait for other replicas in a collective. Then throws kDeadlineExceeded, naming the
-  /// missing replicas.
+  /// Time to wait for other replicas in a collective before throwing kDeadlineExceeded, which names
+  /// the missing replicas.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
@@ -72,7 +72,8 @@ struct LocalStrategyOptions {
 /// components. A member of Strategy. tf.distribute.StrategyExtended.
 class StrategyExtended {
  public:
-  /// Takes the parameters of Strategy's constructor; `ops_mutex` is held while values are combined.
+  /// Takes the parameters of Strategy's constructor; `ops_mutex` is held while values are being
+  /// combined.
   StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
                    LocalStrategyOptions options, std::shared_ptr<internal::WorkerTeam> team);
   ~StrategyExtended();
@@ -91,7 +92,7 @@ class StrategyExtended {
   /// Returns true if the variable is ON_READ. Throws kInvalidArgument, naming the variable, for an
   /// unknown synchronization or aggregation, and for the synchronization NONE.
   bool is_on_read(const VariableOptions& options) const;
-  /// Returns the index of the replica that applies updates of the next variable, which has
+  /// Returns the index of the replica that applies updates to the next variable, which has
   /// `num_bytes`. Chooses the replica to which the fewest bytes have been assigned.
   int next_work_number(std::size_t num_bytes);
   /// Sets an action that one replica runs after each update in a step, when all replicas have

@@ -21,8 +21,8 @@ class TpuClusterResolver {
  public:
   /// `tpu`: "" or "local" for this host. Throws kUnimplemented, naming the address, for any other.
   explicit TpuClusterResolver(std::string_view tpu = "");
-  /// Opens the plugin and returns the number of its devices, which are xla:0, xla:1, ... Throws
-  /// kUnavailable, with reason and remedy, if opening fails.
+  /// Opens the plugin and returns the number of its devices, which are xla:0, xla:1, ... If opening
+  /// fails, throws kUnavailable with the reason and the remedy.
   int num_devices() const;
   /// Returns "tpu" or "cpu".
   std::string platform() const;

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// Names of the computing devices of this process.
+// Names of this process's compute devices.
 
 /// Kind of a computing device. kXla: TPUs and other devices of an XLA plugin (docs/tpu.md). XLA
 /// devices run whole steps of strategies; tensors and device scopes cannot be placed on them.
@@ -42,8 +42,8 @@ std::ostream& operator<<(std::ostream& out, const Device& device);
 /// is xla:63.
 inline constexpr int kNumVirtualCpuDevices = 64;
 
-/// Checks that tensors can be placed on the device. Throws kUnavailable if this build and machine
-/// do not have it, and kUnimplemented for an XLA device, which only strategies can use.
+/// Checks that tensors can be placed on the device. Throws kUnavailable if this build or this
+/// machine does not have it, and kUnimplemented for an XLA device, which only strategies can use.
 void require_available(const Device& device);
 
 /// Parses a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Throws as

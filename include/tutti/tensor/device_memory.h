@@ -45,7 +45,7 @@ namespace internal {
 BufferAllocator& cpu_allocator(Device device);
 /// Returns the allocator for tensors on `device`, a CPU or a GPU.
 BufferAllocator& allocator_of(Device device);
-/// Returns true if tensors of both devices can share their elements.
+/// Returns true if tensors on the two devices can share their elements.
 bool share_memory(Device a, Device b);
 }  // namespace internal
 

@@ -73,11 +73,12 @@ class NoDeviceScope {
 /// Returns the merged specification of this thread's scopes; empty if there are none.
 DeviceSpec current_device_scope();
 
-/// Returns job, replica and task of this process: /job:localhost/replica:0/task:0 unless
+/// Returns the job, replica and task of this process: /job:localhost/replica:0/task:0 unless
 /// set_process_spec() was called. "/job:localhost" always means this process. Thread-safe.
 DeviceSpec process_spec();
-/// Sets job, replica and task of this process, for programs that are tasks of a cluster. Missing
-/// parts get their defaults; type and index are ignored. Call it before creating device scopes.
+/// Sets the job, replica and task of this process, for programs that are tasks of a cluster.
+/// Missing parts get their defaults; type and index are ignored. Call it before creating device
+/// scopes.
 void set_process_spec(const DeviceSpec& spec);
 /// Returns true if `spec` does not name another process by its job, replica or task.
 bool is_of_this_process(const DeviceSpec& spec);

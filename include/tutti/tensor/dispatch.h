@@ -20,12 +20,12 @@ class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void on_op(const OpCall& call, std::span<const Tensor> outputs) = 0;
-  /// Called after transfer() copied `from` to another device as `to`. The default does nothing.
+  /// Called after transfer() has copied `from` to another device as `to`. The default does nothing.
   virtual void on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where);
 };
 
-/// Scope that registers `observer` for the operations of this thread. Scopes need not be destroyed
-/// in reverse order.
+/// Scope that registers `observer` for this thread's operations. Scopes need not be destroyed in
+/// reverse order.
 class ObserverScope {
  public:
   explicit ObserverScope(OpObserver& observer);

@@ -139,7 +139,7 @@ struct TransposeAttributes {
 struct SliceAttributes {
   std::array<std::int64_t, Shape::kMaxRank> begin{};
 };
-/// Attributes of pad(); `before` counts the elements added before each axis.
+/// Attributes of pad(); `before` is the number of elements added at the beginning of each axis.
 struct PadAttributes {
   std::array<std::int64_t, Shape::kMaxRank> before{};
   double value = 0.0;

@@ -12,8 +12,7 @@ namespace tutti {
 enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
 
 std::string_view to_string(ReduceOp op);  // "SUM", ...
-/// Parses a name in upper or lower case. Throws kInvalidArgument, listing the names, for any other
-/// text.
+/// Parses a name, ignoring case. Throws kInvalidArgument, listing the names, for any other text.
 ReduceOp parse_reduce_op(std::string_view text);
 std::ostream& operator<<(std::ostream& out, ReduceOp op);
 

@@ -32,8 +32,8 @@ class Shape {
   std::int64_t operator[](int axis) const { return dim(axis); }
   /// Returns the product of the dimensions; 1 for [].
   std::int64_t num_elements() const;
-  /// Returns the product of all dimensions that are not 0; nullopt if it exceeds int64. If it does
-  /// not, the product of any subset of dimensions fits, too. Use it to check untrusted dimensions.
+  /// Returns the product of all nonzero dimensions; nullopt if it exceeds int64. If it does not,
+  /// neither does the product of any subset of dimensions. Use it to check untrusted dimensions.
   static std::optional<std::int64_t> count(std::span<const std::int64_t> dims);
 
   const std::int64_t* begin() const { return dims_.data(); }

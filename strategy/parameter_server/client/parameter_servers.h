@@ -1,4 +1,4 @@
-// This process's client of all parameter servers of a job, and its cache of values read from them.
+// This process's client for all parameter servers of a job, and its cache of values read from them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

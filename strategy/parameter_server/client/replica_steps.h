@@ -45,8 +45,8 @@ class ReplicaSteps {
   void note_read(const Variable& variable, std::span<const std::uint64_t> num_steps);
   /// Same as note_read(), but for rows of one shard, and keeps earlier reads.
   void note_rows(const Variable& variable, std::uint64_t num_steps);
-  /// Returns the newest step of these variables, which were read together, if some of them have
-  /// values of older steps; else nullopt.
+  /// Returns the newest step among these variables, which were read together, if some of them have
+  /// values from older steps; otherwise nullopt.
   std::optional<std::uint64_t> is_behind(
       std::span<const std::shared_ptr<ReadCache>> variables) const;
   /// Returns the number of steps that a read waits for: those up to this worker's last gradient.

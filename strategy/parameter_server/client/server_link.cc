@@ -332,8 +332,8 @@ void ServerLink::settle(TimePoint deadline) {
   if (first) std::rethrow_exception(first);
 }
 
-/// Resets the next ordinal. The server has counted neither the message that it refused nor later
-/// ones.
+/// Resets the next ordinal, because the server has counted neither the message that it refused nor
+/// later ones.
 void ServerLink::rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal) {
   MutexLock lock(mutex_);
   const auto lane = lanes_.find(key);

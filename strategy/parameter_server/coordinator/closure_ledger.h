@@ -105,9 +105,9 @@ class ClosureLedger {
   /// while there are none.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 
-  /// Returns a closure number: every closure with a lower number has ended.
+  /// Returns a closure number such that every closure with a lower number has ended.
   std::uint64_t finished_below() const { return finished_below_; }
-  /// Returns a closure number: the last checkpoint contains every closure with a lower number.
+  /// Returns the closure number below which the last checkpoint contains every closure.
   std::uint64_t saved_below() const { return saved_below_; }
 
   /// Returns the closure; nullptr if it is not scheduled yet, or has ended and been removed.

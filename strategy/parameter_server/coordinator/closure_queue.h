@@ -58,8 +58,8 @@ struct ClosureQueueOptions {
 /// fewest closures. Thread-safe.
 class ClosureQueue {
  public:
-  /// Closure that a worker is to run. `token` is cancelled when the closure's result is not needed
-  /// any more.
+  /// Closure that a worker is to run. `token` is cancelled when the closure's result is no longer
+  /// needed.
   struct AssignedClosure {
     std::uint64_t number = 0;
     int attempt = 0;
@@ -93,7 +93,7 @@ class ClosureQueue {
   // Functions that end an attempt. They do nothing and return false if the attempt is no longer
   // running.
 
-  /// `deliver` runs with the lock held, before any thread can see that the closure finished.
+  /// `deliver` runs with the lock held, before any thread can see that the closure has finished.
   bool mark_finished(const AssignedClosure& assigned, const std::function<void()>& deliver = {});
   bool mark_failed(const AssignedClosure& assigned, ErrorCode code, ErrorOrigin origin,
                    std::string text);

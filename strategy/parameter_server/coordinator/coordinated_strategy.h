@@ -78,7 +78,7 @@ class CoordinatedStrategy {
   /// of servers and connections as OriginError.
   virtual void run_closure(const std::function<void()>& body) = 0;
 
-  /// Returns a link to a worker; nullptr if it is a thread of this process.
+  /// Returns a link to a worker; nullptr if the worker is a thread of this process.
   virtual std::unique_ptr<internal::WorkerLink> connect_worker(int, internal::StepRegistry&) {
     return nullptr;
   }

@@ -1,4 +1,4 @@
-// Checkpoint of a coordinator's job: saved while closures run, and restored when a server was lost.
+// Checkpoint of a coordinator's job: saved while closures run, and restored if a server is lost.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,9 +41,9 @@ class JobCheckpoint {
   bool may_assign() const { return num_troubles_.load() == num_handled_.load(); }
   /// Called when a closure ends.
   void note_end();
-  /// Requests a check for lost servers; no closure is assigned before it.
+  /// Requests a check for lost servers; no closure is assigned until the check is done.
   void note_trouble();
-  /// Returns when a version contains all closures that have ended. Throws the error that prevented
+  /// Returns once a version contains all closures that have ended. Throws the error that prevented
   /// saving, kDeadlineExceeded at the deadline, or kCancelled after stop().
   void save_now(TimePoint deadline);
   /// Waits until the servers have all changes of the finished closures; returns the number of

@@ -1,4 +1,4 @@
-// Orders of a coordinator to all servers: open, freeze values, restore values.
+// Orders from a coordinator to all servers: open, freeze values, restore values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ namespace tutti::internal {
 /// only one thread at a time may give orders.
 class ServerGroup {
  public:
-  /// Returns true if the server will be restored; otherwise calls to the server end with an error.
+  /// Returns true if the server will be restored; otherwise calls to the server fail.
   using OnLoss = std::function<bool(const std::string& why)>;
 
   /// `patience` is the timeout for the return of a lost server, and for the answer to a StoreOrder.

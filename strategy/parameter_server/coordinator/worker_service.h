@@ -70,7 +70,7 @@ class TaskRunner final : public WorkerLink {
 /// connection ended are cancelled. Thread-safe.
 class WorkerService final : public RpcHandler {
  public:
-  /// `strategy` and `registry` must outlive it.
+  /// `strategy` and `registry` must outlive the service.
   WorkerService(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Cancels the running task and waits until it ends. Requires: the server that calls this handler
   /// has ended.

@@ -42,7 +42,7 @@ class InArena {
   Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
 };
 
-/// Returns the bytes of a message. Throws kResourceExhausted beyond `longest` bytes.
+/// Returns the bytes of a message. Throws kResourceExhausted if there are more than `longest`.
 std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
                                   std::size_t longest = kLongestHead);
 /// Returns the packet that `put(message, payload)` fills.

@@ -53,7 +53,7 @@ struct ReadShard {
   /// Number of synchronous steps (SyncSpec) that must be applied before the read; 0: does not wait.
   std::uint64_t at_least_steps = 0;
 };
-/// Reads rows (int64 [n], of the shard, in any order). The answer is [n, ...].
+/// Reads rows of the shard (numbers int64 [n], in any order). The answer is [n, ...].
 struct ReadRows {
   ShardId shard = 0;
   Tensor rows = {};
@@ -73,7 +73,7 @@ struct ScatterShard {
 };
 
 /// Part of a synchronous step (SyncAccumulator). The server holds the gradients of `step` by rank
-/// until `num_to_aggregate` of `num_ranks` ranks have given one. It then adds them along the
+/// until `num_to_aggregate` of `num_ranks` ranks have sent theirs. It then adds them along the
 /// canonical tree in rank order, divides by `divisor`, and applies the result once. Later gradients
 /// for the step are dropped and counted.
 struct SyncSpec {
@@ -214,7 +214,7 @@ struct OperationAnswer {
 /// Encodes a request to a server. The head is an OperationBatch message
 /// (cluster/proto/parameter_server.proto), and the payload (tensor_payload.h) shares the memory of
 /// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
-/// undefined tensors, kResourceExhausted for a head longer than kLongestHead (split the batch).
+/// undefined tensors, and kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
 /// Throws kDataLoss for a packet that encode() did not write: compares the head with the payload
 /// before it allocates memory. Tensors stay in the memory in which the payload was received: code

@@ -36,7 +36,7 @@ class PayloadWriter {
 /// code that consumes tensors or copies those that it keeps.
 enum class InPlace { kLarge, kAll };
 
-/// Reader of the payload of a PayloadWriter, which may have been split anywhere in transit.
+/// Reader of a PayloadWriter's payload, which may have been split anywhere in transit.
 class PayloadReader {
  public:
   explicit PayloadReader(const Packet& packet, InPlace in_place = InPlace::kLarge);

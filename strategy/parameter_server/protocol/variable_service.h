@@ -48,7 +48,7 @@ using BatchDone = std::function<void(BatchResult)>;
 /// Answers that a thread of this process waits for. Thread-safe.
 class AwaitedAnswers final : public PendingAnswers {
  public:
-  /// `server`: prefix of errors.
+  /// `server`: prefix of error messages.
   explicit AwaitedAnswers(std::string server) : server_(std::move(server)) {}
   void set_result(BatchResult result);
   bool is_ready() const override;

@@ -486,7 +486,7 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
   }
   StoredShard& shard = *checked.shard;
   if (checked.was_applied_before || std::holds_alternative<CreateShard>(operation)) {
-    // An earlier attempt has applied the operation already, or the checker has created the shard.
+    // An earlier attempt has already applied the operation, or the checker has created the shard.
   } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
     if (update->sync) {
       accept_sync(checked, *update, results);
@@ -607,7 +607,7 @@ StoreCounts VariableStore::counts() const {
   return counts_;
 }
 
-/// Returns a function that finds or makes an update rule. The function is called with the lock
+/// Returns a function that finds or creates an update rule. The function is called with the lock
 /// held, while a batch is checked.
 std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableStore::rule_finder() {
   return [this](const std::string& description) TUTTI_REQUIRES(mutex_) {

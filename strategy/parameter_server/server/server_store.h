@@ -52,8 +52,8 @@ class VariableStore final : public VariableService {
   /// owner_left().
   void apply(OperationBatch batch, std::uint64_t owner, BatchDone done);
 
-  /// Ends the clients for which `owner`, which has disconnected, sent batches
-  /// (AppliedTable::end_client()), and drops its waiting reads.
+  /// Ends the clients whose batches were sent by `owner`, which has disconnected
+  /// (AppliedTable::end_client()), and drops the waiting reads of `owner`.
   void owner_left(std::uint64_t owner);
   /// Ends all waiting reads with this error, because the step for which they wait will not happen.
   void fail_waiting_reads(const Error& error);

@@ -27,8 +27,8 @@ class SyncAccumulator {
 
   /// Stores the gradient of `update`, which has a SyncSpec, until its step is complete. Drops it if
   /// its step is below `num_steps` (kStale) or its rank has already sent a gradient for that step
-  /// (kDuplicate). Throws kInvalidArgument naming ranks that disagree about the step,
-  /// kFailedPrecondition if the step is far ahead.
+  /// (kDuplicate). Throws kInvalidArgument, naming the ranks, if ranks disagree about the step, and
+  /// kFailedPrecondition if the step is too far ahead.
   Taken take(const UpdateShard& update, std::uint64_t num_steps);
 
   /// Removes and returns the update of step `num_steps` if enough ranks have contributed gradients.

@@ -35,7 +35,7 @@ RandomKey key_of(const Tensor& tensor) {
 
 UpdateScalars scalars_of(const Tensor& tensor) {
   const auto numbers = elements_of<double>(tensor, 4);
-  constexpr double kMost = 9e15;  // doubles represent all integers up to this one
+  constexpr double kMost = 9e15;  // doubles represent all integers up to this value
   expect_operation(numbers[1] >= 0.0 && numbers[1] <= kMost, "an iteration, got ", numbers[1]);
   UpdateScalars scalars;
   scalars.learning_rate = numbers[0];

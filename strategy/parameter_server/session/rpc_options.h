@@ -17,7 +17,7 @@ std::uint64_t restarts_of_task();
 /// Returns the options of a server at the address of its task.
 RpcServerOptions rpc_server_options(const ClusterSpec& cluster, const Task& task,
                                     const ServerOptions& options);
-/// Returns the options with which the task `self` calls another one.
+/// Returns the options with which the task `self` calls another task.
 RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
                                     const WorkerGroupOptions& cluster,
                                     const ServerOptions& options);

@@ -1,4 +1,4 @@
-// Server of variables and sessions, which tracks the clients that still need it.
+// Server for variables and sessions, which tracks the clients that still need it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/server.h"
 
@@ -76,7 +76,7 @@ struct Server::Impl final : internal::VariableHandler {
     changed.notify_all();
   }
 
-  /// Does not end this server immediately, because the client may connect again.
+  /// Does not end this server immediately, because the client may reconnect.
   void client_lost(const RpcPeer& peer) override {
     VariableHandler::client_left(peer);
     MutexLock lock(mutex);

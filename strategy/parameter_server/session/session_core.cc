@@ -141,8 +141,8 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   return reply;
 }
 
-/// Throws if the task is lost. Without this check, another task that needs its values would try for
-/// some seconds to connect to it.
+/// Throws if the task is lost. Without this check, another task that needs its values would spend
+/// several seconds trying to connect to it.
 void SessionCore::require_connected(const Task& task) {
   const auto why = link(task).client->why_broken();
   if (why)

@@ -21,8 +21,8 @@ namespace tutti::internal {
 /// Value of a session: recorded, stored on its task, or lost with a failed run. Thread-safe.
 class RemoteValue final : public LazyValue {
  public:
-  /// Value `number` of the recorded step `step`. `maker`: the operation that makes it, "matmul at
-  /// train.cc:41".
+  /// Value `number` of the recorded step `step`. `maker`: the operation that computes it, such as
+  /// "matmul at train.cc:41".
   RemoteValue(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
               std::uint64_t step, ValueNumber number, const TensorSpec& spec, std::string maker)
       : core_(std::move(core)),

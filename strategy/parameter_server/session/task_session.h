@@ -34,20 +34,20 @@ struct TaskParts {
 /// program's order. To run sequentially, a client waits for each run to end. Thread-safe.
 class TaskSession {
  public:
-  /// `number` is the number of the session. `timeout` limits the wait for values of other tasks.
+  /// `number` is the number of the session. `timeout` limits the wait for values from other tasks.
   TaskSession(TaskParts& parts, std::uint64_t number, Duration timeout);
   /// Calls end(), then waits for the running operations.
   ~TaskSession();
 
   /// Executes message.run() of the request, and answers `call` when it has ended.
   void run(TaskRequest request, std::shared_ptr<RpcCall> call);
-  /// Answers `call` when the value exists.
+  /// Answers `call` once the value exists.
   void fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call);
   /// Returns a list of (job, index, values, bytes): the traffic from each task.
   Nest transfers() const;
   /// Returns the number of values that are kept.
   std::size_t num_held() const;
-  /// Prevents further runs; callers that wait get an error.
+  /// Prevents further runs; waiting callers get an error.
   void end();
   /// Returns true if end() was called and no thread executes a run any more.
   bool has_ended() const;

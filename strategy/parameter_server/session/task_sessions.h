@@ -30,7 +30,7 @@ class TaskSessions final : public RpcHandler {
 
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
-  /// Returns true if a session was opened, and none is open or announced any more.
+  /// Returns true if a session was opened, but none is open or announced now.
   bool are_over() const;
 
  private:
@@ -42,8 +42,9 @@ class TaskSessions final : public RpcHandler {
   void stay(std::uint64_t milliseconds);
   std::shared_ptr<TaskSession> find(std::uint64_t number) const;
   TaskDescription description() const;
-  /// Returns the connection to another task, opened at the first call and after a loss. Connections
-  /// are opened one at a time, which is fast enough because live tasks answer immediately.
+  /// Returns the connection to another task, which is opened on the first call and reopened after a
+  /// loss. Connections are opened one at a time, which is fast enough because live tasks answer
+  /// immediately.
   std::shared_ptr<RpcClient> peer(const Task& task);
 
   const ClusterSpec cluster_;

@@ -148,7 +148,7 @@ void clipping_uses_mean_gradient(const Ranks& ranks) {
   });
 }
 
-// Checks that gradients that are cleared in place keep their memory, which the strategy uses.
+// Checks that gradients cleared in place keep their memory, because the strategy uses it.
 void gradients_keep_their_memory(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());

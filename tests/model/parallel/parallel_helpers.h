@@ -31,7 +31,7 @@ inline Tensor cross_entropy(const Tensor& labels, const Tensor& predictions) {
   return losses::sparse_categorical_crossentropy(labels, predictions);
 }
 
-/// Loss of each step, and weights after training in order of creation.
+/// Loss of each step, and the weights after training, in creation order.
 struct Training {
   std::vector<float> losses;
   std::vector<Tensor> weights;

@@ -33,8 +33,8 @@ TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
   EXPECT_EQ(table.num_applied_before(changes(client(1), 1, 5)), 2u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 3, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 1)), 1u);
-  // Changes of another replica or another client, and those of a closure with an equal number,
-  // belong to separate streams.
+  // Changes from another replica or client, or from a closure with the same number, belong to
+  // separate streams.
   EXPECT_EQ(table.num_applied_before(changes(client(1, 1), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(closure(1), 0, 1)), 0u);
@@ -97,7 +97,7 @@ TEST(AppliedTable, RejectsClosuresOfEarlierGenerations) {
   });
   table.note_applied(changes(client(2), 0, 1, closure_id(3, 0)));
   EXPECT_EQ(table.num_streams(), 1u);
-  // A watermark of an earlier generation changes nothing.
+  // A watermark from an earlier generation changes nothing.
   table.note_applied(changes(client(2), 1, 1, closure_id(2, 50)));
   EXPECT_EQ(table.finished_below(), closure_id(3, 0));
 }

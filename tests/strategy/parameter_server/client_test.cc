@@ -1,5 +1,5 @@
 // Tests the client side of parameter servers: links to servers, remote stores, steps of workers,
-// texts of update rules, and initial values.
+// serialized update rules, and initial values.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/client/first_values.h"
@@ -251,7 +251,7 @@ TEST(FirstValues, MatchVariableStoreBitForBit) {
   Client of_first(first, 1), of_store(store, 1);
   for (Client* client : {&of_first, &of_store}) {
     client->call({CreateShard{given, Tensor::full({2, 2}, 3.0)}, CreateShard{drawn, normal}});
-    client->call({CreateShard{given, Tensor::full({2, 2}, 5.0)}});  // the shard exists already
+    client->call({CreateShard{given, Tensor::full({2, 2}, 5.0)}});  // the shard already exists
   }
   for (const ShardSpec& spec : {given, drawn}) {
     expect_same_bits(of_first.read(spec.id()), of_store.read(spec.id()));
@@ -299,7 +299,7 @@ class CountingHandler final : public internal::VariableHandler {
   std::atomic<int> num_inside_{0};
 };
 
-/// Server of variables, reached by RPC.
+/// Server of variables, reached over RPC.
 struct Served {
   explicit Served(const TlsFiles& tls = {}) : tls(tls) { start(); }
   void start(std::uint64_t incarnation = 0) {

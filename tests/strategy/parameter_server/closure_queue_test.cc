@@ -263,7 +263,7 @@ TEST(ClosureQueue, LeastBusyWorkerIsServedFirst) {
     }));
   }
   while (num_waiting < 3) Clock::system().sleep_for(1ms);
-  Clock::system().sleep_for(20ms);  // all three threads wait now
+  Clock::system().sleep_for(20ms);  // all three threads are waiting now
   for (int i = 0; i < 5; ++i) queue.put(scheduled());
   threads.clear();
   EXPECT_EQ(got[0], 1u);

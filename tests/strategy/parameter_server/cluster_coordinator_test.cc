@@ -41,7 +41,7 @@ class CoordinatorTest : public ::testing::Test {
     }
     return coordinator_.fetch(values);
   }
-  /// Waits until every worker has called it.
+  /// Waits until every worker has called meet().
   void meet() {
     --num_missing_;
     while (num_missing_ > 0) Clock::system().sleep_for(1ms);

@@ -155,8 +155,8 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // A variable copies a tensor that is assigned to it, so that it does not keep alive a buffer that
-  // is five times as large.
+  // Assigning a tensor to a variable copies it, so that the variable does not keep alive a buffer
+  // that is five times as large.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
@@ -238,7 +238,7 @@ TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
   expect_refused(longer);
 }
 
-// Encodes columns of operations on shards by hand.
+// Hand-encodes columns of operations on shards.
 std::string on_shards(const std::string& columns) { return operation(15, columns); }
 /// Returns the encoded kinds and shards of `count` operations of kind `kind`.
 std::string kinds(std::size_t count, char kind, char op = 0) {
@@ -247,8 +247,8 @@ std::string kinds(std::size_t count, char kind, char op = 0) {
   return bytes(1, column) + bytes(2, std::string(8 * count, 'i'));
 }
 constexpr char kRead = 1, kReadRows = 2, kAssign = 3, kScatter = 4, kUpdate = 5, kUpdateRows = 6;
-/// Returns the encoded types and ranks of `count` uint8 tensors, which are scalars, or vectors with
-/// the given dimensions.
+/// Returns the encoded types and ranks of `count` uint8 tensors: scalars, or vectors with the given
+/// dimensions.
 std::string heads(int field, std::size_t count, const std::string& dims = "") {
   std::string kinds;
   for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};

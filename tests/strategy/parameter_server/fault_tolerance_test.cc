@@ -90,7 +90,7 @@ TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecoveryIsThrown) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
-  kill(0);  // a different worker then gets the closure of worker 0
+  kill(0);  // a different worker then gets worker 0's closure
   strategy_.is_second_gone = true;
   gate_.open();
   expect_closure_error(ErrorOrigin::kServer, ErrorCode::kUnavailable,

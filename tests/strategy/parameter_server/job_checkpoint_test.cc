@@ -51,7 +51,7 @@ ClusterCoordinatorOptions kept_in(const std::string& folder, Duration interval =
   return options;
 }
 
-/// Returns the steps of the newest and of the oldest version in a folder.
+/// Returns the steps of the newest and oldest versions in a folder.
 std::pair<std::int64_t, std::int64_t> versions_in(const std::string& folder) {
   const auto versions = list_checkpoints(folder);
   return {versions.back().step, versions.front().step};
@@ -216,7 +216,7 @@ TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
   }
 }
 
-/// Some losses are reported at the moment when a recovery ends.
+/// Some losses are reported just as a recovery ends.
 TEST(JobCheckpoint, RapidSuccessiveServerLossesAreAllRecovered) {
   const HangWatchdog watchdog("quick losses", 120s);
   const LogLines quiet(LogLevel::kError);

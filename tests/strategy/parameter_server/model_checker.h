@@ -22,8 +22,8 @@ struct ModelCheckResult {
   std::vector<std::string> trace = {};
 };
 
-/// Visits every reachable state. Ends at the first violation, or after `most_states`. Identifies
-/// states by a 64-bit hash.
+/// Visits every reachable state, identified by a 64-bit hash. Stops at the first violation, or
+/// after visiting `most_states` states.
 ModelCheckResult check_model(const ModelOptions& options, std::size_t most_states);
 
 /// Takes `num_walks` random walks, each until no step is possible. Ends at the first violation.

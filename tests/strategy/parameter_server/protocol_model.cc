@@ -165,7 +165,7 @@ class Protocol {
 
   void give_up_version() { state_.phase = Phase::kRunning; }
 
-  /// Begins a phase and gives its orders to the servers.
+  /// Begins a phase and sends its orders to the servers.
   void begin(Phase phase) {
     state_.phase = phase;
     state_.answered_by = 0;
@@ -195,7 +195,7 @@ class Protocol {
     begin(Phase::kClosing);
   }
 
-  /// Restarts every process, so that only the folder remains. The program then schedules again the
+  /// Restarts every process, so that only the folder remains. The program then reschedules the
   /// closures that the version lacks.
   void restart_job() {
     const std::uint64_t number = state_.version_number;

@@ -44,7 +44,7 @@ enum class PlantedBug {
   kRepeatedFreezeObeyed,        // repeating a freeze order replaces the values frozen before
   kHeldNotChecked,              // held batches are applied without checking the table
   kReleasedBeforeNoted,         // the version is noted as saved only after servers have released it
-  kClosuresGivenOutWhilePaused  // the queue gives out closures during a pause
+  kClosuresGivenOutWhilePaused  // the queue assigns closures during a pause
 };
 
 struct ModelPush {

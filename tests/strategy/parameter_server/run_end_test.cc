@@ -83,7 +83,7 @@ TEST_F(RunWithCoordinator, TaskLossesBeforeOwnJoinDoNotEndRun) {
   hear(VerdictKind::kDead, chief_);
   hear(VerdictKind::kJoined, self_);
   EXPECT_EQ(end(), "continues");
-  EXPECT_FALSE(verdicts_->has_work());  // the run waits for a new chief
+  EXPECT_FALSE(verdicts_->has_work());  // the run is waiting for a new chief
   hear(VerdictKind::kJoined, run_member("chief", 0, 1));
   EXPECT_TRUE(verdicts_->has_work());
   hear(VerdictKind::kLeft, run_member("chief", 0, 1));

@@ -64,7 +64,7 @@ class Client {
   Client(VariableService& service, std::uint64_t id,
          UpdateStream::Kind kind = UpdateStream::Kind::kClient)
       : service_(service), stream_{kind, id, 0} {}
-  /// Run number of this client's batches. The orders of obey() belong to run 1.
+  /// Run number of this client's batches. Orders sent by obey() belong to run 1.
   std::uint64_t run = 1;
 
   OperationBatch batch(std::vector<Operation> operations) {
@@ -88,8 +88,8 @@ class Client {
     return spec.id();
   }
   Tensor read(ShardId shard) { return *call({ReadShard{shard}}).front().value; }
-  /// Makes the next calls reuse the ordinals from `ordinal`, as a client does after the server has
-  /// refused its changes.
+  /// Makes the next calls reuse the ordinals starting at `ordinal`, as a client does after the
+  /// server has refused its changes.
   void go_back_to(std::uint64_t ordinal) { next_ = ordinal; }
 
  private:

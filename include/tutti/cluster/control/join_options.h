@@ -32,7 +32,7 @@ struct ControlOptions {
   Duration say_every = durations::kSayAgainEvery;
   /// Source of the progress in each heartbeat; may be null.
   std::shared_ptr<ProgressTracker> progress = {};
-  /// Called with each new verdict by the thread that sends heartbeats. It must return soon. The
+  /// Called with each new verdict by the thread that sends heartbeats. Must return quickly. The
   /// only function of the client that it may call is verdicts().
   std::function<void(const Verdict&)> on_verdict = {};
 };
@@ -68,7 +68,7 @@ struct HealthOptions {
 };
 
 struct JoinOptions {
-  /// Options of the client. If job_id, secret or incarnation is set, it overrides the environment.
+  /// Options for the client. If job_id, secret or incarnation is set, it overrides the environment.
   ControlOptions client = {};
   HealthOptions health = {};
   bool allow_insecure_network = false;
@@ -81,9 +81,9 @@ struct WorkerGroupOptions {
   Duration join_timeout = durations::kJoinTimeout;
   /// Transport between workers.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
-  /// For mapped ports: the address where this worker listens for messages of the other workers
-  /// ("0.0.0.0:5000"), and the address by which they reach it ("203.0.113.7:31000"). Default:
-  /// TUTTI_DATA_LISTEN and TUTTI_DATA_ADDRESS; if unset, a free port of the task's own address.
+  /// For mapped ports: the address on which this worker listens for messages from the other workers
+  /// ("0.0.0.0:5000"), and the address at which they reach it ("203.0.113.7:31000"). Default:
+  /// TUTTI_DATA_LISTEN and TUTTI_DATA_ADDRESS; if unset, a free port on the task's own address.
   std::string listen_at = "";
   std::string reached_at = "";
   /// Secret, failure detection and address of the control server.

@@ -18,7 +18,7 @@ struct ConnectOptions {
   /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
   /// enough memory; TCP with all other ranks. kSharedMemory and kTcp force one transport.
   enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
-  /// TCP: address of this machine by which the other ranks reach it.
+  /// TCP: address at which the other ranks reach this machine.
   std::string address = "127.0.0.1";
   /// TCP through mapped ports: the address where this rank listens ("0.0.0.0:5000"; empty: a free
   /// port of `address`), and the one by which other ranks reach it ("203.0.113.7:31000"; empty:

@@ -43,7 +43,7 @@ inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 /// Time that members wait in a collective for a missing member before the wait becomes fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
-/// Limit for one training step of workers whose collectives have their own deadlines.
+/// Time limit for one training step of workers whose collectives have their own deadlines.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 
 // Calls and shutdown.

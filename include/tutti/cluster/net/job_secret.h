@@ -22,7 +22,7 @@ class JobSecret {
   explicit JobSecret(std::span<const std::byte> bytes);
   /// Generates a random secret.
   static JobSecret generate();
-  /// Reads a file. Throws kNotFound if it does not exist, and kInvalidArgument, with path and
+  /// Reads a file. Throws kNotFound if it does not exist, and kInvalidArgument, with the path and a
   /// remedy, if other users can read it or its length is out of range.
   static JobSecret from_file(const std::string& path);
   /// Reads the file named by TUTTI_JOB_SECRET_FILE; returns an empty secret if the variable is not
@@ -38,7 +38,7 @@ class JobSecret {
   std::shared_ptr<const Page> page_;
 };
 
-/// Paths of PEM files that replace keys derived from the secret. Both sides present a certificate
+/// Paths to PEM files that replace keys derived from the secret. Both sides present a certificate
 /// signed by `authorities`.
 struct TlsFiles {
   std::string certificate = {};

@@ -12,16 +12,16 @@
 namespace tutti {
 
 struct MpiResolverOptions {
-  /// Jobs and their numbers of tasks, assigned to the ranks in this order. Default: all are
+  /// Jobs and the number of tasks in each, assigned to the ranks in this order. Default: all are
   /// workers.
   std::vector<std::pair<std::string, int>> jobs = {};
 };
 
-/// Cluster of the ranks of an MPI job. Reads rank and size as set by mpirun of Open MPI
+/// Cluster of the ranks of an MPI job. Reads rank and size as set by Open MPI's mpirun
 /// (OMPI_COMM_WORLD_RANK, _SIZE), MPICH and its derivatives (PMI_RANK, PMI_SIZE), or a PMIx
 /// launcher (PMIX_RANK, SLURM_STEP_NUM_TASKS).
 ///
-/// Launchers do not provide addresses, so every address is "". In a build with MPI the ranks
+/// Launchers do not provide addresses, so every address is "". In a build with MPI, the ranks
 /// connect through MPI. Throws kFailedPrecondition if no launcher's variables are set, and
 /// kInvalidArgument if their numbers are inconsistent.
 class MpiResolver : public ClusterResolver {

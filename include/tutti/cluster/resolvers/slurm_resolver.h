@@ -19,7 +19,7 @@ struct SlurmResolverOptions {
   int port_base = 8888;
   /// GPUs of each node. Default: the number in CUDA_VISIBLE_DEVICES, or SLURM_GPUS_ON_NODE.
   std::optional<int> gpus_per_node = {};
-  /// Number of GPUs of each task. Default: a node's GPUs divided equally among its tasks.
+  /// Number of GPUs per task. Default: a node's GPUs divided equally among its tasks.
   std::optional<int> gpus_per_task = {};
   /// Number of tasks on every node, which replaces Slurm's numbers.
   std::optional<int> tasks_per_node = {};

@@ -36,7 +36,7 @@ struct Packet {
 inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
 
 /// Returns bytes [first, first + count) of the payload, without a copy if they are in one chunk,
-/// else in new memory aligned to 64 bytes. Throws kDataLoss if the payload is shorter.
+/// otherwise in new memory aligned to 64 bytes. Throws kDataLoss if the payload is shorter.
 SharedBytes payload_range(const Packet& packet, std::size_t first, std::size_t count);
 
 namespace internal {

@@ -1,4 +1,4 @@
-// Data-parallel training of a libtorch module: gradients are the mean over all ranks.
+// Data-parallel training of a libtorch module: gradients are averaged over all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,8 @@ struct DistributedDataParallelOptions {
 };
 
 /// Scope in which backward passes do not reduce gradients, so that gradients accumulate on this
-/// rank. The first backward pass after it reduces them. Made by DistributedDataParallel::no_sync().
+/// rank. The first backward pass after the scope reduces them. Created by
+/// DistributedDataParallel::no_sync().
 class NoSync {
  public:
   /// Turns reductions off; the destructor restores the previous state.
@@ -101,7 +102,7 @@ class DistributedDataParallel {
   Module& module() { return module_; }
   /// Accesses the module itself: parameters(), train(), eval().
   auto* operator->() { return &*module_; }
-  /// Returns the number of reductions of a backward pass.
+  /// Returns the number of reductions in a backward pass.
   std::size_t num_buckets() const { return buckets_->num_buckets(); }
 
  private:

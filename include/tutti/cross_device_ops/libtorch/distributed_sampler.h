@@ -15,7 +15,7 @@
 
 namespace tutti::torch {
 
-/// Options of DistributedSampler. Must be equal on all ranks.
+/// Options for DistributedSampler. Must be equal on all ranks.
 struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // for epoch 0; epoch e uses seed + e

@@ -113,8 +113,8 @@ class GradientBuckets {
   }
 
   // Owned by autograd's callback for the end of a backward pass, so that it is destroyed even if
-  // the pass throws early. It then waits for started reductions, which must not write into
-  // gradients afterwards.
+  // the pass throws early. Its destructor waits for reductions already started, which must not
+  // write into gradients afterwards.
   struct Pass {
     explicit Pass(GradientBuckets& of) : buckets(of) {}
     ~Pass() {

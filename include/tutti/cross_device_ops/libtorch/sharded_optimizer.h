@@ -80,7 +80,8 @@ class ShardedOptimizer {
     std::vector<std::size_t> counts;  // [ranks]
   };
 
-  // Assigns tensors to ranks, adds this rank's tensors to `own`, and moves all into one buffer.
+  // Assigns tensors to ranks, adds this rank's tensors to `own`, and moves all tensors into one
+  // buffer.
   Group make_group(std::vector<::torch::Tensor> tensors, std::vector<::torch::Tensor>& own) {
     std::stable_sort(tensors.begin(), tensors.end(),
                      [](const auto& a, const auto& b) { return a.numel() > b.numel(); });

@@ -17,16 +17,16 @@ namespace tutti {
 bool is_started_by_mpi();
 
 /// Returns the MPI library of this program ("Open MPI v4.1.4"); empty in a build without MPI. Does
-/// not initialise it. Thread-safe.
+/// not initialise MPI. Thread-safe.
 std::string mpi_library();
 
 struct MpiOptions {
-  /// For each rank, its process in MPI_COMM_WORLD; empty: all processes in their order. A process
-  /// may have several ranks.
+  /// For each rank, its process in MPI_COMM_WORLD; empty: all processes, in order. A process may
+  /// have several ranks.
   std::vector<int> processes = {};
   /// This rank; needed only if this process has several.
   std::optional<int> rank = std::nullopt;
-  /// Name of the group; differs between groups that threads make concurrently.
+  /// Name of the group; differs between groups that threads create concurrently.
   std::string name = "mpi";
   /// Time for all ranks to join.
   Duration timeout = durations::kJoinTimeout;

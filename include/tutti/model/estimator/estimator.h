@@ -156,7 +156,7 @@ class InputFn {
 
 /// tf.estimator.RunConfig. A step interval of 0 disables its hook.
 struct RunConfig {
-  /// Path of the folder for checkpoints and TensorBoard's events; must be set.
+  /// Path of the folder for checkpoints and TensorBoard events; must be set.
   std::string model_dir;
   /// Strategies; default: one replica on the first device. predict() uses eval_distribute, too.
   std::shared_ptr<Strategy> train_distribute = nullptr;

@@ -77,7 +77,7 @@ Initializer values(const Tensor& values);
 Initializer random_uniform(double low = -0.05, double high = 0.05);
 /// Normal with this mean and standard deviation.
 Initializer random_normal(double mean = 0.0, double stddev = 0.05);
-/// Normal, but values beyond two standard deviations are drawn again.
+/// Normal, but values beyond two standard deviations are redrawn.
 Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);
 /// Uniform in [-a, a) with a = sqrt(6 / (fan_in + fan_out)).
 Initializer glorot_uniform();

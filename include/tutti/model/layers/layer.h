@@ -121,9 +121,10 @@ class Weight {
   std::shared_ptr<Variable> variable_ = std::make_shared<Variable>();
 };
 
-/// Weights and a function. Custom layers derive from it and implement build() and call(). A layer
-/// is a cheap handle: copies share name, weights and sub-layers. Weights are created once, when a
-/// model adds the layer (or by build_for()); after that, calls are thread-safe. tf.keras.Layer.
+/// Weights and a function. Custom layers derive from Layer and implement build() and call(). A
+/// layer is a cheap handle: copies share name, weights and sub-layers. Weights are created once,
+/// when a model adds the layer (or by build_for()); after that, calls are thread-safe. Corresponds
+/// to tf.keras.Layer.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -131,12 +132,12 @@ class Layer {
   Layer& operator=(const Layer&) = default;
 
   /// Maps input [batch, ...] to output [batch, ...], for any batch size including 0. Casts a
-  /// floating input to the layer's type (dtype_policy()). Errors name the layer. Throws
+  /// floating-point input to the layer's type (dtype_policy()). Errors name the layer. Throws
   /// kFailedPrecondition if the layer has no weights yet.
   Tensor operator()(const Tensor& input, CallContext context = {}) const;
   /// Overload for several inputs: `add({a, b})`. Throws kInvalidArgument for several results.
   Tensor operator()(const std::vector<Tensor>& inputs, CallContext context = {}) const;
-  /// Returns all results of a layer that has several.
+  /// Returns all results of a layer with several results.
   std::vector<Tensor> apply(std::span<const Tensor> inputs, CallContext context = {}) const;
 
   /// Creates the weights of a layer outside a model, and returns the output's shape. Shapes are
@@ -170,7 +171,7 @@ class Layer {
   std::vector<Variable> variables() const;
   /// Same as variables(), but without non-trainable variables and variables of frozen layers.
   std::vector<Variable> trainable_variables() const;
-  /// Number of elements of all variables.
+  /// Returns the total number of elements in all variables.
   std::int64_t num_parameters() const;
   std::int64_t num_trainable_parameters() const;
 
@@ -253,7 +254,7 @@ class Layer {
   std::string given_name() const;
 
   /// Creates the weights (add_weight()) and sub-layers (add_layer()) for examples of shape `input`;
-  /// returns the shape of one example of the result. Called once, and additionally by shapes_for().
+  /// returns the shape of one example of the result. Called once, and also by shapes_for().
   virtual Shape build(const Shape& input) = 0;
   /// Computes the result. Must not change any state except the layer's variables, because replicas
   /// call it concurrently.
@@ -303,8 +304,8 @@ class Layer {
   /// this replica's; Model::fit() divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);
-  /// Returns the key of random numbers for this call, made from the seed, the step, the replica,
-  /// the layer and the number of its earlier calls.
+  /// Returns the random key for this call, derived from the seed, the step, the replica, the layer
+  /// and the number of the layer's earlier calls.
   RandomKey next_random_key() const;
 
  private:

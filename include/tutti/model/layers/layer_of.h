@@ -65,7 +65,7 @@ struct GraphNode {
   std::uint64_t number = 0;   // position in the order of creation
 };
 
-/// Adds a call to the graph and returns its results. Rethrows errors of the layer's build() for
+/// Adds a call to the graph and returns its results. Rethrows errors from the layer's build() for
 /// these shapes.
 std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
                                       std::span<const SymbolicTensor> inputs);

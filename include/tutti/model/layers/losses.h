@@ -16,7 +16,7 @@ namespace tutti {
 
 // Loss functions, which return one value per example.
 
-/// Options of the cross-entropies.
+/// Options for the cross-entropies.
 struct CrossentropyOptions {
   /// True if predictions are logits (e.g. of Dense(10)), false if they are probabilities (after a
   /// softmax or sigmoid). Unlike in Keras, the default is logits, which training should use.
@@ -24,13 +24,13 @@ struct CrossentropyOptions {
   /// Weight of the uniform distribution in the mixture that replaces each label distribution.
   double label_smoothing = 0.0;
 };
-/// Options of losses::huber().
+/// Options for losses::huber().
 struct HuberOptions {
   /// Error at which the loss changes from quadratic to linear.
   double delta = 1.0;
 };
 
-/// Options of the focal cross-entropies.
+/// Options for the focal cross-entropies.
 struct FocalOptions {
   bool from_logits = true;
   double label_smoothing = 0.0;
@@ -45,8 +45,9 @@ struct FocalOptions {
 
 /// Each function takes labels and predictions and returns one loss per example, [batch]; axes after
 /// the first are averaged. There may be 0 examples. Differentiable with respect to predictions.
-/// Labels are cast to the predictions' type; shapes [batch] and [batch, 1] are compatible. Throws
-/// kInvalidArgument, naming function, caller's line and both shapes, for incompatible shapes.
+/// Labels are cast to the predictions' type; shapes [batch] and [batch, 1] are compatible. If the
+/// shapes are incompatible, throws kInvalidArgument, naming the function, the caller's line and
+/// both shapes.
 namespace losses {
 
 /// labels: class numbers [batch] (or [batch, 1]); predictions [batch, classes].
@@ -55,7 +56,7 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
 /// labels [batch, classes], each row a distribution.
 Tensor categorical_crossentropy(const Operand& labels, const Operand& predictions,
                                 CrossentropyOptions options = {});
-/// labels 0 or 1, of the shape of predictions.
+/// labels: 0 or 1, in the shape of predictions.
 Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,
                            CrossentropyOptions options = {});
 
@@ -127,7 +128,7 @@ class Loss {
 
   /// Returns the reduced losses. kNone: [batch]; kSum: their sum []; kAuto and kSumOverBatchSize:
   /// the sum of losses times weights, divided by the number of examples, []; 0 without examples. In
-  /// a step of several replicas, kAuto and kSumOverBatchSize throw kInvalidArgument, because the
+  /// a step with several replicas, kAuto and kSumOverBatchSize throw kInvalidArgument, because the
   /// number of this replica's examples is the wrong divisor; use compute_average_loss().
   /// Model::fit() supports all reductions except kNone.
   Tensor operator()(const Operand& labels, const Operand& predictions,
@@ -138,7 +139,7 @@ class Loss {
   Json to_json() const;
   static Loss from_json(const Json& json);
 
-  /// Returns true for a cross-entropy made by name: its name does not determine whether it takes
+  /// Returns true for a cross-entropy created by name: its name does not determine whether it takes
   /// logits or probabilities.
   bool prediction_kind_is_open() const { return open_kind_; }
   /// Returns this loss for logits or for probabilities, depending on `kind`. Requires:

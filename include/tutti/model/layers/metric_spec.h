@@ -41,7 +41,7 @@ class MetricSpec {
 
   const std::string& name() const { return name_; }
   /// Returns the name, or the call that recreates the metric, for Model::save(). Throws
-  /// kUnimplemented for a metric made by a function.
+  /// kUnimplemented for a metric created from a function.
   Json to_json() const;
   static MetricSpec from_json(const Json& json);
   /// Creates the metric. "accuracy" creates the kind of accuracy that suits `loss` or, if several

@@ -12,7 +12,8 @@ namespace tutti {
 
 // Accuracies and errors as metrics.
 
-/// Fraction of rows of predictions [batch, classes] whose largest value is at the label's class.
+/// Fraction of rows of predictions [batch, classes] in which the largest value is at the label's
+/// index.
 class SparseCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit SparseCategoricalAccuracy(std::string name = "sparse_categorical_accuracy");
@@ -78,7 +79,7 @@ MeanPredictionMetric::Function hits_by_shape();
 
 // Metrics that count correct and wrong decisions.
 
-/// Options that define which predictions are positive.
+/// Options that determine which predictions are positive.
 struct ConfusionOptions {
   /// Predictions above this value are positive. Use 0 for logits.
   double threshold = 0.5;
@@ -102,7 +103,7 @@ class ConfusionMetric : public PredictionMetric {
     double true_negatives = 0.0;
     double false_negatives = 0.0;
   };
-  /// Computes the result from the counts over all replicas.
+  /// Computes the result from the counts summed over all replicas.
   using Score = double (*)(const Counts& counts);
   ConfusionMetric(ConfusionOptions options, const char* default_name, Score score,
                   MetricDirection direction = MetricDirection::kUnknown);

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Options of layers that pool windows of images.
+/// Options for layers that pool windows of images.
 struct Pooling2DOptions {
   /// Default: the size of the window.
   std::optional<Size2D> strides = std::nullopt;
@@ -19,7 +19,7 @@ struct Pooling2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Options of layers that pool windows of sequences.
+/// Options for layers that pool over windows of sequences.
 struct Pooling1DOptions {
   /// Default: the size of the window.
   std::optional<std::int64_t> strides = std::nullopt;

@@ -62,7 +62,7 @@ class Recurrent : public MultiLayer {
   virtual std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const = 0;
 
  protected:
-  /// `gates`: number of gates, into which the kernel is divided; `states`: number of tensors passed
+  /// `gates`: number of gates into which the kernel is divided; `states`: number of tensors passed
   /// from step to step.
   Recurrent(std::int64_t units, int gates, int states, RecurrentOptions options);
 

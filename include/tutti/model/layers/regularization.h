@@ -85,8 +85,8 @@ struct NormAxes {
   std::vector<int> axes;
 };
 
-/// Options of max_norm(). Norms are computed along `axis`: 0 for the columns of a Dense kernel, {0,
-/// 1, 2} for the filters of a Conv2D kernel.
+/// Options for max_norm(). Norms are computed along `axis`: 0 for the columns of a Dense kernel,
+/// {0, 1, 2} for the filters of a Conv2D kernel.
 struct MaxNormOptions {
   double max_value = 2.0;
   NormAxes axis = 0;

@@ -15,7 +15,7 @@
 namespace tutti {
 
 /// Options for choosing a strategy at run time, the same for every strategy. Options that the
-/// chosen strategy does not use cause one logged warning and no error, because a program that swaps
+/// chosen strategy does not use cause one logged warning but no error, because a program that swaps
 /// strategies may set them. All strategies except parameter_server refuse an update_mode other than
 /// "sync".
 struct StrategySpec {
@@ -42,7 +42,7 @@ struct StrategySpec {
   // Used by parameter_server only:
   std::string update_mode = "sync";        // sync, async or sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // used by sync_replicas only; 0: all workers
-  std::int64_t parameter_servers = 1;      // servers in this process, if there is no cluster
+  std::int64_t parameter_servers = 1;      // servers in this process if there is no cluster
 };
 
 /// Returns "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",

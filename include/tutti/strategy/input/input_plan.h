@@ -114,7 +114,7 @@ std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size,
 
 /// Divides the rows of `dataset` into batches of the given sizes, which are used cyclically; a size
 /// of 0 yields an empty batch. A new batch may join rows of two old batches, as in tf's rebatch.
-/// With drop_remainder an incomplete last batch is dropped.
+/// With drop_remainder, an incomplete last batch is dropped.
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
 
 /// Splits each batch into num_pieces batches of ceil(rows / num_pieces) rows (tf's legacy rule).

@@ -70,7 +70,7 @@ struct MeshTraffic {
   std::uint64_t busiest_bytes = 0;
 };
 
-/// Costs of one step on one device of a mesh, which MeshStrategy::explain() computes from shapes. A
+/// Costs of one step on one device of a mesh, computed from shapes by MeshStrategy::explain(). A
 /// value type.
 struct MeshReport {
   /// A variable, with the bytes of the parts that the device stores.
@@ -125,9 +125,9 @@ using MeshStep = std::function<void(const Batch&)>;
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function on its own thread. Reading elements on the host
 /// (item(), to_doubles()) gathers them, so all positions must read the same tensors; control flow
-/// may only depend on values that are equal on all positions. If the number of rows is not
+/// may depend only on values that are equal on all positions. If the number of rows is not
 /// divisible by the size of the batch axes, every position computes the full batch. merge_call()
-/// throws. keras.distribution.ModelParallel.
+/// throws. Corresponds to keras.distribution.ModelParallel.
 class MeshStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument if the numbers of devices and positions differ, if an option names an
@@ -209,7 +209,7 @@ class MeshStrategy final : public Strategy {
 /// toward training trillion parameter models", arXiv:1910.02054.
 MeshOptions fully_sharded(int devices);
 /// Same as fully_sharded(), but shards variables only within groups of `shards` consecutive
-/// devices: the mesh {{"copies", copies}, {"data", shards}}. PyTorch's HYBRID_SHARD.
+/// devices: the mesh {{"copies", copies}, {"data", shards}}. Corresponds to PyTorch's HYBRID_SHARD.
 MeshOptions hybrid_sharded(int copies, int shards);
 
 /// Returns the layouts of Megatron's tensor parallelism over `axis`. They shard the heads of
@@ -220,8 +220,8 @@ MeshOptions hybrid_sharded(int copies, int shards);
 LayoutMap transformer_tensor_parallel(const std::string& axis = "model");
 
 /// In a step of a MeshStrategy, returns `value` sharded by `layout`, which overrides the layout
-/// that follows from other tensors. Differentiable. Outside such a step, returns `value`.
-/// Throws kInvalidArgument for a layout that the mesh or the shape does not allow.
+/// that follows from other tensors. Differentiable. Outside such a step, returns `value`. Throws
+/// kInvalidArgument for a layout that the mesh or the shape does not allow. Same as
 /// keras.distribution.distribute_tensor.
 Tensor relayout(const Tensor& value, const Layout& layout,
                 const SourceLocation& where = SourceLocation::current());

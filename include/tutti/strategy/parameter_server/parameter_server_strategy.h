@@ -35,9 +35,9 @@ struct ParameterServerOptions {
   /// Function that chooses the number of shards of each variable; empty: one shard.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
-  /// Except in kSync, `local.replicas` is the number of replicas on this worker. In kSyncReplicas a
-  /// read waits for other workers for at most the longer of `local.timeout` and `timeout`, and then
-  /// throws an error that names the missing workers.
+  /// Except in kSync, `local.replicas` is the number of replicas on this worker. In kSyncReplicas,
+  /// a read waits for other workers for at most the longer of `local.timeout` and `timeout`, and
+  /// then throws an error that names the missing workers.
   UpdateMode update_mode = UpdateMode::kSync;
   /// kSyncReplicas: number of gradients that complete a step, and total number of workers; 0: all
   /// workers of the cluster. If a step needs fewer gradients than there are workers, the surplus
@@ -127,7 +127,7 @@ class ParameterServerStrategy final : public Strategy {
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 
   /// Scope in which the strategy stores each new variable as one shard, on the server that stores
-  /// shard `shard` of `variable`. Not thread-safe. tf's colocate_vars_with.
+  /// shard `shard` of `variable`. Not thread-safe. Corresponds to tf's colocate_vars_with.
   class ColocationScope {
    public:
     ColocationScope(ParameterServerStrategy& strategy, const Variable& variable, int shard = 0);

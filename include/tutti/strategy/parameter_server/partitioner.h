@@ -28,9 +28,9 @@ class FixedShardsPartitioner {
   std::int64_t num_shards_;
 };
 
-/// Partitioner that makes shards of about `min_shard_bytes`, but at most `max_shards`, and at most
-/// one per row. The number of shards is rounded up as in tf: 10 bytes in shards of 4 bytes are 3
-/// shards. With the default max_shards, no variable is divided.
+/// Partitioner that creates shards of about `min_shard_bytes`, but at most `max_shards`, and at
+/// most one per row. The number of shards is rounded up as in tf: 10 bytes in shards of 4 bytes are
+/// 3 shards. With the default max_shards, no variable is divided.
 class MinSizePartitioner {
  public:
   explicit MinSizePartitioner(std::int64_t min_shard_bytes = 256 << 10,

@@ -29,7 +29,7 @@ std::vector<GradientAndVariable> average_gradients(
 
 /// Overload in which tower t has the weight `tower_weights[t]` divided by the sum of weights. If
 /// each weight is the tower's number of rows, the result is the gradient of the mean over the full
-/// batch, even if the towers have different numbers of rows. Towers of weight 0 are ignored. With
+/// batch, even if the towers have different numbers of rows. Towers with weight 0 are ignored. With
 /// equal weights, the result is bit-identical to that of the function above. Also throws
 /// kInvalidArgument unless there is one weight >= 0 per tower and at least one is above 0.
 std::vector<GradientAndVariable> average_gradients(

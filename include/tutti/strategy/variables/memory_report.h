@@ -44,7 +44,7 @@ std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
 std::vector<DeviceBytes> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
                                       std::span<const Device> replica_devices);
 
-/// Returns a table with a group of lines for each policy and one for the present placement. Each
+/// Returns a table with a group of lines for each policy and one for the current placement. Each
 /// group has one line per device. Ends in a newline.
 std::string memory_report(std::span<const VariableGroup> groups,
                           std::span<const Device> replica_devices);

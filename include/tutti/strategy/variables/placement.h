@@ -27,8 +27,8 @@ struct Placement {
   /// Returns a placement with one component on each distinct device of the replicas.
   static Placement mirrored(const std::vector<Device>& replica_devices);
   /// Returns a placement with one component, on `device`. With several workers, `replica_devices`
-  /// are those of the replicas first_replica, first_replica + 1, ..., and each write is done by one
-  /// of the `num_replicas` replicas of all workers.
+  /// are those of the replicas first_replica, first_replica + 1, ..., and one of the `num_replicas`
+  /// replicas of all workers performs each write.
   static Placement central(const std::vector<Device>& replica_devices, Device device,
                            int first_replica = 0, int num_replicas = 0);
 };

@@ -12,9 +12,9 @@ namespace tutti {
 
 /// Variable whose value is the concatenation of its parts along the first axis. Assignments and
 /// gradients are split into the rows of each part; lookups of rows (embedding_lookup) read the
-/// parts that store them. Saved as one tensor, so it can be restored into a variable with another
-/// number of parts. For variables that the program created itself: those that
-/// ParameterServerStrategy shards need no ShardedVariable. A handle, used as a Variable. tf's
+/// parts that store them. Saved as one tensor, so it can be restored into a variable with a
+/// different number of parts. For variables that the program itself creates; variables sharded by
+/// ParameterServerStrategy need no ShardedVariable. A handle, used as a Variable. tf's
 /// ShardedVariable.
 class ShardedVariable : public Variable {
  public:

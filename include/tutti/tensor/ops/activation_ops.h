@@ -8,9 +8,9 @@ namespace tutti {
 
 // Activations composed of other operations; relu, sigmoid, tanh ... are in elementwise.h.
 
-/// For all functions of this section, x has a floating type and any shape, and the result has the
-/// same type and shape. Names and constants are Keras's. At kinks, derivatives equal TensorFlow's:
-/// the derivative of the flat side, or `slope` for leaky_relu().
+/// For all functions in this section, x has a floating-point type and any shape, and the result has
+/// the same type and shape. Names and constants are Keras's. At kinks, derivatives equal
+/// TensorFlow's: the derivative of the flat side, or `slope` for leaky_relu().
 
 /// x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);
@@ -35,8 +35,8 @@ Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
 /// labels [batch, ...] int32 or int64, logits [batch, ..., classes] -> loss per label [batch, ...].
-/// A label outside 0 .. classes-1 throws kInvalidArgument, naming row and label; on GPUs its loss
-/// is NaN instead.
+/// A label outside 0 .. classes-1 throws kInvalidArgument, naming the row and the label; on GPUs
+/// its loss is NaN instead.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// labels [batch, ..., classes] (each row a distribution), logits of the same shape -> loss [batch,
 /// ...].

@@ -1,4 +1,5 @@
-// Attention: for each query, a mean of values weighted by how well their keys match the query.
+// Attention: for each query, the mean of the values, weighted by how well their keys match the
+// query.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +12,7 @@ namespace tutti {
 
 /// Options of attention().
 struct AttentionOptions {
-  /// Factor of the products of queries and keys; default: 1 / sqrt(number of features of a key).
+  /// Factor for the products of queries and keys; default: 1 / sqrt(number of features of a key).
   std::optional<double> scale = std::nullopt;
   /// If true, query i attends only to keys 0 .. steps_before + i.
   bool is_causal = false;

@@ -10,7 +10,7 @@ namespace tutti {
 
 // Two-dimensional convolution, which is a cross-correlation, as in other frameworks.
 
-/// Options of conv2d(). Adjacent elements of the window are `dilation` pixels apart. The input and
+/// Options for conv2d(). Adjacent elements of the window are `dilation` pixels apart. The input and
 /// output channels are split into `groups` parts of equal size, and each part of the output depends
 /// on one part of the input.
 struct Conv2dOptions {
@@ -99,7 +99,7 @@ Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
 
 // Upsampling of images.
 
-/// Options of upsample2d(): factors of height and width, and the interpolation.
+/// Options for upsample2d(): height and width factors, and the interpolation.
 struct UpsampleOptions {
   std::int64_t factor_h = 2;
   std::int64_t factor_w = 2;

@@ -14,7 +14,7 @@ namespace tutti {
 /// einsum("bij,bjk->bik", {a, b}) multiplies matrices, "ii->" is the trace, "...ij->...ji"
 /// transposes. Without "->" the result has the letters that occur once, in alphabetical order. Axes
 /// with the same letter must have equal length; axes of "..." broadcast. All operands have the same
-/// floating type and are multiplied from left to right. Errors (kInvalidArgument) quote the
+/// floating-point type and are multiplied from left to right. Errors (kInvalidArgument) quote the
 /// equation. tf.einsum.
 Tensor einsum(std::string_view equation, std::span<const Tensor> operands,
               SourceLocation where = SourceLocation::current());

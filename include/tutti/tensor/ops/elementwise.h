@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Return a + b, a - b and a * b. For all functions of this file, inputs have one dtype (a plain
+/// Return a + b, a - b and a * b. For all functions in this file, inputs have one dtype (a plain
 /// number gets the other operand's) and are on one device. A wrong shape or dtype throws
 /// kInvalidArgument, naming the operation, both shapes and the caller's line. CPU kernels run on
 /// the calling thread.
@@ -64,7 +64,7 @@ inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, 
 inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
 /// Inverts every bit of an integer, which gives -1 - x, or 255 - x for uint8. For bool, same as
-/// logical_not(). numpy.invert. Throws kInvalidArgument for floating types.
+/// logical_not(). numpy.invert. Throws kInvalidArgument for floating-point types.
 Tensor bitwise_not(const Operand& x);
 inline Tensor operator~(const Operand& x) { return bitwise_not(x); }
 

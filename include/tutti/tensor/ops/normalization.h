@@ -47,7 +47,8 @@ Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
 Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
                   GroupNormOptions options = {});
 /// Returns the gradients {dx, dgamma, dbeta} of layer_norm() and group_norm(). mean and variance
-/// (the leading dimensions of x, then groups) and `attributes` are those of the forward call.
+/// (with the leading dimensions of x, followed by the groups) and `attributes` are those of the
+/// forward call.
 std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy,
                                     const GroupNormAttributes& attributes);

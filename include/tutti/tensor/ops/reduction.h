@@ -28,7 +28,7 @@ Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});
 Tensor reduce_min(const Operand& x, ReduceOptions options = {});
 Tensor reduce_product(const Operand& x, ReduceOptions options = {});
-/// Return the mean of (x - mean)^2, and its square root. Floating types only.
+/// Return the mean of (x - mean)^2, and its square root. Floating-point types only.
 /// tf.math.reduce_variance, tf.math.reduce_std.
 Tensor reduce_variance(const Operand& x, ReduceOptions options = {});
 Tensor reduce_std(const Operand& x, ReduceOptions options = {});
@@ -63,7 +63,7 @@ Tensor argmax(const Operand& x, int axis = -1);
 Tensor argmin(const Operand& x, int axis = -1);
 
 /// Sums x over the axes along which broadcasting a tensor of `shape` to x's shape would repeat
-/// elements: the gradient of broadcasting.
+/// elements. This is the gradient of broadcasting.
 Tensor sum_to_shape(const Operand& x, const Shape& shape);
 
 // Cumulative sums, largest elements and sorting along one axis.

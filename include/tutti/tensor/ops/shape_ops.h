@@ -13,7 +13,7 @@ namespace tutti {
 // Operations that move elements without computing.
 
 /// Returns the elements of x in another shape. One dimension may be -1 and is then computed from
-/// the other dimensions (0 if x is empty and these are not 0).
+/// the other dimensions (0 if x is empty and none of the others is 0).
 Tensor reshape(const Operand& x, const std::vector<std::int64_t>& dims);
 Tensor reshape(const Operand& x, const Shape& shape);
 /// Overload for braces: `reshape(x, {2, -1})`.
@@ -51,7 +51,7 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
            const std::vector<std::int64_t>& after, double value = 0.0);
 /// Repeats x so that it has `shape`, by numpy's broadcasting rules.
 Tensor broadcast_to(const Operand& x, const Shape& shape);
-/// Returns for each index a row of `depth` elements, which is `on` at the index and `off`
+/// Returns, for each index, a row of `depth` elements that is `on` at the index and `off`
 /// elsewhere: indices (int32 or int64, any shape) -> indices.shape + [depth]. An index outside 0 ..
 /// depth-1 gives a row of `off`.
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::kFloat32,

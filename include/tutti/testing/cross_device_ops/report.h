@@ -144,9 +144,9 @@ struct RunOptions {
 };
 
 /// Runs the cases, reusing the groups of earlier cases. A case that fails is repeated in a new
-/// group, and its message reports whether it passed there. Does not throw the subject's errors. If
-/// a rank does not return within 40 s after its communicator was aborted, the process exits with
-/// code 1 and a line that names the case.
+/// group, and its message reports whether the repetition passed. Does not throw the subject's
+/// errors. If a rank does not return within 40 s after its communicator was aborted, the process
+/// exits with code 1 and a line that names the case.
 Report run_cases(const std::vector<Case>& cases, const Subject& subject,
                  const RunOptions& options = {});
 /// Runs the cases of a plan.

@@ -23,8 +23,8 @@ struct StrategySubject {
   /// those of one device that adds the replicas' gradients in that order.
   bool is_canonical = true;
   /// Time limit for one check. A check that exceeds it has a replica that waits indefinitely.
-  /// Because a thread cannot be ended, the process then exits with code 1 after a line that names
-  /// the check.
+  /// Because a thread cannot be killed, the process then prints a line that names the check and
+  /// exits with code 1.
   Duration limit = std::chrono::seconds(60);
 };
 
@@ -47,8 +47,8 @@ struct StrategyReport {
   std::string text() const;
 };
 
-/// Runs all checks. If the strategy does not run every replica once, only that is reported, because
-/// it causes the other failures.
+/// Runs all checks. If the strategy does not run every replica exactly once, reports only that,
+/// because it causes the other failures.
 StrategyReport run_strategy_suite(const StrategySubject& subject);
 
 }  // namespace tutti::conformance

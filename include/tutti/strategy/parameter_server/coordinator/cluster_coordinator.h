@@ -75,7 +75,7 @@ class RemoteValue {
   std::shared_ptr<internal::RemoteResult> result_;
 };
 
-/// Options of ClusterCoordinator::join().
+/// Options for ClusterCoordinator::join().
 struct JoinClosures {
   /// If true, saves a checkpoint when all closures have ended.
   bool durable = false;
@@ -87,8 +87,8 @@ class CoordinatorCore;
 struct CoordinatorTestAccess;
 }  // namespace internal
 
-/// Handle of a strategy's only coordinator. Copies of the handle, and handles made later from the
-/// same strategy, share that coordinator; the options of later handles are ignored. The
+/// Handle of a strategy's only coordinator. Copies of the handle, and handles created later from
+/// the same strategy, share that coordinator; the options of later handles are ignored. The
 /// coordinator's threads end with the last handle. Thread-safe.
 /// tf.distribute.coordinator.ClusterCoordinator.
 class ClusterCoordinator {
@@ -100,8 +100,8 @@ class ClusterCoordinator {
   /// Registers `fn`, a function or lambda, under the name `step`. Its parameters and result may be
   /// Tensor, numbers, std::string, and std containers of these; parameters may also be per-worker
   /// values (T, T& or const T& for a PerWorkerValues<T>). `fn` may capture objects that the program
-  /// made during set-up. Call define() on every task, before start(). Throws kAlreadyExists for a
-  /// name in use, and kFailedPrecondition after start().
+  /// created during set-up. Call define() on every task, before start(). Throws kAlreadyExists for
+  /// a name in use, and kFailedPrecondition after start().
   template <class Fn>
   void define(std::string_view step, Fn fn) {
     registry_to_define(step).define(step, std::move(fn));

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Scheduling, retries and checkpoints of a coordinator. The coordinator's constructor throws
-/// kInvalidArgument if most_queued, window or most_attempts is below 1; start() throws it if
+/// Options for a coordinator's scheduling, retries and checkpoints. The coordinator's constructor
+/// throws kInvalidArgument if most_queued, window or most_attempts is below 1; start() throws it if
 /// checkpoint_interval is not positive.
 struct ClusterCoordinatorOptions {
   /// Number of queued closures at which schedule() waits.

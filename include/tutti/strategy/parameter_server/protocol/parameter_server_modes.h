@@ -9,11 +9,11 @@
 namespace tutti {
 
 /// Synchronization of workers. kSync: all workers make each step together, as under
-/// MultiWorkerMirroredStrategy. In the other modes workers train independently (tf's between-graph
+/// MultiWorkerMirroredStrategy. In the other modes, workers train independently (tf's between-graph
 /// replication): each worker has its own loop and batches, and sends its updates to the servers.
-/// kAsync: no worker waits for another. kSyncReplicas: servers add up the gradients of a step until
-/// the required number has arrived, apply the sum once, and drop later gradients. tf's
-/// SyncReplicasOptimizer.
+/// kAsync: no worker waits for another. kSyncReplicas: as in tf's SyncReplicasOptimizer, servers
+/// add up the gradients of a step until the required number has arrived, apply the sum once, and
+/// drop later gradients.
 enum class UpdateMode { kSync, kAsync, kSyncReplicas };
 
 /// to_string() returns "sync", "async" or "sync_replicas". parse_update_mode() throws

@@ -38,7 +38,7 @@ class Server {
   /// Uses the task of `resolver`. Also throws kInvalidArgument if the resolver has no task, or if
   /// its rpc_layer() is not "grpc".
   explicit Server(const ClusterResolver& resolver, ServerOptions options = {});
-  /// Creates a server in a new cluster with a single task (job "local"), at a free port of this
+  /// Creates a server in a new cluster with a single task (job "local"), on a free port of this
   /// machine.
   static std::unique_ptr<Server> create_local_server(ServerOptions options = {});
   ~Server();
