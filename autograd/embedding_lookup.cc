@@ -1,4 +1,4 @@
-// Lookups of rows of a variable.
+// Lookups of a variable's rows.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/embedding_lookup.h"
 
@@ -33,7 +33,7 @@ std::vector<std::int64_t> unique_rows(std::span<const std::int64_t> indices) {
   return rows;
 }
 
-/// Returns the position of each index in `rows`, in the shape of `indices`.
+/// Returns the position in `rows` of each index, in the shape of `indices`.
 Tensor places(const Tensor& indices, const std::vector<std::int64_t>& rows) {
   std::vector<std::int64_t> result;
   for (const std::int64_t index : indices.host_span<std::int64_t>()) {

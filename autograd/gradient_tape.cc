@@ -415,7 +415,7 @@ class BackwardPass {
   std::vector<char> depends_;  // by slot: nonzero if it depends on a source
   std::vector<char> active_;   // by node
   std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses it
-  std::vector<std::size_t> report_order_;  // source indices, in the order of completion
+  std::vector<std::size_t> report_order_;  // source indices, in completion order
   std::size_t num_reported_ = 0;
   std::vector<GradientSum> sums_;     // by slot
   std::vector<Gradient> results_;     // by source

@@ -51,7 +51,7 @@ Gradients batch_norm_training_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (x, gamma, beta, mean, variance).
+/// Takes the inputs (x, gamma, beta, mean, variance).
 Gradients batch_norm_inference_gradient(const GradientContext& c) {
   const Tensor& gamma = c.in(1);
   const Tensor x = cast(c.in(0), gamma.dtype()), dy = cast(c.dy(), gamma.dtype());
@@ -80,7 +80,7 @@ Gradients group_norm_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Returns the sums of rows, as a column.
+/// Returns the sum of each row, as a column.
 Tensor row_sum(const Tensor& x) { return reduce_sum(x, {.axes = {-1}, .keep_dims = true}); }
 
 /// Reshapes [batch] to [batch, 1].

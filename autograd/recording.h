@@ -22,8 +22,8 @@
 namespace tutti::internal {
 
 /// A *slot* is one tracked value: a watched tensor, a variable, a read of a variable, or an output
-/// of a recorded operation. Slots are dense numbers, so that the backward pass needs no hash
-/// tables.
+/// of a recorded operation. Slots are numbered consecutively, so that the backward pass needs no
+/// hash tables.
 inline constexpr int kNoSlot = -1;
 
 /// Function that reads a variable's value again, so that no tape has to keep the value.
@@ -77,7 +77,7 @@ class Recording final : public OpObserver {
 
   int slot_of(const Tensor& value) const;
   int slot_of(const Variable& variable) const;
-  /// Returns the slot of the variable if `slot` is a value read from a variable, else kNoSlot.
+  /// Returns the slot of the variable if `slot` is a value read from a variable, otherwise kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
   /// Returns the mean, taken over the first axis, whose result is `slot` or a term of the sum in
@@ -104,7 +104,7 @@ class Recording final : public OpObserver {
   void add_cast(int read_slot, const Variable& variable, const Tensor& value);
   /// Releases inputs that can be read again.
   void release_inputs(Node& node) const;
-  /// If `node` makes a view of a value that can be read again, records how to make the view again.
+  /// If `node` creates a view of a value that can be read again, records how to re-create the view.
   void note_view(const Node& node, const OpCall& call);
   /// Returns the slots of `inputs`; empty if none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
@@ -166,7 +166,7 @@ class TapeBoundary {
   void close(std::string_view who);
 };
 
-/// Attach a recording to this thread, and detach it. Recordings may be detached in any order.
+/// Attaches a recording to this thread, or detaches it. Recordings may be detached in any order.
 void attach(Recording& recording);
 void detach(Recording& recording);
 /// Calls `visit` for each attached recording.

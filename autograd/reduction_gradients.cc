@@ -42,8 +42,8 @@ Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
   return pad(slice(x, {0, count}, {rows, columns - count}), {0, 0}, {0, count}, 1.0);
 }
 
-/// Returns a tensor of x's shape. Each element is the product of all elements of x before (or
-/// after) it in its row. Doubles the distance in each step, so that few steps are needed.
+/// Returns a tensor of x's shape, in which each element is the product of all elements of x before
+/// (or after) it in its row. The distance doubles in each step, so that few steps are needed.
 Tensor exclusive_product(const Tensor& x, Side side) {
   Tensor product = shifted(x, 1, side);
   for (std::int64_t step = 1; step < x.shape().dim(1); step *= 2) {

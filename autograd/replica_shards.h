@@ -26,7 +26,7 @@ class ReplicaShards {
   /// Returns, for each worker, the number of elements that its replicas own together; empty for one
   /// process.
   std::span<const std::size_t> counts_of_workers() const { return counts_of_workers_; }
-  /// Returns true if each replica needs the summed gradient of its own shard only.
+  /// Returns true if each replica needs the summed gradient only for its own shard.
   bool sums_shards() const { return sums_shards_; }
 
  protected:

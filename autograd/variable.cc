@@ -183,7 +183,7 @@ std::vector<Variable> VariableStore::trainable_variables() const {
 
 // One buffer of a variable, with assignments, scatter operations and optimizer updates in place.
 //
-// Copy-on-write: read() shares the buffer with the tensors it returned. Every write first calls
+// Copy-on-write: read() shares the buffer with the tensors that it returns. Every write first calls
 // make_unique(), which copies only if such a tensor still exists.
 
 namespace tutti::internal {
@@ -227,7 +227,7 @@ void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& o
   value.assign(result);
 }
 
-/// Scatters the slices in order of position; ignores indices out of range. The slices may be on any
+/// Scatters the slices in position order; ignores out-of-range indices. The slices may be on any
 /// device.
 void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& slices) {
   const Tensor values = slices.values.to(value.device()), rows = slices.indices.to(value.device());

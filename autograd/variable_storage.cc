@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Names of the options of variables, spelled as in tf.
+// Names of variable options, spelled as in tf.
 
 std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization) {
   constexpr std::string_view kNames[] = {"AUTO", "NONE", "ON_WRITE", "ON_READ"};

@@ -105,7 +105,7 @@ CheckpointFile saved(const std::vector<Variable>& variables, internal::SavedAs f
   return file;
 }
 
-/// Returns one line for each variable that is missing in `tensors` or has a different shape or
+/// Returns one line for each variable that is missing from `tensors` or has a different shape or
 /// dtype there.
 std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
                                       const TensorKinds& tensors) {
@@ -125,8 +125,8 @@ std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
   return misfits;
 }
 
-/// Returns the names in `tensors` that belong to none of `variables`. "<name>/replica_<number>"
-/// belongs to variable <name>.
+/// Returns the names in `tensors` that do not belong to any of `variables`.
+/// "<name>/replica_<number>" belongs to variable <name>.
 std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
                                       const TensorKinds& tensors) {
   std::set<std::string> known;

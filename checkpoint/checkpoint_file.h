@@ -60,8 +60,8 @@ std::optional<CheckpointFile> read_by_writer(
 /// the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
-/// Receiver of a snapshot that arrives in pieces. Like the file reader, it checks sizes before it
-/// allocates memory, and the checksums of head and tensors before it returns values. Not
+/// Receiver of a snapshot that arrives in chunks. Like the file reader, it checks sizes before it
+/// allocates memory, and the checksums of the head and the tensors before it returns values. Not
 /// thread-safe.
 class ArrivingSnapshot {
  public:

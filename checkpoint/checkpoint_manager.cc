@@ -26,7 +26,7 @@ class BackgroundSave {
   ~BackgroundSave() { wait(); }
   BackgroundSave& operator=(BackgroundSave&&) = delete;
 
-  /// Waits until the save has ended; returns its error, if any. Not thread-safe.
+  /// Waits until the save has finished; returns its error, if any. Not thread-safe.
   const std::optional<Error>& wait() {
     if (thread_) thread_->join();
     thread_.reset();

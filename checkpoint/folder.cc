@@ -106,7 +106,7 @@ FileWriter::~FileWriter() {
   ::unlinkat(folder_, name_.c_str(), 0);
 }
 
-// Reserves disk space, so that a save to a full disk fails before it spends time on writing.
+// Reserves disk space, so that a save to a full disk fails before any time is spent on writing.
 void FileWriter::reserve() {
   if (num_bytes_ == 0) return;
   const FileSizeLimitScope error_instead_of_signal;

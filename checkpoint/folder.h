@@ -98,11 +98,12 @@ class FileAppender {
 };
 
 /// Open folder. Functions that write throw kResourceExhausted for a full disk or quota, else
-/// kUnavailable; each error names path, reason, the bytes needed and free, and advice. Requires:
-/// is_plain_name() of each name. Symbolic links are not followed.
+/// kUnavailable; each error states the path, the reason, the bytes needed and free, and advice.
+/// Requires: is_plain_name() for each name. Symbolic links are not followed.
 class Folder {
  public:
-  /// Opens the folder, following links, because the user named it. Throws kNotFound, kUnavailable.
+  /// Opens the folder, following links because the user chose the path. Throws kNotFound or
+  /// kUnavailable.
   static Folder open(const std::string& path);
   /// Same as open(), but returns nullopt if there is no folder.
   static std::optional<Folder> open_if_there(const std::string& path);
@@ -117,7 +118,7 @@ class Folder {
   /// Returns nullopt if `name` is not a folder (or is a link).
   std::optional<Folder> find_folder(const std::string& name) const;
   Folder make_folder(const std::string& name) const;
-  /// Returns true if the folder has an entry of that name. Throws as size_of() does.
+  /// Returns true if the folder has an entry called `name`. Throws as size_of() does.
   bool exists(const std::string& name) const;
   /// Returns the size; nullopt if `name` does not exist or is not a regular file. If the system
   /// cannot determine it, throws kDataLoss for damage and kUnavailable otherwise.
@@ -146,8 +147,8 @@ class Folder {
  private:
   Folder(FileDescriptor folder, std::string path)
       : folder_(std::move(folder)), path_(std::move(path)) {}
-  /// Returns the status of an entry, which for a link is that of the link itself; nullopt if `name`
-  /// does not exist.
+  /// Returns the status of an entry (for a link, of the link itself); nullopt if `name` does not
+  /// exist.
   std::optional<struct stat> status_of(const std::string& name) const;
 
   FileDescriptor folder_;

@@ -19,7 +19,7 @@ namespace {
 
 using internal::CheckpointFile;
 
-constexpr const char* kSingleFile = "model.safetensors";  // of a Hugging Face model
+constexpr const char* kSingleFile = "model.safetensors";  // weights file of a Hugging Face model
 
 /// Reads the tensors of a Hugging Face index from the files next to it.
 CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& path) {
@@ -58,7 +58,7 @@ CheckpointFile read_indexed(const std::filesystem::path& path) {
       });
 }
 
-/// Reads a file, a checkpoint's version, or the index, folder or file of a Hugging Face model.
+/// Reads a file, a checkpoint version, or the index, folder or file of a Hugging Face model.
 CheckpointFile read_weights(const std::string& path) {
   const std::filesystem::path given(path);
   std::error_code error;
@@ -71,8 +71,8 @@ CheckpointFile read_weights(const std::string& path) {
   return internal::read_checkpoint(path);
 }
 
-/// Converts a tensor whose first axis is the outputs to the layout of a variable of shape `wanted`,
-/// whose last axis is the outputs.
+/// Converts a tensor with the outputs on its first axis to the layout of a variable of shape
+/// `wanted`, with the outputs on its last axis.
 Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   const Shape& shape = value.shape();
   if (shape.rank() < 2) return value;

@@ -50,8 +50,8 @@ bool is_tensor_file(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-/// Returns the sequence in the name of a tensor file of the earlier format; nullopt for other
-/// names.
+/// Returns the sequence number in the name of a tensor file in the earlier format; nullopt for
+/// other names.
 std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   static const std::regex pattern(R"(part_\d+_of_\d+\.save_(\d{1,19})\.safetensors)");
   std::smatch match;
@@ -167,7 +167,7 @@ void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions)
   }
 }
 
-/// Deletes the index first: without it the remaining files are not a version.
+/// Deletes the index first: without it, the remaining files are not a version.
 void delete_version(const Folder& run, const FoundVersion& version) {
   bool is_deleted = !version.index && run.remove(version.name);
   if (const auto folder = version.index ? run.find_folder(version.name) : std::nullopt) {
@@ -182,7 +182,7 @@ void delete_version(const Folder& run, const FoundVersion& version) {
   log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
 }
 
-/// Deletes all versions older than the newest max_to_keep good ones. Keeps versions that cannot be
+/// Deletes all versions older than the newest max_to_keep valid ones. Keeps versions that cannot be
 /// read, so that users can inspect them.
 void delete_old(const Folder& run, const SaveSettings& settings) {
   if (settings.max_to_keep == 0) return;
@@ -292,9 +292,9 @@ void delete_versions(const std::string& directory) {
   std::filesystem::remove(directory, ignored);
 }
 
-// Several workers exchange small texts: the plan, indexes of files, errors. A version that lacks a
-// file is never committed, whatever the order of crashes and errors: worker 0 commits after every
-// writer has reported its file, and after it has seen the file itself.
+// Several workers exchange small texts: the plan, file indexes, errors. A version that lacks a file
+// is never committed, whatever the order of crashes and errors: worker 0 commits only after every
+// writer has reported its file and worker 0 has seen that file itself.
 
 namespace {
 
@@ -361,7 +361,7 @@ VersionIndex write_own(const Folder& folder, const std::string& tag, const Check
   return index;
 }
 
-/// Joins the workers' files into one index. Throws unless worker 0 sees all of them.
+/// Merges the workers' files into one index. Throws unless worker 0 sees all of them.
 VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker) {
   VersionIndex all;
   for (std::size_t w = 0; w < by_worker.size(); ++w) {
@@ -446,7 +446,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   CheckpointWorker self = workers;
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
   std::optional<BegunVersion> begun;  // set in worker 0
-  std::optional<Folder> folder;       // set in all workers except worker 0
+  std::optional<Folder> folder;       // set on all workers except worker 0
   VersionIndex index;                 // this worker's files; after join_files(), all files
   try {
     const std::vector<Json> plans = by_all(self, [&] {

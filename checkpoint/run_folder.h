@@ -19,15 +19,15 @@ struct FoundVersion {
   std::string name;  // name of the file or folder in the run's folder
   CheckpointVersion shown;
   std::optional<VersionIndex> index;  // set for a folder with a readable index
-  std::optional<Error> refusal;       // the kUnimplemented error of a version in another format
-  std::int64_t age = 0;               // larger means newer; the sequence, if it is known
+  std::optional<Error> refusal;       // the kUnimplemented error for a version in another format
+  std::int64_t age = 0;               // larger means newer; the sequence number, if known
 };
 
 /// Returns "step_12".
 std::string version_name(std::int64_t step);
 
-/// Returns all versions, the newest last, according to their indexes and the sizes of their files.
-/// Ignores files and folders whose names are not those of versions.
+/// Returns all versions, newest last, according to their indexes and the sizes of their files.
+/// Ignores files and folders whose names are not version names.
 std::vector<FoundVersion> find_versions(const Folder& run);
 
 struct SaveSettings {
@@ -53,11 +53,11 @@ struct CheckpointWorker {
 bool is_shared(const std::string& directory, const CheckpointWorker& self);
 
 /// Writes a version, then deletes older ones. Without an exchange, this process writes all of it.
-/// Otherwise each worker writes a file with its parts; worker 0 numbers the version and commits it
-/// when all files are on the disk. If a worker fails or is lost before the commit, nothing is
+/// Otherwise, each worker writes a file with its parts; worker 0 numbers the version and commits it
+/// once all files are on disk. If a worker fails or is lost before the commit, nothing is
 /// committed. Throws the errors of Folder, after which no earlier version has changed, and
-/// kFailedPrecondition naming a worker that sees another folder. Collective: every worker must call
-/// it.
+/// kFailedPrecondition naming a worker that sees a different folder. Collective: every worker must
+/// call it.
 void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings, const CheckpointWorker& workers = {});
 
@@ -72,10 +72,10 @@ struct ShardedRead {
 };
 using ReadPath = std::function<CheckpointFile(const std::string& path)>;
 
-/// Calls `find` in worker 0 and returns its result. Within `find`, read(path) returns worker 0's
-/// parts of that version while the other workers read theirs; it throws the error of any worker,
-/// which names the worker. Each worker gets its own parts, nullopt, or the error that `find` threw
-/// in worker 0. Collective: every worker must call it.
+/// Calls `find` on worker 0 and returns its result. Within `find`, read(path) returns worker 0's
+/// parts of that version while the other workers read theirs; if any worker fails, it throws that
+/// worker's error, which names the worker. Each worker gets its own parts, nullopt, or the error
+/// that `find` threw on worker 0. Collective: every worker must call it.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options);

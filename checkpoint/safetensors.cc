@@ -1,4 +1,4 @@
-// Writing and reading of safetensors files.
+// Writing and reading safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/safetensors.h"
 

@@ -66,8 +66,8 @@ struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<SafetensorsEntry> entries;  // in file order; they fill the file after the head
 };
-/// Throws kDataLoss naming source, offset and tensor if an element of type BOOL is neither 0 nor 1;
-/// other types allow any bytes. `offset` is the offset of `elements` in the file.
+/// Throws kDataLoss naming the source, the offset and the tensor if an element of type BOOL is
+/// neither 0 nor 1; other types allow any bytes. `offset` is the offset of `elements` in the file.
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
                       std::uint64_t offset, const std::string& source);
 /// Parses the head of a file of `file_size` bytes. `bytes` is the start of the file, at least up to

@@ -1,5 +1,5 @@
-// Implements versions: writes the index last, and compares every file that it reads with its
-// checksum.
+// Implements versions: writes the index last, and verifies the checksum of every file that it
+// reads.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 

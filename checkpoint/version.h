@@ -64,8 +64,8 @@ struct VersionIndex {
 };
 
 Json to_json(const VersionIndex& index);
-/// Parses the result of to_json(), for which the index may be incomplete. Throws kInvalidArgument
-/// if values of the index contradict each other.
+/// Parses the output of to_json(), even for an incomplete index. Throws kInvalidArgument if values
+/// of the index contradict each other.
 VersionIndex index_in(const Json& json);
 
 /// Returns the text of `json`, an object, with the checksum of the text as its last member.
@@ -79,11 +79,11 @@ VersionIndex parse_index(std::string_view text, const std::string& source);
 std::string tensor_file_name(int number, int count, const std::string& tag);
 
 /// Writes and syncs the tensors and parts of `values` as file `name`. Returns an index of that file
-/// alone. On an error of Folder, removes the file and throws the error.
+/// alone. If Folder throws, removes the file and rethrows the error.
 VersionIndex write_tensors(const Folder& folder, const std::string& name,
                            const CheckpointFile& values);
-/// Adds the files of `more`. Throws kInvalidArgument if both contain a tensor and their entries for
-/// it are inconsistent.
+/// Adds the files of `more`. Throws kInvalidArgument if the two indexes have inconsistent entries
+/// for the same tensor.
 void add_files(VersionIndex& index, const VersionIndex& more);
 /// Writes info and states of `values` as index.state_file, then the index, whose rename commits the
 /// version, even after a power cut. Returns the index. Requires: the tensor files are synced.
@@ -105,8 +105,8 @@ void require_files(const Folder& folder, const VersionIndex& index);
 using WantedParts = std::map<std::string, TensorPart>;
 
 /// Reads all tensors; for a tensor in `wanted`, returns only the wanted elements (as one value).
-/// Does not open files without wanted elements; reads every other file completely and compares it
-/// with its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
+/// Does not open files without wanted elements; reads every other file completely and verifies its
+/// checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
 /// Returns the problems of a version, one line per file; empty if the version is undamaged.
@@ -120,7 +120,7 @@ struct StoredTensor {
 };
 /// Reads the tensors of a version from its index and the headers of its files.
 std::map<std::string, StoredTensor> tensors_in(const Folder& folder, const VersionIndex& index);
-/// Reads info and states of a version: a checkpoint without tensors.
+/// Returns the info and states of a version: a checkpoint without tensors.
 CheckpointFile read_state(const Folder& folder, const VersionIndex& index);
 
 /// Returns the head (length and JSON header) of a safetensors file, or as much of it as the file

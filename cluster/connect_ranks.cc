@@ -107,7 +107,7 @@ class Linker {
   const int rank_;
   const int size_;
   ConnectOptions options_;
-  std::shared_ptr<Segment> own_;                    // null: not enough memory
+  std::shared_ptr<Segment> own_;                    // null if there was not enough memory
   std::vector<std::shared_ptr<Segment>> segments_;  // indexed by rank
   std::vector<std::string> words_;
 };

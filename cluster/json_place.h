@@ -16,7 +16,7 @@ std::string shown(const Json& value);
 /// Returns "TF_CONFIG.cluster.worker" for "TF_CONFIG.cluster" and "worker". Puts names that are not
 /// plain words in brackets and quotes.
 std::string member_path(std::string_view path, std::string_view name);
-/// Returns "TF_CONFIG.cluster.worker[1]".
+/// Returns a path such as "TF_CONFIG.cluster.worker[1]".
 std::string element_path(std::string_view path, std::size_t index);
 
 /// Throws kInvalidArgument "<path>: expected <expected>, got <got>; <remedy>".

@@ -147,7 +147,8 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    // Uses a thread: if a peer does not read, aborting takes 0.2 s, and must not delay verdicts.
+    // Uses a thread, because aborting takes 0.2 s if a peer does not read, and must not delay
+    // verdicts.
     MutexLock lock(ending_mutex_);
     ending_ = Executor::system().start("end-calls", [transport, error, action] {
       transport->abort(error);
@@ -166,8 +167,8 @@ class WorkerGroup::Alarm {
     action_ = std::move(action);
   }
 
-  /// Registers the connection attempt of a new generation, which a newer verdict interrupts by
-  /// raising `connecting`. Returns the number of the last verdict.
+  /// Registers the connection attempt of a new generation. A newer verdict interrupts the attempt
+  /// by raising `connecting`. Returns the number of the last verdict.
   std::uint64_t begin(std::shared_ptr<Interruption> connecting) {
     MutexLock lock(mutex_);
     connecting_ = std::move(connecting);
@@ -186,7 +187,7 @@ class WorkerGroup::Alarm {
   }
 
   /// Returns the verdict that ended this generation, waiting up to `patience` for it; nullopt if
-  /// there is none.
+  /// none arrives.
   std::optional<Verdict> verdict(Duration patience) {
     MutexLock lock(mutex_);
     const auto is_here = [&]() TUTTI_REQUIRES(mutex_) { return first_.has_value(); };
@@ -257,7 +258,7 @@ bool WorkerGroup::has_addresses() const {
 
 JoinOptions WorkerGroup::join_options(const WorkerGroupOptions& options) const {
   JoinOptions join = options.join;
-  // A step may take long; collectives have their own deadlines.
+  // A step may take a long time; collectives have their own deadlines.
   join.health.abort_stuck_after =
       std::max<Duration>(join.health.abort_stuck_after, durations::kLongestStep);
   join.client.timeout = options.join_timeout;

@@ -46,7 +46,7 @@ class WorkerGroup {
 
   /// Returns true if this process replaces one that died after the workers had called remember(). A
   /// process that restarts before that call is connected as if it were new. Always false for later
-  /// groups of a process, which it joins together with all other workers.
+  /// groups of a process, because all workers join such a group together.
   bool is_replacement() const { return is_replacement_; }
   /// Returns true if the workers should reconnect() after a call failed with `error`: that is, if
   /// the job detects, within `patience`, that since the last reconnect() a worker died, was stopped
@@ -60,11 +60,11 @@ class WorkerGroup {
   /// processes must exit and restart() together: the job has given up on this process, the control
   /// server has exited, or a restarted worker is in an earlier strategy of the program.
   virtual void reconnect(TimePoint deadline);
-  /// Connects a restarted worker in a program that never calls reconnect(), all of whose processes
-  /// end when one worker is lost. Waits until every previously connected worker has exited, then
-  /// connects the restarted workers. Returns false if the other workers call reconnect(). Throws
-  /// kDeadlineExceeded naming the workers that did not exit or join within the option
-  /// `join_timeout`.
+  /// Connects a restarted worker in a program that never calls reconnect(). In such a program, all
+  /// processes end when one worker is lost. Waits until every previously connected worker has
+  /// exited, then connects the restarted workers. Returns false if the other workers call
+  /// reconnect(). Throws kDeadlineExceeded naming the workers that did not exit or join within the
+  /// option `join_timeout`.
   virtual bool restart();
 
   /// Reports the progress of the communicator's calls to the job while the returned object exists;
@@ -85,7 +85,8 @@ class WorkerGroup {
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 
-  /// Collective. Makes a communicator of all workers; its calls fail when the group loses a worker.
+  /// Collective. Creates a communicator of all workers; its calls fail when the group loses a
+  /// worker.
   virtual std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
 
  private:
@@ -123,7 +124,7 @@ class WorkerGroup {
   bool is_replacement_ = false;
   bool was_connected_ = false;
   bool has_logged_wait_ = false;  // used by wait_for_exit()
-  int strategy_ = 0;              // number of groups that this process connected before
+  int strategy_ = 0;              // number of groups connected earlier by this process
   std::uint64_t generation_ = 0;  // number of the last fatal verdict before connecting
   ConnectOptions connect_;        // options for every connect()
   Duration join_timeout_{};

@@ -58,7 +58,7 @@ class ByteWriter {
   void number(T value) {
     put_little_endian(bytes_, value);
   }
-  /// Not inlined: g++ 12 would give a false warning about the growth of the vector.
+  /// Not inlined: otherwise, g++ 12 issues a false warning about the vector's growth.
   [[gnu::noinline]] void raw(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }

@@ -39,8 +39,8 @@ class CallTable {
     return names_of(entries_, &Entry::first);
   }
 
-  /// Makes the object that `call` describes. Throws kNotFound listing the names if its name is
-  /// unknown, kInvalidArgument if its arguments do not fit.
+  /// Creates the object that `call` describes. Throws kNotFound, listing the names, if its name is
+  /// unknown, or kInvalidArgument if its arguments do not fit.
   Made make(const Json& call) const {
     const Json::Array& parts = call.as_array();
     if (parts.empty())

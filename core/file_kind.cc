@@ -69,7 +69,8 @@ bool is_safetensors(std::string_view bytes) {
          get_little_endian<std::uint64_t>(bytes, 0) < kLargestHeader;
 }
 
-/// A record of a TFRecord file begins with its length, 8 bytes, and their masked checksum.
+/// Detects a TFRecord file, whose records begin with an 8-byte length and the masked checksum of
+/// that length.
 bool is_tfrecord(std::string_view bytes) {
   if (bytes.size() < 12) return false;
   const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes.substr(0, 8))));

@@ -1,4 +1,4 @@
-// XXH3-128 from xxHash, and CRC32C by ISA-L, both compiled into this file alone.
+// XXH3-128 from xxHash and CRC32C from ISA-L, both compiled into this file alone.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/hash.h"
 

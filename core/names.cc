@@ -33,7 +33,7 @@ std::string choices(const std::vector<std::string>& names, std::string_view give
   std::string_view nearest;
   for (const std::string& name : names) {
     std::size_t apart = edit_distance(given, name);
-    // A name that is both truncated and misspelt is still near: "miror" for mirrored.
+    // A name that is both truncated and misspelt is still a near match: "miror" for mirrored.
     if (given.size() > 4)
       apart =
           std::min(apart, 1 + edit_distance(given, std::string_view(name).substr(0, given.size())));

@@ -93,7 +93,7 @@ std::optional<Number> parse_number(std::string_view text) {
 /// Returns the text with its ASCII letters in lower case.
 std::string lower_case(std::string_view text);
 
-/// Returns true if `text` has only ASCII letters, digits and characters of `others`.
+/// Returns true if `text` has only ASCII letters, digits and characters from `others`.
 bool has_only_alphanumerics_and(std::string_view others, std::string_view text);
 
 /// Returns two hexadecimal digits for each byte.

@@ -89,7 +89,7 @@ ProcessIdentity find_out() {
   return self;
 }
 
-/// Returns the sockets that listen at `port`, in the form of /proc/<pid>/fd: "socket:[4711]".
+/// Returns the sockets that listen on `port`, in the form of /proc/<pid>/fd: "socket:[4711]".
 std::vector<std::string> listening_sockets(int port) {
   std::vector<std::string> found;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {

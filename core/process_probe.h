@@ -1,4 +1,4 @@
-// State of processes and threads of this machine, as /proc and signals report it.
+// State of processes and threads on this machine, as /proc and signals report it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

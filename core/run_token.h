@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// Token that allows its holder to use a device shared by several replicas. Granted in the order of
-/// requests.
+/// Token that allows its holder to use a device shared by several replicas. Granted in request
+/// order.
 class RunToken {
  public:
   /// Waits until this thread has the token. Never call it while holding a mutex that a token holder
@@ -53,7 +53,7 @@ class BlockedScope {
   RunToken* token_;
 };
 
-// Spinning: a thread polls for some microseconds before it sleeps, if that is worthwhile.
+// Spinning: a thread polls for a few microseconds before it sleeps, if that is worthwhile.
 
 /// Returns true if every awake thread of this process can have a core of its own. A thread that the
 /// user started counts unless it sleeps. Thread-safe.
@@ -61,8 +61,8 @@ bool cores_to_spare();
 
 /// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if it
 /// ends before the condition holds, or if other programs wanted the core. After a failure, the next
-/// waits sleep at once; each further failure increases their number. Use one object for each place
-/// in the code that waits. Not thread-safe.
+/// waits sleep immediately; each further failure increases their number. Use one object for each
+/// place in the code that waits. Not thread-safe.
 class SpinPredictor {
  public:
   bool should_spin();

@@ -1,4 +1,4 @@
-// Checked calls of a CrossDeviceOps on buffers; copies and conversions of buffers.
+// Checked calls to a CrossDeviceOps on buffers; copies and conversions of buffers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,8 +31,8 @@ struct BufferCall {
 };
 
 /// Copies `from`'s elements to the start of `to`, which may be the same memory. On GPUs the copy is
-/// part of the buffers' `work`. If none is set, it is queued in the compute stream, and both
-/// buffers must be on one device.
+/// part of the buffers' `work`. If `work` is not set, the copy is queued in the compute stream, and
+/// both buffers must be on one device.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 
 /// Same as copy_buffer(), but converts from or to float32 if the types differ. Accepts any
@@ -58,9 +58,9 @@ std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 /// is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
-/// Carries out a checked call on buffers of any alignment and type, possibly with MEAN. Uses copies
-/// if the operation needs them, and falls back to "reduction_to_one_device" if the operation does
-/// not support the call. On GPUs the call's DeviceWork is joined, or added to `pending`.
+/// Carries out a checked call on buffers of any alignment and type; the reduction may be MEAN. Uses
+/// copies if the operation needs them, and falls back to "reduction_to_one_device" if the operation
+/// does not support the call. On GPUs, the call's DeviceWork is joined or added to `pending`.
 void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
                PendingReduction* pending);
 

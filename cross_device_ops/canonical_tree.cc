@@ -1,8 +1,9 @@
 // The canonical tree: one order of additions for a given number of replicas, its arithmetic in host
-// memory, and the operation "canonical".
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
+// memory, and the operation "canonical".
+//
+// Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round*, input 2i+1 is
 // combined into input 2i, and an unpaired last input enters the next round as it is; left_half()
 // describes the same tree from the root. A *node* covers the replicas [first, first + count), where
 // count is a power of two that divides first, or less at the tree's right edge. Its children are
@@ -130,9 +131,9 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
 // The arithmetic of the canonical tree in host memory: one pass that combines all inputs and stores
 // to all outputs.
 //
-// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not affect the order of
-// additions. If there are few inputs and their type is floating, their sums stay in registers until
-// they are stored to all outputs.
+// Vocabulary: a *block* is a run of elements that fits in the cache; blocks do not affect the order
+// of additions. If there are only a few inputs, of a floating-point type, their sums stay in
+// registers until they are stored to all outputs.
 
 namespace tutti::internal {
 namespace {
@@ -348,7 +349,7 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
 template <ReduceOp op, class T>
 void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
   if constexpr (!Half<T>) {
-    // Avoid a copy of the result: a step of an algorithm combines a received message in place.
+    // Avoid copying the result: an algorithm's step combines a received message in place.
     if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
       return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
     }

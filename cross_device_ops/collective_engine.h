@@ -70,7 +70,7 @@ class CollectiveEngine {
 // The engines. They throw kInvalidArgument unless the Group has one local replica and a transport
 // of its size and rank.
 
-/// Returns the engine "canonical" of a rank whose transport has host_memory(). Reductions follow
+/// Returns the "canonical" engine for a rank whose transport has host_memory(). Reductions follow
 /// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for
 /// threads: all buffers) are combined in place, and each rank processes one part. An all_reduce of
 /// other buffers copies them through shared windows in steps; all other calls use messages.

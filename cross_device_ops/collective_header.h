@@ -37,8 +37,8 @@ std::string_view to_string(Mismatch mismatch);
 struct CollectiveHeader {
   std::uint64_t sequence = 0;  // number of this call in its group, from 0
   std::uint64_t group = 0;     // hash of the group's members and number
-  /// Number of elements: of the whole buffer for all_reduce, reduce, broadcast and reduce_scatter,
-  /// of all ranks together for all_gather; 0 for all_to_all and barrier.
+  /// Number of elements: in the whole buffer for all_reduce, reduce, broadcast and reduce_scatter,
+  /// on all ranks together for all_gather; 0 for all_to_all and barrier.
   std::uint64_t count = 0;
   std::uint64_t counts_hash = 0;  // hash of uneven counts
   std::uint64_t shape_hash = 0;   // 0: no shape given
@@ -56,8 +56,8 @@ struct CollectiveHeader {
   std::array<char, 40> file{};   // end of the source file's path
   std::array<char, 40> shape{};  // text, truncated
 
-  /// Marks a call that this rank cannot make and only announces to the other ranks. The reason
-  /// replaces name and shape, truncated to their size.
+  /// Marks a call that this rank cannot make and only announces to the other ranks. The reason,
+  /// truncated to the size of name and shape, replaces them.
   void refuse(std::string_view reason);
   bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.

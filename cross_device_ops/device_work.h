@@ -84,10 +84,10 @@ bool reaches(Device reader, Device owner);
 void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Converts elements to another type, rounding once.
 void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// Divides each element. Floating types only.
+/// Divides each element. Floating-point types only.
 void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Makes many copies within one device with one kernel launch.
+/// Performs many copies within one device with a single kernel launch.
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
 
 /// Returns a tensor's elements as a mutable buffer. Operations do not write to their inputs.
@@ -96,8 +96,8 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor);
 
 // The following functions require buffers of the same length and dtype, each with a `work`.
 
-/// Combines in place: each device computes a slice from all buffers, then slices are copied to all.
-/// A device reads (V-1)/V of a buffer from its peers, twice: as much as in a ring.
+/// Combines in place: each device computes a slice from all buffers, then the slices are copied to
+/// all devices. A device reads (V-1)/V of a buffer from its peers, twice: as much as in a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
 /// Combines tensors of one shape and dtype, on any GPUs; returns the result on device `where`.

@@ -1,4 +1,5 @@
-// Arithmetic in host memory: how two elements are combined, and the order of combining many.
+// Arithmetic in host memory: how two elements are combined, and the order in which many are
+// combined.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

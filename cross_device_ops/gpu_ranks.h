@@ -1,4 +1,4 @@
-// Choice of an operation for replicas on GPUs, and NCCL groups of the GPUs of several ranks.
+// Choice of an operation for replicas on GPUs, and NCCL groups over the GPUs of several ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -46,8 +46,8 @@ std::string make_nccl_id();
 /// Returns why "nccl" cannot be used here, in one line; empty if it can.
 std::string why_no_nccl();
 
-/// Gathers one text from each rank; returns them by rank. Collective. Compares the first 47
-/// characters of `name` between the ranks. Throws the errors of Communicator.
+/// Gathers one text from each rank; returns them in rank order. Collective. Compares the first 47
+/// characters of `name` across the ranks. Throws the errors of Communicator.
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
                                       std::string_view name);
 

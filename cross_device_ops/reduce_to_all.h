@@ -27,7 +27,7 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
 inline bool has_reduction(ReduceOp op, DType dtype) {
   return op == ReduceOp::kMean ? is_floating(dtype) : can_combine(op, dtype);
 }
-/// Throws kInvalidArgument, with `who` first in the message, unless has_reduction().
+/// Throws kInvalidArgument, with `who` first in the message, unless has_reduction() returns true.
 void require_reduction(ReduceOp op, DType dtype, std::string_view who = "");
 
 }  // namespace tutti::internal

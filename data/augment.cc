@@ -104,7 +104,7 @@ std::vector<double> draw_weights(std::int64_t rows, double alpha, const SampleRa
   return weights;
 }
 
-/// Returns w * x + (1 - w) * (x of the partner) for each row.
+/// Returns w * x + (1 - w) * (the partner's x) for each row.
 Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vector<double>& weights,
                 std::string_view who, const std::string& name) {
   internal::require(
@@ -148,8 +148,8 @@ struct Box {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 };
 
-/// Returns a rectangle with about `share` of the image's area. Its centre is a random pixel; it is
-/// clipped to the image.
+/// Returns a rectangle with about `share` of the image's area. Its centre is a random pixel; the
+/// rectangle is clipped to the image.
 Box draw_box(std::int64_t height, std::int64_t width, double share, const RandomStream& random) {
   const double side = std::sqrt(share);
   const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height)) / 2;

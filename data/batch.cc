@@ -67,8 +67,8 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
 
 /// Returns one element whose component i stacks component i of all elements along a new first axis:
 /// n elements of shape [...] give [n, ...]. Requires: at least one element. If two elements differ
-/// in a shape, dtype, device or in their names, throws kInvalidArgument naming `who`, the component
-/// and how the two elements differ.
+/// in a shape, dtype, device or name, throws kInvalidArgument naming `who`, the component and the
+/// difference.
 Element stack_elements(std::span<const Element> elements, std::string_view who) {
   TUTTI_CHECK(!elements.empty(), "stack_elements: no elements");
   for (std::size_t i = 1; i < elements.size(); ++i) {

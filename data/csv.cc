@@ -51,7 +51,7 @@ Components components_of(const CsvSchema& schema) {
   return components;
 }
 
-/// Builder of an element from the bytes of rows.
+/// Builder that creates an element from the bytes of rows.
 class RowBuffer {
  public:
   explicit RowBuffer(const CsvSchema& schema)

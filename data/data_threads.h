@@ -54,7 +54,7 @@ class PassRandom {
 /// Keys of random numbers that a dataset's function draws without an explicit key
 /// (next_random_key(), layers in training mode). They consist of the global seed, the number of the
 /// dataset in this program, the epoch and the number of the element in the pass. They do not depend
-/// on the calling thread or on earlier draws. Made together with the dataset. A value type.
+/// on the calling thread or on earlier draws. Created together with the dataset. A value type.
 class FunctionRandom {
  public:
   FunctionRandom() {
@@ -64,7 +64,7 @@ class FunctionRandom {
     constexpr std::uint64_t kCallSite = ~std::uint64_t{1};
     seed_ =
         bits({here.seed, kAugmentPurpose, here.step, here.replica, next_call_ordinal(kCallSite)});
-    // Element numbers begin at a different value in each dataset that interleave() makes.
+    // Element numbers begin at a different value in each dataset that interleave() creates.
     if (here.replica == kInDataset) first_ = bits({here.step, kAugmentPurpose});
   }
 

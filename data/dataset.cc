@@ -476,7 +476,7 @@ class ShuffleIterator : public ElementIterator {
     }
   }
 
-  std::unique_ptr<ElementIterator> below_;  // null once it has ended
+  std::unique_ptr<ElementIterator> below_;  // null once exhausted
   std::size_t buffer_size_;
   RandomStream random_;
   std::uint64_t draw_ = 0;
@@ -602,8 +602,8 @@ std::shared_ptr<const Names> make_default_names(std::size_t count) {
   return std::make_shared<const Names>(std::move(names));
 }
 
-// Programs make millions of elements, and nearly all have default names, so the usual lists of
-// names are made once and shared.
+// Programs create millions of elements, and nearly all have default names, so the usual lists of
+// names are created once and shared.
 std::shared_ptr<const Names> default_names(std::size_t count) {
   static const std::array kUsual = {make_default_names(0), make_default_names(1),
                                     make_default_names(2), make_default_names(3)};

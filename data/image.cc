@@ -385,8 +385,8 @@ std::string encode_png(const Tensor&) {
 #ifdef TUTTI_WITH_JPEG
 namespace {
 
-/// Error state for libjpeg. Its first member is libjpeg's table of functions, so that a pointer to
-/// the table is also a pointer to this state.
+/// Error state for libjpeg. Its first member is libjpeg's error manager, so a pointer to the
+/// manager is also a pointer to this state.
 struct Errors {
   jpeg_error_mgr table;
   std::jmp_buf jump;

@@ -86,8 +86,8 @@ struct RowCopy {
   }
 };
 
-/// Returns a window of the image; `mode` determines pixels outside the image. Used for crops and
-/// paddings.
+/// Returns a window of the image; `mode` determines the pixels outside the image. Used for cropping
+/// and padding.
 Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
               std::int64_t height, std::int64_t width, PaddingMode mode) {
   MutableTensor result = make_image(image, height, width);

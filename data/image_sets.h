@@ -19,15 +19,15 @@ namespace tutti {
 /// and shorts.
 Tensor parse_idx(std::string_view bytes, const std::string& source);
 
-/// Returns the path of a file of MNIST or a similar set, plain or .gz, in `directory`. If that is
-/// empty, searches the same folders as read_mnist(). Throws kNotFound.
+/// Returns the path of a file of MNIST or a similar data set, plain or .gz, in `directory`. If
+/// `directory` is empty, searches the same folders as read_mnist(). Throws kNotFound.
 std::string find_mnist_file(const std::string& directory, const std::string& name);
 
 // The binary version of CIFAR-10: records with a label and an image.
 
 /// Parses the bytes of a plain file of records: 1 label byte (0 .. 9) and 3072 image bytes (planes
 /// of 32 x 32: red, green, blue). Returns images [n, 32, 32, 3] and labels [n], uint8. `source`
-/// names the bytes in errors. Throws kDataLoss, with the offset, the expected and the found value,
+/// names the bytes in errors. Throws kDataLoss, with the offset and the expected and actual values,
 /// for an empty or incomplete file or a label above 9.
 ImageData parse_cifar10(std::string_view bytes, const std::string& source);
 

@@ -23,7 +23,7 @@ namespace tutti::internal {
 /// Returns true if the bytes begin with the magic number of a .gz file.
 bool is_gzip(std::string_view bytes);
 
-/// Returns the content of a .gz file (all its members). `source` names it in errors. Throws
+/// Returns the contents of a .gz file (all its members). `source` names the file in errors. Throws
 /// kDataLoss with the offset if the bytes are damaged or end early; kResourceExhausted beyond
 /// `limits`.
 std::string gunzip(std::string_view bytes, const std::string& source,
@@ -32,8 +32,8 @@ std::string gunzip(std::string_view bytes, const std::string& source,
 /// Format of the header and trailer around compressed data.
 enum class DeflateFormat { kGzip, kZlib, kRaw };
 
-/// Unpacks `bytes` to at most `stated_bytes`. Throws the errors of gunzip(), and kDataLoss for
-/// larger content.
+/// Decompresses `bytes` into at most `stated_bytes`. Throws the errors of gunzip(), and kDataLoss
+/// for larger content.
 std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
                           const InputLimits& limits = {}, std::size_t stated_bytes = SIZE_MAX);
 
@@ -61,8 +61,8 @@ std::string read_file_for(const char* who, const std::string& path);
 std::string read_plain_or_gzip(const char* who, const std::string& path,
                                const InputLimits& limits = {});
 
-/// File that is read from beginning to end. A .gz file is completely unpacked when it is opened;
-/// offsets refer to its content. Not thread-safe.
+/// File that is read from beginning to end. A .gz file is decompressed in full when it is opened;
+/// offsets refer to the decompressed content. Not thread-safe.
 class InputFile {
  public:
   /// Throws kNotFound or kUnavailable with the path and the system's reason, and whatever gunzip()
@@ -135,7 +135,7 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
 
 // Byte order, and records of TFRecord files.
 
-/// Reverses the bytes of each element of `size` bytes, to convert big-endian numbers.
+/// Reverses the bytes within each element of `size` bytes, to convert big-endian numbers.
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
 
 // TFRecord files. A record consists of the data's length (8 bytes), the masked checksum of the

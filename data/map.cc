@@ -428,7 +428,7 @@ class PrefetchIterator : public ElementIterator {
 
   void skip(std::int64_t count) override {
     if (thread_ || ended_) return ElementIterator::skip(count);
-    below_->skip(count);  // no element read yet
+    below_->skip(count);  // no element has been read yet
     next_number_ += static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0));
   }
 

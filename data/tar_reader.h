@@ -62,8 +62,8 @@ class TarReader {
   bool ended_ = false;
 };
 
-/// Returns the key of a file's sample and the file's extension, or nullopt for a file that belongs
-/// to no sample.
+/// Returns the key of the sample to which a file belongs and the file's extension, or nullopt if
+/// the file belongs to no sample.
 std::optional<std::pair<std::string, std::string>> split_tar_name(std::string_view name);
 
 /// Groups the files of a reader into samples.

@@ -257,7 +257,7 @@ class TextEncoder {
     append_around_added(changed, true);
   }
 
-  /// Appends a text, split into pieces by rules_.cuts[cut] and all later cuts.
+  /// Appends `text`, split into pieces by rules_.cuts[cut] and all later cuts.
   void append_pieces(std::string_view text, std::size_t cut) {
     if (cut == rules_.cuts.size()) return append_piece(text);
     const auto& [adds_prefix_space, pattern] = rules_.cuts[cut];
@@ -328,7 +328,7 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
        "' is not a token of this vocabulary of ", vocabulary_size());
 }
 
-// Training of byte pairs.
+// Training of byte-pair encodings.
 
 namespace {
 
@@ -427,8 +427,8 @@ struct WrittenVocabulary {
   Json::Array merges;
 };
 
-/// Adds the tokens of all bytes, sorted by the characters that represent them, as the trainer of
-/// `tokenizers` does.
+/// Adds one token for each byte, sorted by the characters that represent the bytes, as the trainer
+/// of `tokenizers` does.
 std::array<std::int64_t, 256> add_bytes(const internal::ByteAlphabet& alphabet,
                                         WrittenVocabulary& vocabulary) {
   std::array<unsigned char, 256> bytes;
@@ -696,7 +696,7 @@ BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
                                                           : TextPattern::kDigitRuns};
   }
   if (type == "Split" && step.at("pattern").find("Regex")) {
-    // The patterns match every character of a text, so there is no text between matches.
+    // The patterns match every character of a text, so no text is left between matches.
     const bool inverted = flag(step, "invert", false);
     if (step.at("behavior") == Json(inverted ? "Removed" : "Isolated"))
       return {false, internal::text_pattern_of(step.at("pattern").at("Regex").as_string())};

@@ -1,5 +1,5 @@
 // In-graph replication as in the Distributed TensorFlow guide: one client controls copies of the
-// computation on all workers. They share variables that are on parameter servers.
+// computation on all workers. The copies share variables on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // On a cluster: tutti run --chief --workers 2 --ps 1 -- in_graph_trainer

@@ -1,6 +1,6 @@
 // Krizhevsky's "one weird trick" on one mesh: data parallelism for convolutions, model parallelism
-// for dense layers. Prints time and bytes for the schemes (a), (b) and (c) of his paper, and for
-// dense layers with a batch size of their own.
+// for dense layers. Prints the time and the bytes for schemes (a), (b) and (c) of his paper, and
+// for dense layers with their own batch size.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>

@@ -52,7 +52,7 @@ Dataset make_examples(std::int64_t count, std::uint64_t seed) {
 struct LoopOptions {
   std::int64_t epochs = 4;
   std::int64_t steps_per_epoch = 5;
-  // four words take 256 KiB, so the table is split over two servers
+  // four words take 256 KiB, so the table is split across two servers
   std::int64_t embedding = 16384;
 };
 

@@ -28,7 +28,7 @@ Sequential create_model() {
                     Flatten(), Dense(128, {.activation = "relu"}), Dense(10));
 }
 
-/// Returns batches of the same number of rows, so that one XLA program suffices for all steps.
+/// Returns batches with the same number of rows, so that one XLA program suffices for all steps.
 Dataset batches_of(const GuideOptions& options, Split split) {
   Dataset data = load_mnist(options.data_dir, split);
   if (split == Split::kTrain) data = data.shuffle(10'000, 1);

@@ -147,7 +147,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
 }
 
 void ReduceLROnPlateau::on_train_begin() {
-  (void)monitor_.larger_is_better(model());  // throws before the first epoch
+  (void)monitor_.larger_is_better(model());  // throws here rather than after the first epoch
   best_ = internal::Monitor::kNothing;
   waited_ = cooling_ = 0;
 }

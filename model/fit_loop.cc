@@ -43,7 +43,7 @@ FitProgress FitProgress::from_json(const Json& json) {
 namespace {
 
 /// Calls `visit` with each variable of a metric and the prefix of its tensors. The prefix is an
-/// index, because metrics of different outputs may have equal names.
+/// index, because metrics of different outputs may have the same name.
 template <class Visitor>
 void for_each_sum(CompiledModel& compiled, const Visitor& visit) {
   const auto metrics = compiled.all_metrics();

@@ -188,7 +188,7 @@ class BatchFeed {
 
  private:
   void start_pass();
-  /// Ends the current pass: the next call of begin() starts a new pass, even after a restart.
+  /// Ends the current pass: the next call to begin() starts a new pass, even after a restart.
   void leave_pass();
   void warn_of_end();
   void warn_of_length() const;

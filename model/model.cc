@@ -123,7 +123,7 @@ Model::Model(std::string name, std::optional<Shape> input_shape)
 }
 
 Shape Model::build(const Shape&) {
-  // Never called, because constructors of models declare the model as built.
+  // Never called, because model constructors mark the model as built.
   fail(ErrorCode::kInternal, "Model::build: a model makes its weights in its constructor");
 }
 

@@ -31,8 +31,8 @@ std::vector<std::string> names_in(const std::string& path) {
   return names;
 }
 
-/// Returns `path` with names in braces replaced. Throws kNotFound for a name that is missing from
-/// the logs.
+/// Returns `path` with the names in braces replaced by their values. Throws kNotFound for a name
+/// that is missing from the logs.
 std::string filled_in(const std::string& path, std::int64_t epoch, std::int64_t batch,
                       const Logs& logs) {
   std::string filled;
@@ -141,7 +141,7 @@ void ModelCheckpoint::restore_state(const Json& state) {
   batches_ = state.at("batches").as_int();
 }
 
-// Saving the state of a running fit() on disk.
+// Saving the state of a running fit() to disk.
 
 BackupAndRestore::BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options)
     : backup_dir_(std::move(backup_dir)), options_(options) {

@@ -1,4 +1,4 @@
-// Handlers of SIGINT and SIGTERM for training that ends after the current step.
+// Handlers for SIGINT and SIGTERM that let training end after the current step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

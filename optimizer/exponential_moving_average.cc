@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-/// Returns the amount to subtract from the average, which moves it toward `value`.
+/// Returns the amount whose subtraction moves the average toward `value`.
 Tensor change_of(const Variable& average, const Tensor& value, double decay) {
   return multiply(subtract(average.value(), value), 1.0 - decay);
 }

@@ -16,7 +16,7 @@ namespace tutti::internal {
 /// blocks, so that weights are read from memory once.
 class DecoupledWeightDecayRule final : public UpdateRule {
  public:
-  /// `rule` must outlive this object and use no norms.
+  /// `rule` must outlive this object and must not use norms.
   explicit DecoupledWeightDecayRule(const UpdateRule& rule) : rule_(rule) {}
   std::string_view name() const override { return rule_.name(); }
   Json describe() const override;

@@ -32,7 +32,7 @@ struct Entry {
 };
 
 /// Joint decision of all replicas about one call. A failed capture is destroyed by the last replica
-/// that releases it, when no thread records work in the capture's streams any more.
+/// that releases it: by then, no thread records work in the capture's streams.
 struct Decision {
   Action action = Action::kRun;
   std::shared_ptr<Entry> entry;

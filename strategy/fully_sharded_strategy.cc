@@ -1,4 +1,4 @@
-// Implements FullyShardedStrategy: decides which variables are sharded over the replicas.
+// Implements FullyShardedStrategy: decides which variables are sharded across the replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 

@@ -47,7 +47,7 @@ class StateDigest {
          every_);
   }
 
-  /// Adds a variable, unless its copies may differ. All workers call it in the same order.
+  /// Adds a variable unless its copies may differ. All workers must call it in the same order.
   void add(const std::shared_ptr<const DistributedStorage>& variable) {
     if (every_ == 0 || variable->options().allow_divergent) return;
     variables_.push_back(variable);

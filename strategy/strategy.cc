@@ -1,5 +1,4 @@
-// Implements the shared part of strategies: runs of replicas, reductions, updates of components,
-// input.
+// Implements the shared part of strategies: replica runs, reductions, component updates and input.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/strategy_extended.h"
 
@@ -61,7 +60,7 @@ void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, 
   }
 }
 
-/// Returns `placement`, changed so that writes outside steps are compared between workers.
+/// Returns `placement`, changed so that writes outside steps are compared across workers.
 std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
                                                    Placement placement) {
   if (services.num_workers() > 1) placement.check = services.team->check();
@@ -91,8 +90,8 @@ struct StrategyExtended::Impl {
     internal::check_weights(name, options, services.num_replicas());
   }
 
-  /// Claim of a strategy for one run. The constructor waits until no other user thread runs the
-  /// strategy; nested runs do not wait.
+  /// Exclusive claim on a strategy for one run. The constructor waits until no other user thread
+  /// runs the strategy; nested runs do not wait.
   class RunClaim {
    public:
     RunClaim(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
@@ -129,7 +128,7 @@ struct StrategyExtended::Impl {
     const TimePoint begin = Clock::system().now();
     if (services.team) services.team->set_step(step);
     internal::GradientExchange exchange(services, plans, threads.monitor(), step);
-    const SourceLocation where = CallSite::current();  // line of the caller of run()
+    const SourceLocation where = CallSite::current();  // line that called run()
     internal::RunOutcome outcome =
         threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
           const CallSite site(where);
@@ -188,7 +187,8 @@ struct StrategyExtended::Impl {
                                concat("worker ", services.team->worker(), ", replica ", replica,
                                       ", step ", step, ": ", internal::message_of(outcome.error))));
   }
-  /// Stores the failure and rethrows its exception; a tutti::Error gets replica and step as prefix.
+  /// Stores the failure and rethrows its exception; a tutti::Error is prefixed with the replica and
+  /// the step.
   [[noreturn]] void report(internal::RunOutcome outcome) {
     if (outcome.replica >= 0) outcome.replica += services.first_number();
     failure = {outcome.replica, step, std::move(outcome.messages)};

@@ -268,7 +268,7 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
        "', but cross_device_ops selects '", spec.name, "'; set only one of the two");
 }
 
-/// Returns the algorithm with which hosts combine values, by messages or in shared memory. GPUs use
+/// Returns the algorithm with which hosts combine values, using messages or shared memory. GPUs use
 /// either this algorithm or NCCL.
 std::string algorithm_of(std::string_view who, const CrossDeviceOpsSpec& spec) {
   const std::string wanted = wanted_by(who, spec);

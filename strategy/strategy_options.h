@@ -16,9 +16,10 @@ namespace tutti::internal {
 /// naming `who` for missing or duplicate devices, and for too few replicas.
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
 
-/// Returns the XLA devices that `options` names, one per replica, and replaces them there by CPU
-/// devices: xla:i by cpu:i. Returns an empty vector if `who` does not compute on XLA. Throws
-/// kInvalidArgument or kUnimplemented naming `who` and an option that does not apply to XLA.
+/// Returns the XLA devices that `options` names, one per replica, and replaces them there with CPU
+/// devices: xla:i with cpu:i. Returns an empty vector if `who` does not compute on XLA. Throws
+/// kInvalidArgument or kUnimplemented, naming `who` and the option, if an option does not apply to
+/// XLA.
 std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
 /// Throws kInvalidArgument, naming `who`, unless replica_weights is empty or has one positive
@@ -30,7 +31,7 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
                                           const std::vector<Device>& replica_devices);
 
 /// Returns `options`. Logs a warning once if a launcher started several copies of this program,
-/// because a strategy of one process does not connect them.
+/// because a single-process strategy does not connect them.
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {

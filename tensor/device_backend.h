@@ -1,10 +1,11 @@
-// Interface of devices beyond the CPU: memory, streams, copies, kernels, captured graphs.
+// Interface for devices beyond the CPU: memory, streams, copies, kernels, captured graphs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Implemented by a module that is opened at run time (tensor/cuda/), called through
-// tensor/gpu_device.h. Both are built together (backend_build_id()), so they exchange C++ types and
-// tutti::Error. The classes are abstract because the host program cannot link the module, and
-// because tests replace devices with fake ones and events with late ones.
+// Implemented by a module that is opened at run time (tensor/cuda/) and called through
+// tensor/gpu_device.h. The module and the host program are built together (backend_build_id()), so
+// they exchange C++ types and tutti::Error. The classes are abstract because the host program
+// cannot link the module, and because tests replace devices with fake devices and events with late
+// events.
 #pragma once
 
 #include <array>
@@ -41,7 +42,7 @@ class Workspace {
   virtual void* allocate(std::size_t bytes) = 0;
 };
 
-/// One call of an operation. `step_values`: device memory in which a captured call finds the values
+/// One call to an operation. `step_values`: device memory in which a captured call finds the values
 /// that change from step to step (DropoutAttributes: the RandomKey). If it is nullptr, the call
 /// uses `attributes`.
 struct DeviceCall {
@@ -149,11 +150,11 @@ class DeviceContext {
   virtual void combine(const DeviceCombine& combine, StreamId stream) = 0;
   virtual void copy_many(std::span<const DeviceCopy> copies, StreamId stream) = 0;
   virtual void scatter(const DeviceScatter& scatter) = 0;
-  /// Writes the number of NaN or infinite elements of tensor i to counts[i], in device memory.
+  /// Writes the number of NaN or infinite elements in tensor i to counts[i], in device memory.
   virtual void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) = 0;
-  /// Writes the sum of squares of the (floating) tensor i to sums[i], in device memory. The sum is
-  /// computed in double, in an order that depends only on the number of elements (not the CPU's
-  /// order).
+  /// Writes the sum of squares of the floating-point tensor i to sums[i], in device memory. The sum
+  /// is computed in double, in an order that depends only on the number of elements and differs
+  /// from the CPU's.
   virtual void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
                                Workspace& workspace) = 0;
 
@@ -219,7 +220,7 @@ class DeviceBackend {
   virtual void release_pinned(void* data) noexcept = 0;
 };
 
-/// Identifier of the build. The host refuses a module of another build.
+/// Identifier of the build. The host refuses a module from another build.
 const char* backend_build_id();
 
 /// Type of "tutti_open_backend", which the module exports. Returns the backend, which lives as long

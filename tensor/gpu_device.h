@@ -43,7 +43,7 @@ class PeerWork {
                           std::shared_ptr<DeviceEvent> ended) = 0;
 };
 
-/// Watch over the peer work of one device: the host's waits check it while it is pending.
+/// Monitor of the peer work of one device: the host's waits check such work while it is pending.
 /// Thread-safe.
 class PeerWatch {
  public:
@@ -53,7 +53,7 @@ class PeerWatch {
   void add(const std::shared_ptr<PeerWork>& work);
   /// Returns the added work that has not been destroyed.
   List list() const;
-  /// Waits for `event`. If check() of pending peer work throws, throws its error.
+  /// Waits for `event`. Rethrows the error if check() of pending peer work throws.
   void wait(const DeviceEvent& event) const;
   /// Same as wait(), but returns false if `event` is not done at `deadline`.
   bool wait_until(const DeviceEvent& event, TimePoint deadline) const;

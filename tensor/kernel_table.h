@@ -60,8 +60,8 @@ class KernelTableOf {
 /// run the float32 kernel, between conversions.
 using KernelTable = KernelTableOf<Kernel>;
 
-/// Returns the slow, obvious loops for every operation: the oracle of the tests, and the fallback
-/// if there is no faster kernel.
+/// Returns simple, slow loops for every operation: the oracle for the tests, and the fallback if
+/// there is no faster kernel.
 const KernelTable& reference_kernels();
 /// Returns the kernels of CPU devices: for each operation the fastest kernel of this build (the
 /// reference kernel if there is no other). With TUTTI_KERNELS=reference, returns

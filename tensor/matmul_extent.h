@@ -1,4 +1,4 @@
-// Sizes of a call of kMatMul, as kernels of all backends compute it.
+// Sizes of a kMatMul call, shared by the kernels of all backends.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// In the order of DType.
+// In DType order.
 constexpr std::string_view kDTypeNames[] = {"float32", "float64", "int32",    "int64",
                                             "uint8",   "bool",    "bfloat16", "float16"};
 static_assert(std::size(kDTypeNames) == std::size(kAllDTypes));

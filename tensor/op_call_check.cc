@@ -314,7 +314,7 @@ Specs cross_entropy(const CallCheck& c, bool is_sparse, bool is_gradient) {
   return {c.like(1)};
 }
 
-/// Returns the outputs that the operation computes from these inputs and attributes.
+/// Returns the specs of the outputs that the operation computes from these inputs and attributes.
 Specs outputs_of(const OpCall& call, const CallCheck& c) {
   const auto is_between = [&](OpId first, OpId last) {
     return call.op >= first && call.op <= last;

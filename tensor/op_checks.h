@@ -1,4 +1,4 @@
-// Checks shared by public operations, prefixes of their errors, and sliding windows. Internal.
+// Checks shared by public operations, their error prefixes, and sliding windows. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-// Checks shared by public operations, and prefixes of their errors.
+// Checks that the public operations share, and the prefixes of their error messages.
 
 /// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
 /// program that called the library (CallSite), or no line if that is not known.
@@ -22,7 +22,7 @@ SourceLocation callers_line(const SourceLocation& where);
 std::string who(std::string_view operation, const SourceLocation& where);
 std::string who(OpId op, const SourceLocation& where);
 
-/// Throws kInvalidArgument with the text of who(op, where), ": " and the parts.
+/// Throws kInvalidArgument with a message of who(op, where), ": " and the parts.
 template <class... Parts>
 [[noreturn]] void fail_op(OpId op, const SourceLocation& where, const Parts&... parts) {
   fail(ErrorCode::kInvalidArgument, who(op, where), ": ", parts...);
@@ -43,8 +43,8 @@ void require_dtype(OpId op, const Operand& x, DType dtype);
 /// Throws unless the type is int32 or int64.
 void require_index(OpId op, const Operand& x);
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where);
-/// Returns `axis` as an index in 0 .. rank - 1, for a tensor (or a result) of `rank` axes made from
-/// x.
+/// Returns `axis` as an index in 0 .. rank - 1, for a tensor with `rank` axes: x, or a result made
+/// from x.
 int checked_axis(std::string_view operation, const Operand& x, int axis, int rank);
 
 /// Elements of one axis that an index in `x[...]` selects.
@@ -52,7 +52,8 @@ struct AxisPart {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
-/// Throws kInvalidArgument for a number that is out of range.
+/// Returns the elements of `axis` that `index` selects. Throws kInvalidArgument for a number that
+/// is out of range.
 AxisPart part_of_axis(const Index& index, const Shape& shape, int axis);
 /// Implements Tensor::operator[].
 Tensor part_of(const Operand& x, std::span<const Index> indices);

@@ -65,11 +65,11 @@ class StepRecorder {
 /// Tracer of a step, for devices (of this process or another one) that run whole steps.
 ///
 /// compute() (kernel_table.h), which dispatch() calls for every operation that moves elements,
-/// passes the call to the tracer of its thread instead of a kernel. Views (reshapes, slices of
+/// passes the call to the tracer of its thread instead of to a kernel. Views (reshapes, slices of
 /// whole rows) bypass the tracer, which finds the lazy value of their buffer and their offset in it
 /// (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(), variables call the
-/// tracer for reads and updates, and strategies for reductions over replicas. All calls throw
-/// kUnimplemented naming operation and line if they cannot be part of the step.
+/// tracer for reads and updates, and strategies call it for reductions over replicas. All calls
+/// throw kUnimplemented, naming the operation and the line, if they cannot be part of the step.
 class StepTracer {
  public:
   virtual ~StepTracer() = default;
@@ -185,13 +185,14 @@ class LazyValue {
 
 namespace internal {
 
-/// Makes a tensor on the CPU device `device` with its own memory, which is filled when the host
+/// Creates a tensor on the CPU device `device` with its own memory, which is filled when the host
 /// first reads it.
 Tensor lazy_tensor(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
 /// Same as lazy_tensor(), but on any device and without memory: `value` has no elements, and
 /// materialize() throws.
 Tensor placeholder(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
-/// Returns StepTracer::create() of this thread's tracer; nullopt if there is none.
+/// Returns the result of StepTracer::create() on this thread's tracer; nullopt if the thread has
+/// none.
 std::optional<Tensor> traced_tensor(const TensorSpec& spec, Device device,
                                     const Tensor* value = nullptr);
 /// Returns the lazy value of the tensor's buffer; nullptr if the host made the elements.

@@ -47,7 +47,8 @@ To single_element(const Tensor& tensor, const char* who) {
 
 }  // namespace
 
-/// Each thread reserves many numbers at once, because a counter for each tensor would be contended.
+/// Each thread reserves many numbers at once, because taking each number from the shared counter
+/// would cause contention.
 std::uint64_t Tensor::Impl::next_id() {
   constexpr std::uint64_t kAtOnce = 1024;
   static std::atomic<std::uint64_t> taken{0};

@@ -24,7 +24,7 @@ struct Tensor::Impl {
   }
 };
 
-/// Makes a tensor whose elements fill the whole buffer, which is in the memory of `device`.
+/// Creates a tensor whose elements fill the whole buffer, which is in the memory of `device`.
 Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
 /// Creates a tensor from elements that are already in host memory (e.g. received ones) and begin at

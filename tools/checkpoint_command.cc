@@ -29,7 +29,7 @@ struct Row {
   std::vector<std::string> problems;
 };
 
-/// Returns the errors of verify_checkpoint(). A version in an unknown format also counts as an
+/// Returns the errors from verify_checkpoint(). A version in an unknown format also counts as an
 /// error.
 std::vector<std::string> problems_of(const std::string& path) {
   try {

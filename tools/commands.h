@@ -75,7 +75,7 @@ struct RunFlags {
   int take_program(int& argc, char** argv);
 };
 
-/// Runs a program in several processes of this machine. Returns the job's exit code
+/// Runs a program in several processes on this machine. Returns the job's exit code
 /// (docs/launching.md), or 2 for invalid flags.
 int run_command(const RunFlags& flags);
 

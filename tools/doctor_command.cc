@@ -38,8 +38,8 @@ struct Finding {
   std::string advice = {};  // remedy; empty if none is needed
 };
 
-/// Versions of the libraries in this build, set by tools/CMakeLists.txt; empty if a library is not
-/// in it.
+/// Versions of the libraries in this build, set by tools/CMakeLists.txt; empty for libraries that
+/// the build does not contain.
 constexpr struct {
   std::string_view version = TUTTI_VERSION, build_type = TUTTI_BUILD_TYPE;
   std::string_view compiler = TUTTI_COMPILER, sanitizers = TUTTI_SANITIZERS;

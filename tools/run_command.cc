@@ -150,7 +150,7 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   ControlServerOptions options;
   options.job_id = *plan.variable("TUTTI_JOB_ID");
   options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
-  // A step may take long; collectives have their own deadlines.
+  // A step may take a long time; collectives have their own deadlines.
   options.health.abort_stuck_after = durations::kLongestStep;
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
@@ -162,8 +162,8 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
-/// Returns a function that finds members that the job has given up. A stopped process does not exit
-/// and keeps its task, so it must be killed before a replacement can start or the job can end.
+/// Returns a function that finds members that the job has given up on. A stopped process does not
+/// exit and keeps its task, so it must be killed before a replacement can start or the job can end.
 std::function<std::vector<launch::AbandonedProcess>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
     std::vector<launch::AbandonedProcess> found;

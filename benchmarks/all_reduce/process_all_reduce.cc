@@ -90,7 +90,7 @@ double time_of(AnyRank& own, std::size_t bytes, int calls) {
   return median(times);
 }
 
-/// Checks the sum of one call, and sets the buffer to zeros.
+/// Checks the sum of one call, then fills the buffer with zeros.
 template <class AnyRank>
 bool is_right(AnyRank& own, int rank, int size, std::size_t bytes) {
   float* const values = own.values();

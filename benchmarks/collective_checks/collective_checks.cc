@@ -1,11 +1,11 @@
 // Cost of comparing and recording each call: compares all_reduce through a Communicator with direct
-// calls of an engine, all with one header.
+// calls to an engine, all with the same header.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: collective_checks [GROUPS]. The two ranks are threads of one process, because calls
-// between threads are the fastest. A group's addresses in memory change a call's time by more than
-// the checks do. So the program makes 25 new groups for each buffer size, alternates both kinds of
-// calls in each group, and prints the median over the groups with quartiles. Before that, it
+// between threads are the fastest. A group's memory addresses affect the time of a call more than
+// the checks do. So the program creates 25 new groups for each buffer size, alternates both kinds
+// of calls in each group, and prints the median over the groups with quartiles. Before that, it
 // measures one thread with an engine that does nothing; that time varies by only about a
 // nanosecond.
 #include <algorithm>
@@ -61,7 +61,7 @@ double nanoseconds_alone() {
   return least * 1e9;
 }
 
-// Seconds per call of rank 0 in one round, with and without checks.
+// Seconds per call on rank 0 in one round, with and without checks.
 struct Round {
   double bare = 0.0;
   double checked = 0.0;

@@ -1,4 +1,4 @@
-// Recorded calls of operations and their results on the CPU, to be repeated on a device.
+// Operation calls and their results, recorded on the CPU, to be repeated on a device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -16,7 +16,7 @@
 
 namespace tutti::benchmarks {
 
-/// Options of the network, its data and its devices.
+/// Options for the network, its data and its devices.
 struct ResnetOptions {
   std::string network = "resnet20";
   std::string devices = "cpu:0";

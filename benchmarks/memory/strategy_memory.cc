@@ -49,8 +49,8 @@ std::unique_ptr<Strategy> sharded(const LocalStrategyOptions& local, int stage, 
 std::vector<Case> cases() {
   const auto all = [](const Problem& p) { return p.parameters() * sizeof(float); };
   const auto part = [all](const Problem& p) { return all(p) / p.replicas; };
-  // Bytes of gradients that wait for other replicas. A layer larger than a bucket forms its own
-  // bucket.
+  // Bytes of the gradients that are waiting for other replicas. A layer larger than a bucket forms
+  // its own bucket.
   const auto bucket = [](const Problem& p) {
     return std::max(p.bytes_of_layer(), 4.0 * (1 << 20));
   };

@@ -8,7 +8,7 @@
 
 namespace tutti::rpc_bench {
 
-/// Longest message that is echoed, in bytes. A longer one is answered with one byte.
+/// Maximum length of a message that is echoed, in bytes. A longer one is answered with one byte.
 inline constexpr std::size_t kLongestEcho = 65536;
 
 /// A connected client and server, both in this process.

@@ -56,7 +56,7 @@ class Calls final : public Contender, private RpcHandler {
   std::unique_ptr<RpcClient> client_;
 };
 
-/// Kind of calls that a contender makes in each round.
+/// Kind of call that a contender makes in each round.
 struct Load {
   const char* name;
   std::size_t bytes;

@@ -26,8 +26,8 @@ Shape example_shape(const std::string& model) {
   return {10};
 }
 
-// The network of TensorFlow's CIFAR-10 tutorial, with LRN over 9 channels and 3x3 pools with stride
-// 2.
+// The network of TensorFlow's CIFAR-10 tutorial, with LRN over 9 channels and 3x3 pooling layers
+// with stride 2.
 Sequential cifar10_cnn() {
   const LocalResponseNormalizationOptions lrn{
       .depth_radius = 4, .bias = 1.0, .alpha = 0.001 / 9.0, .beta = 0.75};

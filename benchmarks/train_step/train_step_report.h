@@ -1,4 +1,4 @@
-// Timing and report that the programs of tutti and libtorch share.
+// Timing and reporting shared by the programs of tutti and libtorch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -40,7 +40,7 @@ struct Report {
   std::int64_t parameters = 0;
   double loss = 0.0;  // loss of the last step
   double first_step_seconds = 0.0;
-  double cpus_used = 0.0;  // CPU time over wall time of the timed steps
+  double cpus_used = 0.0;  // CPU time divided by wall time, over the timed steps
   std::vector<double> step_seconds = {};
 };
 

@@ -107,8 +107,8 @@ class Measurement {
     return contender.subject->num_threads() == 1 ? single_team_ : rank_team_;
   }
 
-  /// Fills the memory again. Each rank's thread writes its memory, so that it is allocated near the
-  /// thread's core.
+  /// Fills the memory again. Each rank's thread writes the rank's memory, so that the memory is
+  /// allocated near that thread's core.
   void refill() {
     rank_team_.run([&](int rank) { fill(ranks_.rank(rank).list, rank, options_.op); });
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kLine = 16;      // floats in a cache line
 constexpr std::size_t kBlock = 2'048;  // floats that fit into the first-level cache
 
-/// Adds elements of N replicas in registers, and stores the sums to all of them.
+/// Adds the elements of N replicas in registers, and stores the sums in all replicas.
 template <std::size_t N>
 void add_all(std::span<float* const> replicas, std::size_t begin, std::size_t end) {
   std::array<float*, N> at;

@@ -10,7 +10,7 @@
 namespace tutti::bench {
 
 /// Adds `num_bytes` of float32 from each of `replicas`, whose addresses are multiples of 64, and
-/// stores the sum to all of them. Each thread of the team must call this inside a job; it waits at
+/// stores the sum in all of them. Each thread of the team must call this inside a job; it waits at
 /// a barrier, processes its part in one pass, and waits at a second barrier. Uses the same vector
 /// instructions as the library.
 void floor_pass(BenchTeam& team, int thread, std::span<float* const> replicas,

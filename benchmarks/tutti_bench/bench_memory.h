@@ -34,7 +34,8 @@ std::vector<std::string> known_gradients();
 /// Returns the element counts of a network's gradients, scaled to a total of `total` elements.
 /// Omits gradients without elements.
 std::vector<std::size_t> scaled_gradients(std::string_view network, std::size_t total);
-/// Returns the bytes of a list whose gradients begin at multiples of 64 bytes, as tensors do.
+/// Returns the size in bytes of a list whose gradients begin at multiples of 64 bytes, as tensors
+/// do.
 std::size_t bytes_of_list(std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_at(std::byte* memory, std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::size_t> counts,
@@ -45,7 +46,7 @@ void fill(std::span<const Elements> list, int rank, ReduceOp op);
 /// Errors in the results of one rank.
 struct ListErrors {
   std::size_t num_wrong = 0;
-  double largest = 0.0;        // largest error of a sum, in the unit of max_relative_error()
+  double largest = 0.0;        // largest error of a sum, comparable with max_relative_error()
   std::uint32_t checksum = 0;  // checksum of all bytes, which must be equal on all ranks
 };
 /// Counts the elements that differ from the combination of the fill() values of all ranks. Sums may

@@ -14,8 +14,7 @@
 namespace tutti::bench {
 namespace {
 
-/// Buffers of one rank. They are in memory that calls can use without a copy, if there is such
-/// memory.
+/// Buffers of one rank, in memory that calls can use without a copy if there is such memory.
 class RankMemory {
  public:
   RankMemory(std::size_t num_bytes, const std::shared_ptr<BufferAllocator>& allocator) {
@@ -32,7 +31,7 @@ class RankMemory {
   std::optional<BenchMemory> own_;
 };
 
-/// Measurement of the lower bound, in process 0 with one replica for each rank.
+/// Measurement of the lower bound, in process 0 with one replica per rank.
 class Floor {
  public:
   Floor(int ranks, std::size_t num_bytes) : team_(std::min(ranks, num_hardware_threads())) {
@@ -184,7 +183,7 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns the time per call in seconds: that of the slowest process in each batch, and the
+  /// Returns the time per call in seconds: the time of the slowest process in each batch, and the
   /// median over batches.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();

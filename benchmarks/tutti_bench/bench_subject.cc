@@ -61,7 +61,7 @@ class SpreadSubject final : public BenchSubject {
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
-/// Subject in which one thread passes the buffers of all replicas, one gradient after another.
+/// Subject in which one thread passes the buffers of all replicas, one gradient at a time.
 class LocalSubject final : public BenchSubject {
  public:
   LocalSubject(const std::string& name, const BenchOptions& options) : op_(options.op) {

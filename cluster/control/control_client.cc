@@ -404,7 +404,7 @@ ProcessState ControlSession::state_of_server() const {
 
 /// Opens a second connection, because the first one is silent. Even if both processes are alive,
 /// lost packets may break a connection unnoticed, and a damaged length may block a receiver
-/// forever.
+/// indefinitely.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;

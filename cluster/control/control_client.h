@@ -1,4 +1,5 @@
-// ControlClient: a process's membership in its job, with store, verdicts and stop agreement.
+// ControlClient: a process's membership in its job, including the store, verdicts and stop
+// agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -80,8 +81,8 @@ class ControlClient : public KeyValueStore {
   /// kFailedPrecondition.
   virtual void leave() noexcept = 0;
 
-  /// Reports a failure, once, if an exception is ending the scope that created this client. Must be
-  /// called before connections to other members close, so that the members receive the reason
+  /// Reports a failure, once, if an exception is unwinding the scope that created this client. Must
+  /// be called before connections to other members close, so that the members receive the reason
   /// first.
   virtual void report_unwinding() noexcept = 0;
 };

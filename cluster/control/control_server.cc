@@ -28,7 +28,7 @@ void check_durations(const HealthOptions& health) {
        "warn_stuck_after");
 }
 
-/// Returns the state of a process of this machine; unknown for processes of other machines.
+/// Returns the state of a process on this machine; unknown for processes on other machines.
 internal::ProcessState probe_process(const internal::JoiningProcess& joined) {
   if (joined.machine != internal::this_process().machine) return {};
   return internal::inspect_process(joined.who.pid, joined.start_time);

@@ -36,13 +36,13 @@ struct ControlServerOptions {
 };
 
 /// A running server of the gRPC service tutti.v1.Job (cluster/proto/job.proto), which any gRPC
-/// client of the job can call. At a loopback address it listens on a UNIX-domain socket that only
-/// this user can access, and on no port. Its threads end with it. Thread-safe.
+/// client of the job can call. With a loopback address, it listens on a UNIX-domain socket that
+/// only this user can access, not on a port. Its threads end with it. Thread-safe.
 class ControlServer {
  public:
-  /// Throws kUnavailable for an unusable address (naming the process that has the port, if
-  /// visible), kInvalidArgument if the server would admit unauthenticated peers, kUnimplemented in
-  /// a build without gRPC.
+  /// Starts a server. Throws kUnavailable for an unusable address (naming the process that uses the
+  /// port, if visible), kInvalidArgument if the server would admit unauthenticated peers, or
+  /// kUnimplemented in a build without gRPC.
   static std::unique_ptr<ControlServer> start(const ControlServerOptions& options = {});
   virtual ~ControlServer() = default;
 

@@ -307,9 +307,9 @@ void JobService::send_verdicts(Link& link) {
   if (event.has_history()) link.link->send(event);
 }
 
-/// Verdicts are sent in batches, because in large jobs all members join and leave within a second:
-/// with one message per pair of members, these messages took a twelfth of the processor time when
-/// 64 processes started.
+/// Sends verdicts in batches, because in large jobs all members join and leave within a second:
+/// with one message per pair of members, sending them took a twelfth of the processor time while 64
+/// processes started.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);

@@ -29,7 +29,7 @@ namespace tutti::internal {
 /// Table of the store's keys and values. Not thread-safe.
 class StoreTable {
  public:
-  /// `most_bytes`: limit of the total size of keys and values.
+  /// `most_bytes`: limit on the total size of keys and values.
   explicit StoreTable(std::size_t most_bytes = std::size_t{256} << 20) : most_bytes_(most_bytes) {}
 
   /// Returns the value of the key; nullptr if there is no such key.
@@ -118,15 +118,15 @@ class JobService final : public v1::Job::CallbackService {
   MemberRecord& add_record(const v1::Build& build, const JoiningProcess& process, TimePoint now)
       TUTTI_REQUIRES(mutex_);
   void note(MemberRecord& record, const MemberProgress& progress) TUTTI_REQUIRES(mutex_);
-  /// Returns the record of a calling member. Throws kInvalidArgument for an unknown number,
-  /// kUnavailable for a member that was given up.
+  /// Returns the record of a calling member. Throws kInvalidArgument for an unknown number, and
+  /// kUnavailable for a member that the job has given up on.
   MemberRecord& caller(std::uint64_t member) TUTTI_REQUIRES(mutex_);
   /// Runs `body` on the calling member's record, then finishes the call; if `body` throws, finishes
   /// it with that error.
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
-  /// Finishes the call of a member, or of an observer if `member` is 0, as soon as `fill` has made
-  /// its reply. `is_for_all`: waits until all members have joined.
+  /// Finishes the call of a member, or of an observer if `member` is 0, as soon as `fill` has
+  /// produced the reply. `is_for_all`: waits until all members have joined.
   Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);

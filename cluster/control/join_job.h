@@ -29,7 +29,7 @@ namespace internal {
 /// Parses "grpc://127.0.0.1:4711". For other texts, throws kInvalidArgument with `who` first in the
 /// message.
 Endpoint parse_grpc_target(std::string_view who, const std::string& text);
-/// Returns the same number in all processes that reach each other at 127.0.0.1.
+/// Returns the same number in all processes that can reach each other at 127.0.0.1.
 std::int64_t number_of_this_machine();
 /// Overload for tests, with `machine` in place of number_of_this_machine().
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,

@@ -36,9 +36,9 @@ struct Member {
   std::uint64_t incarnation = 0;  // number of restarts of the task before this process
   std::string host = {};          // name of its machine
   std::int64_t pid = 0;
-  bool is_here = false;  // true if it has joined, has not left and was not given up
-  /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if it is another
-  /// machine.
+  bool is_here = false;  // true if it has joined and has neither left nor been given up
+  /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if that machine is not
+  /// this one.
   std::string to_string() const;
   bool operator==(const Member&) const = default;
 };
@@ -131,7 +131,7 @@ struct JoiningProcess {
 /// The server's record of a process that has joined.
 struct MemberRecord {
   enum class Status { kHere, kLeft, kGivenUp };
-  std::uint64_t number = 0;  // in the order of joining
+  std::uint64_t number = 0;  // numbered in the order in which processes joined
   JoiningProcess joined;
   std::string numerics;
   Status status = Status::kHere;
@@ -141,7 +141,7 @@ struct MemberRecord {
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;
-  bool has_stood_still = false;  // true if the last two reports have the same calls
+  bool has_stood_still = false;  // true if the last two reports list the same calls
   std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
 };
 
@@ -160,7 +160,7 @@ struct Finding {
 Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after);
 
-/// Returns a finding if the member is dead or stopped. For a process of this machine, silence alone
+/// Returns a finding if the member is dead or stopped. For a process on this machine, silence alone
 /// is not sufficient: a process with a thread that runs or waits for a processor is alive.
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe);

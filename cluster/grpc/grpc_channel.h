@@ -25,7 +25,7 @@ struct GrpcOptions {
   Endpoint endpoint = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Limit of one message, in bytes.
+  /// Size limit of one message, in bytes.
   int most_bytes = 4 << 20;
   /// Enables pings, which detect a silent host or link within 5 s and end the connection.
   bool keeps_alive = false;

@@ -175,7 +175,7 @@ std::string network_folder() {
   return concat(user_folder(), "/", link.substr(begin + 1, end - begin - 1));
 }
 
-/// Makes the folder if needed. Throws unless it is private, because other users could replace a
+/// Creates the folder if needed. Throws unless it is private, because other users could replace a
 /// path in a folder that they may write to.
 void make_private_folder(const std::string& path) {
   struct stat found {};

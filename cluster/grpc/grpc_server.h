@@ -1,4 +1,4 @@
-// GrpcServer: a gRPC server at a UNIX-domain socket or with mutual TLS.
+// GrpcServer: a gRPC server on a UNIX-domain socket or with mutual TLS.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -63,7 +63,7 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
 class GrpcServer {
  public:
   /// `services` must outlive the server. Throws kUnavailable for an unusable address, naming the
-  /// process that has the port, if visible.
+  /// process that uses the port, if it is visible.
   GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services);
   /// Calls shutdown() without a grace period.
   ~GrpcServer();

@@ -1,4 +1,4 @@
-// Derives keys from a secret and makes certificates for keys, with OpenSSL.
+// Derives keys from a secret and creates certificates for keys, with OpenSSL.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/job_authority.h"
 
@@ -132,7 +132,7 @@ Certificate make_certificate(EVP_PKEY* key, const char* name, X509* issuer, EVP_
     check(RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof(serial)) == 1, "RAND_bytes");
     serial |= 1;
   }
-  // Certificates do not expire, because clocks of the machines may differ and a new job has a new
+  // Certificates do not expire, because the machines' clocks may differ and a new job has a new
   // secret.
   check(X509_set_version(c, X509_VERSION_3) == 1 &&
             ASN1_INTEGER_set_uint64(X509_get_serialNumber(c), serial) == 1 &&

@@ -207,7 +207,7 @@ class GroupConnector {
   }
 
   /// Connects to a rank: locally if the peer is a process of this user on this machine, otherwise
-  /// by TCP.
+  /// over TCP.
   void call(int rank) {
     OpenedConnection opened;
     const bool is_near = called_->machine == own_.machine;
@@ -546,7 +546,7 @@ class GroupConnector {
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // the last attempt failed on this machine or for an unknown host
+  bool is_hopeless_ = false;  // the last attempt failed locally or because the host is unknown
 
   std::vector<WatchedListener> listeners_;
   std::list<PendingPeer> pending_peers_;

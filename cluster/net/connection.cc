@@ -308,7 +308,7 @@ bool Connection::flush() {
 }
 
 // A write error does not end operations here. The reader detects the error, too: it first reads the
-// peer's last messages (such as the reason of an abort), and then fails both directions.
+// peer's last messages (such as the reason for an abort), and then fails both directions.
 bool Connection::flush_locked() {
   bool wrote = false;
   while (!queue_.empty() && !is_broken_) {

@@ -101,7 +101,7 @@ struct KeptBytes {
 /// A connected socket of a rank in the group.
 struct ConnectedPeer {
   FileDescriptor socket = {};
-  std::string address = {};         // for messages; "pid 4711" of a local peer
+  std::string address = {};         // for messages; "pid 4711" for a local peer
   bool is_local = false;            // see Connection
   bool is_on_this_machine = false;  // the peer shares this machine's cores
   FileDescriptor memory = {};       // segment of a local peer
@@ -112,7 +112,7 @@ struct ConnectedPeer {
 /// connection that breaks, falls silent or delivers an invalid message stays broken. Thread-safe.
 class Connection {
  public:
-  /// `socket` is connected. `is_local`: the peer is a process of this host. `peer` names the other
+  /// `socket` is connected. `is_local`: the peer is a process on this host. `peer` names the other
   /// side in errors: "tcp: rank 2 (10.0.0.3:4711)".
   Connection(FileDescriptor socket, std::string peer, bool is_local, KeptBytes& kept);
   ~Connection() { close(); }
@@ -159,7 +159,7 @@ class Connection {
   /// the rest.
   bool has_unsent() const;
 
-  /// Ends all operations with `reason`, and also later receives for which no message has arrived.
+  /// Ends all operations with `reason`, as well as later receives for which no message has arrived.
   /// kAborted replaces other reasons and drops received messages.
   void fail(const Error& reason);
   /// Same as fail() with kAborted, but also queues the reason for the peer; flush() completes

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // First the client sends its hello, then the server its own hello and a proof, then the client a
-// proof, and finally the server a verdict. A *hello* contains a magic number, rank, run and a new
-// nonce. A *proof* is HMAC-SHA256 with the job's secret over both hellos and a label per direction,
-// so neither replay nor reflection succeeds. All other properties of a rank are in the store
-// (Announcement), keyed by rank and matched by run.
+// proof, and finally the server a verdict. A *hello* contains a magic number, the rank, the run and
+// a new nonce. A *proof* is HMAC-SHA256 with the job's secret over both hellos and a label per
+// direction, so neither replay nor reflection succeeds. All other properties of a rank are in the
+// store (Announcement), keyed by rank and matched by run.
 #pragma once
 
 #include <array>

@@ -288,7 +288,7 @@ void Mesh::abort(const Error& reason) noexcept {
   flush_aborts();
 }
 
-/// Flushes the abort messages as long as peers keep reading, within kLinger.
+/// Flushes the abort messages as long as peers keep reading, for at most kLinger.
 void Mesh::flush_aborts() noexcept {
   const TimePoint begin = Clock::system().now();
   const TimePoint last = deadline_after(begin, kLinger);

@@ -25,7 +25,7 @@ struct MeshOptions {
 };
 
 /// Transport in which waiting threads move the bytes. One of them *leads*: it polls all sockets,
-/// first spinning, then asleep in the system. The other threads follow: they sleep until their
+/// first spinning, then sleeping in a system call. The other threads follow: they sleep until their
 /// operation has ended or there is no leader, in which case one of them becomes the leader.
 /// Thread-safe.
 class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {

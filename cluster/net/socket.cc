@@ -88,7 +88,7 @@ void disable_nagle(const FileDescriptor& socket) {
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-/// Converts "@0001f" to the system's form: a zero byte, then the name without terminator.
+/// Converts "@0001f" to the system's form: a zero byte, then the name without a terminator.
 socklen_t local_address(const std::string& name, sockaddr_un& address) {
   address.sun_family = AF_UNIX;
   const std::size_t length = std::min(name.size(), sizeof(address.sun_path));

@@ -38,13 +38,13 @@ struct Listener {
 };
 /// Parses "host:port", where port may be 0; returns nullopt for any other text.
 std::optional<Endpoint> parse_listen_address(const std::string& text);
-/// Listens at exactly this address and port (0: a free port). Throws kUnavailable with the address,
+/// Listens on exactly this address and port (0: a free port). Throws kUnavailable with the address,
 /// the system's reason and, if the port is taken, its owner (if visible).
 Listener listen_at(const Endpoint& endpoint);
 /// Throws kInvalidArgument "<where>: expected an address of this machine ..." if listening fails
 /// and waiting cannot help. Does not throw if the port is taken, because it may become free.
 void check_can_listen(const std::string& where, const Endpoint& endpoint);
-/// Listens at a local name that the system chooses. Throws kUnavailable.
+/// Listens on a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();
 /// Accepts the next connection; the result is not open if there is none.
 FileDescriptor accept_from(const FileDescriptor& listener);
@@ -67,7 +67,8 @@ ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std:
 /// Writes as many bytes as the socket accepts without blocking; sets `count` to their number.
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
                    std::size_t& count);
-/// Writes a few bytes to the empty buffer of a new connection; returns false if it is broken.
+/// Writes a few bytes to the empty buffer of a new connection; returns false if the connection is
+/// broken.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
 /// Sends one byte. If `attached` is open, sends a copy of this descriptor, too (to a process of
 /// this host).

@@ -30,9 +30,9 @@ struct FilledJobs {
   std::optional<Task> own;  // this process's task; nullopt if the jobs do not need this process
 };
 
-/// Assigns the addresses to the jobs in order, as many as each job requests; without jobs all tasks
-/// are workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming `who`
-/// if there are too few addresses.
+/// Assigns the addresses to the jobs in order, as many as each job requests; without jobs, all
+/// tasks are workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming
+/// `who` if there are too few addresses.
 FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, int rank,
                      std::string_view who);
 

@@ -70,7 +70,7 @@ Choice choose(const Environment& environment) {
   } kSigns[] = {
       {"TF_CONFIG", "tf_config"},
       {"OMPI_COMM_WORLD_SIZE", "mpi"},
-      {"MPI_LOCALNRANKS", "mpi"},  // mpiexec of MPICH; srun sets only PMI_RANK
+      {"MPI_LOCALNRANKS", "mpi"},  // MPICH's mpiexec; srun sets only PMI_RANK
       {"SLURM_STEP_TASKS_PER_NODE", "slurm"},
       {"PMI_RANK", "mpi"},
       {"PMIX_RANK", "mpi"},
@@ -85,8 +85,8 @@ Choice choose(const Environment& environment) {
   return {"local", "because no variable names a cluster"};
 }
 
-/// Warns if several copies of this program were started by a launcher whose variables contain no
-/// addresses.
+/// Warns if several copies of this program were started by a launcher whose environment variables
+/// contain no addresses.
 void warn_of_copies(const Environment& environment) {
   const auto copies =
       internal::launched_copies([&](const char* name) { return environment.find(name); });

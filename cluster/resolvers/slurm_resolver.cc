@@ -231,7 +231,7 @@ bool is_name_character(char c) {
   return internal::has_only_alphanumerics_and("-_.", std::string_view(&c, 1));
 }
 
-/// Reader of a text, with the position up to which it has read.
+/// Reader that consumes a text from left to right.
 class Reader {
  public:
   Reader(std::string_view text, std::string_view source) : text_(text), source_(source) {}

@@ -31,7 +31,7 @@ inline constexpr int kLongestMessage = 8 << 20;
 
 /// A request or an answer. An answer contains a packet or an error.
 struct CallMessage {
-  std::uint64_t call = 0;  // 0 announces that the client leaves; the message is otherwise empty
+  std::uint64_t call = 0;  // 0 announces that the client is leaving; the message is otherwise empty
   Packet packet = {};
   std::optional<Error> error = {};
 };

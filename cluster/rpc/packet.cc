@@ -1,4 +1,4 @@
-// Ranges within chunked payloads, and payloads in buffers of the host's allocator.
+// Implements ranges within chunked payloads, and payloads stored in host-allocator buffers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/packet.h"
 

@@ -21,7 +21,7 @@ namespace tutti {
 namespace internal {
 namespace {
 
-/// Maximum number of unanswered calls of a client.
+/// Maximum number of unanswered calls per client.
 constexpr std::size_t kMostCalls = 65536;
 
 TimePoint now() { return Clock::system().now(); }
@@ -145,7 +145,7 @@ void ClientStream::OnWriteDone(bool ok) {
   const DeferredRelease later;
   MutexLock lock(mutex_);
   is_writing_ = false;
-  if (!ok) can_write_ = false;  // continue to read: the server's last messages may still arrive
+  if (!ok) can_write_ = false;  // keep reading: the server's last messages may still arrive
   write_next(sent);
 }
 
@@ -267,7 +267,7 @@ void ClientStream::take_over(ClientStream& broken) {
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
 
-/// Ensures that no answer is accepted after it has returned.
+/// Ensures that no answer is accepted after the destructor has returned.
 ClientStream::~ClientStream() {
   const Error cancelled(ErrorCode::kCancelled,
                         concat("rpc: ", *what_, ": the client ended before the answer arrived"));

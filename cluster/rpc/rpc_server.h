@@ -46,11 +46,11 @@ class RpcCall {
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
-  /// Handles a call. Calls of one client arrive in the order of RpcClient::start(), one at a time,
-  /// even across connections; different clients call concurrently. It must return soon, because
-  /// later calls of the client wait; it may keep the call and answer it later. It must not wait for
-  /// other calls, because this thread may be the one that receives their answers. Exceptions are
-  /// sent as answers.
+  /// Handles a call. Calls from one client arrive in RpcClient::start() order, one at a time, even
+  /// across connections; different clients call concurrently. It must return soon, because later
+  /// calls of the client wait; it may keep the call and answer it later. It must not wait for other
+  /// calls, because this thread may be the one that receives their answers. Exceptions are sent as
+  /// answers.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// Called after the last call of a client that closed its connection.
   virtual void client_left(const RpcPeer&) {}

@@ -94,7 +94,7 @@ Schedule binomial_broadcast(const CallShape& shape) {
 // Barrier by dissemination, and the closing rounds of other calls.
 //
 // Vocabulary: a rank has *verified* when the header of its left neighbour has arrived and equals
-// its own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and
+// its own. In closing *round* k, a rank sends an empty message to the rank 2^k to its right and
 // waits for the message of the rank 2^k to its left. A message conveys all that its sender knew
 // when it sent the message: after round k a rank knows that it and the 2^(k+1) - 1 ranks to its
 // left have verified. n - 1 verified ranks are enough, because equality then holds all the way

@@ -5,8 +5,8 @@
 // reduce split the buffer into n slices at multiples of 64 bytes, reduce_scatter at the caller's
 // counts. A *contribution* is one rank's values for another rank's slice. Slices are processed in
 // *segments*; messages of segment k + 1 are sent before segment k is combined. A rank combines the
-// n contributions of a segment at once along the canonical tree: canonical for every n, and 16-bit
-// numbers are rounded once.
+// n contributions of a segment together along the canonical tree, so the result is canonical for
+// every n, and 16-bit numbers are rounded only once.
 //
 // n ranks, S bytes, slices in K segments:
 // all_reduce: contributions, then results to all. 2 steps; per rank 2 (n-1) K messages, (n-1)/n S

@@ -37,7 +37,7 @@ struct CallPlan {
 
 namespace {
 
-constexpr std::size_t kAhead = 8;           // limit of posted receives
+constexpr std::size_t kAhead = 8;           // maximum number of posted receives
 constexpr std::size_t kLookAhead = 64;      // number of upcoming steps whose receives may be posted
 constexpr std::size_t kSendsToForget = 16;  // number of sends above which finished ones are removed
 
@@ -351,8 +351,8 @@ class RankStates {
       closed_ = true;  // the group has ended
     }
   }
-  /// Queries all other ranks; returns states by rank, with `answered` set for answers that arrive
-  /// before the deadline.
+  /// Queries all other ranks and returns their states by rank; `answered` is set for ranks that
+  /// answer before the deadline.
   std::vector<State> ask(TimePoint deadline) {
     MutexLock lock(ask_mutex_);
     std::uint64_t number = ++last_number_;
@@ -496,7 +496,7 @@ class MessageEngine final : public CollectiveEngine {
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
-  /// Prefers the reason of an abort, because a peer may have exited only as a consequence of it.
+  /// Prefers the reason for an abort, because a peer may have exited only as a consequence of it.
   std::optional<Error> failure_of_peer() override {
     std::optional<Error> failure;
     for (int peer = 0; peer < size(); ++peer) {
@@ -522,7 +522,7 @@ class MessageEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Makes a new plan for each call. For short calls, this takes only a few tenths of a
+  /// Creates a new plan for each call. For short calls, this takes only a few tenths of a
   /// microsecond.
   CallPlan plan_of(const CollectiveCall& call) {
     CallShape shape{.collective = call.collective,

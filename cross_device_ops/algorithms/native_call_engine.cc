@@ -39,7 +39,7 @@ void NativeCallEngine::run_native(const CollectiveCall& call, const CollectiveHe
 void NativeCallEngine::answer_state_queries(const std::function<std::string()>& own_state) {
   messages_->answer_state_queries(own_state);
   const std::optional<Error> reason = failure_of_peer();
-  // A peer that exited may simply have finished, so only kAborted is an abort.
+  // A peer that exited may simply have finished, so only kAborted counts as an abort.
   if (!reason || reason->code() != ErrorCode::kAborted) return;
   {
     MutexLock lock(mutex_);

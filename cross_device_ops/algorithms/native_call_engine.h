@@ -43,10 +43,10 @@ class NativeCallEngine : public CollectiveEngine {
   /// Carries out a native call that all ranks have joined.
   virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) = 0;
-  /// Called if the barrier failed on this rank. Other ranks may have passed it and wait in the
-  /// native call.
+  /// Called if the barrier failed on this rank. Other ranks may have passed it and be waiting in
+  /// the native call.
   virtual void missed(const CollectiveCall&) {}
-  /// Ends a running native call. Thread-safe, may be called repeatedly.
+  /// Ends a running native call. Thread-safe; may be called repeatedly.
   virtual void stop(const Error&) noexcept {}
 
   void close(const Error& reason) noexcept;

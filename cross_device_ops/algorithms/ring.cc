@@ -3,10 +3,11 @@
 //
 // Vocabulary: the buffer is split into n *chunks*, chunk c being elements [c * count / n, (c + 1) *
 // count / n) (all_gather and reduce_scatter: the callers' parts), and a chunk into *segments*. Rank
-// r's *right neighbour* is r + 1 (mod n). Reduce-scatter: in *step* s = 0 .. n-2 rank r sends chunk
-// r - s (mod n) to its right neighbour, which combines it with its own; afterwards rank r holds the
-// whole result of chunk r + 1 (mod n). All-gather: in n-1 further steps the finished chunks are
-// passed around. A segment is forwarded as soon as it is combined, before the next one is received.
+// r's *right neighbour* is r + 1 (mod n). Reduce-scatter: in *step* s = 0 .. n-2, rank r sends
+// chunk r - s (mod n) to its right neighbour, which combines it with its own; afterwards rank r
+// holds the whole result of chunk r + 1 (mod n). All-gather: in n-1 further steps the finished
+// chunks are passed around. A segment is forwarded as soon as it is combined, before the next one
+// is received.
 //
 // n ranks, S bytes, chunks in K segments:
 // all_reduce: 2 (n-1) steps; per rank 2 (n-1) K messages, 2 (n-1)/n S bytes: the least possible.

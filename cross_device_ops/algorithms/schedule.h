@@ -86,7 +86,7 @@ struct CallShape {
 
   std::size_t num_bytes() const { return count * element_bytes; }
   int peer(int distance) const { return ((rank + distance) % size + size) % size; }
-  /// Returns the number of elements of a segment, at least one.
+  /// Returns the number of elements in a segment, at least one.
   std::size_t segment() const;
   /// Returns the number of elements in 64 bytes, at least 1; slices begin at multiples of this
   /// number.

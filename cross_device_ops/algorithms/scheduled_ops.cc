@@ -15,7 +15,7 @@ namespace {
 
 /// Runs schedules[r] on memory[r], whose scratch it allocates; buffers[r] is rank r's buffer.
 /// Messages are not copied: a receiver reads its sender's memory, and a step that would overwrite
-/// unread memory waits. On GPUs the steps are queued in streams. Each step waits only for the send
+/// unread memory waits. On GPUs, the steps are queued in streams. Each step waits only for the send
 /// that it receives and for the readers of the memory that it overwrites, so that the devices work
 /// concurrently.
 class Lockstep {
@@ -121,7 +121,7 @@ class Lockstep {
     return buffer;
   }
 
-  /// Returns the buffer of a rank's `range`, for writing. The rank's device waits for all earlier
+  /// Returns a rank's `range` as a buffer to write to. The rank's device waits for all earlier
   /// reads of this range.
   ReplicaBuffer writable(std::size_t rank, const Range& range) {
     const ByteRange bytes = memory_[rank].bytes_of(range);

@@ -480,7 +480,7 @@ void CommunicatorState::recorded(const CallRequest& request, const CollectiveCal
                                  Duration timeout) {
   const TimePoint now = coarse_now();
   recorder_.begin(header_, request.where.file_name(), now);
-  // Add 4 ms, because the coarse clock may lag by some milliseconds.
+  // Add 4 ms, because the coarse clock may lag by a few milliseconds.
   const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
   try {
     engine_->run(call, header_, deadline);

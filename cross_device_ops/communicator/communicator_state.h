@@ -25,8 +25,8 @@
 namespace tutti::internal {
 
 /// A call as its caller describes it, possibly with MEAN, with buffers of any type and alignment.
-/// Spans, options and source location refer to the caller's memory, because copying them would cost
-/// more than all checks.
+/// The spans, the options and the source location refer to the caller's memory, because copying
+/// them would cost more than all the checks.
 struct CallRequest : CollectiveCall {
   const CallOptions& options;
   const SourceLocation& where;
@@ -74,8 +74,8 @@ class CallRecorder {
   };
   std::optional<RecordedCall> read(std::uint64_t number) const;
 
-  // Consecutive calls use different entries, so that a call's entry can be read while the next call
-  // begins.
+  // Consecutive calls use different entries, so a call's entry stays readable after the next call
+  // has started.
   std::array<Entry, 4> entries_;
   std::atomic<std::uint64_t> num_calls_{0};
 };
@@ -161,10 +161,10 @@ class CommunicatorState {
   void run(const CollectiveCall& call, const CallOptions& options, const SourceLocation& where);
   CollectiveHandle start(const CollectiveCall& call, const CallOptions& options,
                          const SourceLocation& where);
-  /// Reports to the other ranks, which may already wait, that this rank cannot make its next call.
-  /// Waits for started calls first. Throws `reason`.
+  /// Reports to the other ranks, which may already be waiting, that this rank cannot make its next
+  /// call. Waits for started calls first. Throws `reason`.
   [[noreturn]] void refuse(const CallRequest& request, const Error& reason);
-  /// Returns the number of the next group, equal on all ranks.
+  /// Returns the number of the next group, which is the same on all ranks.
   std::uint32_t next_group() { return ++num_groups_; }
   /// Returns the buffers of `list` as inputs; the result is valid until the next call.
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);

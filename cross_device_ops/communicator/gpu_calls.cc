@@ -92,7 +92,7 @@ void GpuCalls::execute(const CallRequest& request, const DeviceEvent& begin) {
   if (!is_connected_) connect(request);
   if (!uses_nccl(request)) return execute_by_host(request, begin, deadline);
   state_.compare_requests(
-      request);  // NCCL would wait indefinitely for a rank that makes another call
+      request);  // NCCL would wait indefinitely for a rank that makes a different call
   execute_by_nccl(request, begin);
 }
 

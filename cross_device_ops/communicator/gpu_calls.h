@@ -1,4 +1,4 @@
-// A rank's calls on memory of a GPU.
+// One rank's collective calls on GPU memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,11 +21,11 @@ namespace tutti::internal {
 struct CallRequest;
 class CommunicatorState;
 
-/// Carries out calls on GPU memory: with NCCL if all ranks can use it, else with the communicator's
-/// engine on pinned host memory. All work except NCCL's own is queued in the device's compute
-/// stream. That stream first waits for the caller's stream, which waits for it afterwards. Thread
-/// safety: begin() runs on the caller's thread and poll() on any thread; all other functions run on
-/// one thread at a time.
+/// Carries out calls on GPU memory: with NCCL if all ranks can use it, otherwise with the
+/// communicator's engine on pinned host memory. All work except NCCL's own is queued in the
+/// device's compute stream. The compute stream first waits for the caller's stream; afterwards, the
+/// caller's stream waits for the compute stream. Thread safety: begin() runs on the caller's thread
+/// and poll() on any thread; all other functions run on one thread at a time.
 class GpuCalls {
  public:
   explicit GpuCalls(CommunicatorState& state);

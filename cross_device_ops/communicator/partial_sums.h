@@ -69,7 +69,7 @@ class PartialSums {
   std::vector<int> first_of_;                         // first replica of each rank; then the total
   std::vector<CanonicalNode> nodes_;
   bool by_nodes_ = false;    // replicas per rank differ or are not a power of two
-  bool any_single_ = false;  // some rank has a partial sum of one replica
+  bool any_single_ = false;  // some rank has a partial sum that covers only one replica
 };
 
 }  // namespace tutti::internal

@@ -87,8 +87,9 @@ MPI_Datatype mpi_bytes(DType dtype) {
 }
 
 /// Returns SUM, PRODUCT, MIN or MAX. These are MPI's own operations with two exceptions: MIN and
-/// MAX of floating types, for which MPI does not define the result with a NaN (here it is NaN), and
-/// sums of bytes, which Open MPI 4 saturates on processors with AVX (here they wrap around).
+/// MAX of floating-point types, for which MPI does not define the result with a NaN (here it is
+/// NaN), and sums of bytes, which Open MPI 4 saturates on processors with AVX (here they wrap
+/// around).
 MPI_Op mpi_op(ReduceOp op, DType dtype) {
   const bool wide = dtype == DType::kFloat64;
   switch (op) {
@@ -134,10 +135,10 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
   return !before(part.data, whole.data) && before(part.data, whole.data + whole.num_bytes());
 }
 
-/// A call with one input and one output, which ends when test() returns true. Until then MPI uses
-/// the caller's memory, or, with `on_copies`, copies of it. A rank that fails after joining makes a
-/// call on copies, because other ranks may have begun their calls, which MPI ends only when all
-/// ranks have begun. Not thread-safe.
+/// A call with one input and one output. The call ends when test() returns true. Until then MPI
+/// uses the caller's memory, or, with `on_copies`, copies of it. A rank that fails after joining
+/// makes a call on copies: other ranks may have begun the call, and MPI ends it only after all
+/// ranks have begun it. Not thread-safe.
 class MpiCall {
  public:
   /// Begins the call. Throws kOutOfRange if MPI cannot count its elements.
@@ -287,8 +288,8 @@ void require_own_processes(const std::vector<Introduction>& all) {
   }
 }
 
-/// Makes an MPI communicator of these ranks, numbered as in `ranks`. Collective: blocks until all
-/// ranks have called it.
+/// Creates an MPI communicator for these ranks, numbered as in `ranks`. Collective: blocks until
+/// all ranks have called it.
 MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) {
   std::vector<int> processes;
   for (const Introduction& rank : ranks) processes.push_back(rank.process);
@@ -360,8 +361,8 @@ class MpiEngine final : public NativeCallEngine {
     }
     give_up(running, header);
   }
-  /// Makes the MPI call with copies of the buffers after this rank's barrier failed, so that ranks
-  /// that have passed the barrier can finish the call.
+  /// Makes the MPI call with copies of the buffers after this rank's barrier has failed, so that
+  /// ranks that have passed the barrier can finish the call.
   void missed(const CollectiveCall& call) override {
     if (!runtime_.is_usable()) return;
     const auto stand_in = std::make_shared<MpiCall>(call, runtime_, comm_, rank(), true);

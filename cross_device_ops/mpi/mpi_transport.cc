@@ -40,8 +40,8 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 
 }  // namespace
 
-/// Content of one MPI message between two ranks: a header and bytes, which it owns. All processes
-/// of an MPI job run the same build.
+/// Content of one MPI message between two ranks: a header, and bytes that the frame owns. All
+/// processes of an MPI job run the same build.
 struct MpiFrame {
   enum class Kind : std::uint16_t {
     kHello,    // the rank has connected
@@ -111,7 +111,7 @@ class MpiDispatcher {
   using Receiver = std::function<void(MpiFrame frame)>;
 
   static std::shared_ptr<MpiDispatcher> get() {
-    MpiRuntime& runtime = MpiRuntime::get();  // made before the dispatcher, which it must outlive
+    MpiRuntime& runtime = MpiRuntime::get();  // created first, to outlive the dispatcher
     static Mutex mutex;
     static std::shared_ptr<MpiDispatcher> dispatcher;
     MutexLock lock(mutex);
@@ -161,7 +161,7 @@ class MpiDispatcher {
                         process, kTag, runtime_.comm(), &sent.request),
               "MPI_Isend");
   }
-  /// Calls `ended()` with the mutex held; if it is false, makes progress and calls it again.
+  /// Calls `ended()` with the mutex held; if that returns false, makes progress and calls it again.
   /// Returns the last result.
   bool drive(const std::function<bool()>& ended) {
     MutexLock lock(mutex_);
@@ -242,7 +242,7 @@ class MpiDispatcher {
     }
     return any;
   }
-  /// Begins to receive the frames that have arrived; returns true if there were any.
+  /// Starts receiving the frames that have arrived; returns true if there were any.
   bool find_frames() {
     const MpiRuntime::Calls guard(runtime_);
     for (int num_found = 0; num_found < kFramesAtOnce; ++num_found) {
@@ -300,7 +300,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     peers_.resize(processes_.size());
     peer(rank).is_here = true;
     MutexLock lock(dispatcher_->mutex());
-    // Each group of these ranks gets a new channel, so that it does not receive frames of an
+    // Each group of these ranks gets a new channel, so that it does not receive frames from an
     // earlier group.
     address_ = {group + dispatcher_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
   }
@@ -384,8 +384,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
 
  private:
-  /// A send or receive. Guarded by the dispatcher's mutex. Does not access the caller's memory
-  /// after it has ended.
+  /// A send or receive. Guarded by the dispatcher's mutex. Once it has ended, it does not access
+  /// the caller's memory.
   struct MpiWork final : Work {
     MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
@@ -404,7 +404,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     void end(std::optional<Error> reason = std::nullopt) {
       if (ended) return;
       error = std::move(reason);
-      ended = true;  // set last, so that readers without the mutex then read a complete error
+      ended = true;  // set last, so that lock-free readers that see it read a complete error
     }
     bool is_offered() const { return is_send && body.size() > kShortBytes; }
 
@@ -452,7 +452,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     require(head_bytes <= kLongestHead, "mpi: rank ", rank_,
             ": expected a message head of at most ", kLongestHead, " bytes, got ", head_bytes);
   }
-  /// Waits for frames in flight, which may need this process to make progress.
+  /// Waits for frames in flight, whose delivery may require progress in this process.
   void drain_frames() {
     poll_until(deadline_after(Clock::system().now(), kLastWords),
                [this] { return dispatcher_->drive([this] { return frames_in_flight_ == 0; }); });
@@ -550,7 +550,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
   void take_answer(const MpiFrame::Header& header) {
     const auto found = sends_.find(header.id);
-    if (found == sends_.end()) return;  // the offer was withdrawn meanwhile
+    if (found == sends_.end()) return;  // the offer has since been withdrawn
     if (header.kind == Kind::kAccept) return send_chunks(*found->second);
     found->second->end();
     sends_.erase(found);
@@ -734,8 +734,8 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   runtime.before_finalize([open = std::weak_ptr(endpoint)] {
     if (const auto still_open = open.lock()) still_open->close();
   });
-  // Works may outlive the transport, so they share the endpoint. Destroying the transport sends the
-  // goodbye.
+  // Work objects may outlive the transport, so they share the endpoint. Destroying the transport
+  // sends the goodbye.
   Transport* const transport = endpoint.get();
   return {transport, [endpoint](Transport*) { endpoint->close(); }};
 }

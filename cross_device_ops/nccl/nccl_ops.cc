@@ -83,9 +83,9 @@ class NcclGroup final : public PeerWork {
   using Issue =
       std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
-  /// Makes the communicators; ranks in different processes find each other through `group.store`.
+  /// Creates the communicators; ranks in different processes find each other through `group.store`.
   /// Throws kDeadlineExceeded if not all ranks join within `timeout`, and NCCL's other errors with
-  /// rank and device.
+  /// the rank and the device.
   NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout)
       : nccl_(functions),
         group_(group),

@@ -147,7 +147,7 @@ bool is_on_gpus(const Group& group) {
                              [](const Device& device) { return device.type == DeviceType::kGpu; });
 }
 
-// Chooses the operation if neither name nor implementation is given. On GPUs, logs the reason.
+// Chooses the operation if neither a name nor an implementation is given. On GPUs, logs the reason.
 std::string automatic_name(const Group& group) {
   if (!is_on_gpus(group) || group.world_size == 1) return "canonical";
   const internal::GpuChoice choice = internal::choose_for_gpus(group.local_devices);

@@ -35,10 +35,10 @@ inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
 /// killed process leaves nothing behind.
 class Segment {
  public:
-  /// Makes a segment. None of its pages is present in memory yet; see populate(). Throws
+  /// Creates a segment. None of its pages is present in memory yet; see populate(). Throws
   /// kResourceExhausted with the system's reason.
   explicit Segment(std::size_t num_bytes);
-  /// Maps a segment of `peer`. Throws kDataLoss naming it if the file is not a segment.
+  /// Maps a segment of `peer`. Throws kDataLoss naming the peer if the file is not a segment.
   Segment(FileDescriptor file, const std::string& peer);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -54,7 +54,7 @@ class Segment {
   void populate(std::size_t offset, std::size_t bytes);
   /// Returns a range to the system; it reads as zeros afterwards.
   void discard(std::size_t offset, std::size_t bytes) noexcept;
-  /// Replaces a range with private memory of the same content.
+  /// Replaces a range with private memory that has the same contents.
   void detach(std::size_t offset, std::size_t bytes) noexcept;
 
  private:
@@ -83,7 +83,7 @@ class HostMemory {
 
   int rank() const { return rank_; }
   bool is_of_threads() const { return segments_.empty(); }
-  /// Returns the start of a rank's place in this process; valid as long as this object lives.
+  /// Returns the address of a rank's memory in this process; valid as long as this object exists.
   std::byte* place(int rank) const { return is_of_threads() ? nullptr : segment(rank).data(); }
   std::size_t place_bytes(int rank) const {
     return is_of_threads() ? SIZE_MAX : segment(rank).num_bytes();
@@ -99,12 +99,13 @@ class HostMemory {
   /// kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges as soon as `may_go()` returns true. allocate() checks this, too. Never
-  /// blocks.
+  /// Releases the ranges as soon as `may_go()` returns true. allocate() also calls it to find out.
+  /// Never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
-  /// Replaces this rank's buffers in shared memory by private memory with the same content and
-  /// addresses, which later writes of peers do not affect. Called by a rank that gives up early.
+  /// Replaces this rank's buffers in shared memory with private memory that has the same content
+  /// and addresses, so later writes by peers do not affect it. Called by a rank that gives up
+  /// early.
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 

@@ -48,9 +48,9 @@ class StagedReduction {
     }
     std::size_t longest = 0;
     for (int r = 0; r < group_.size(); ++r) longest = std::max(longest, slice(r).count);
-    // Short slices are split into a few steps, so that ranks work concurrently, but steps have at
-    // least 16 KiB, because the cost of shorter steps exceeds the gain. Steps of long slices fit
-    // the caches.
+    // Short slices are split into a few steps, so that ranks work concurrently. Each step has at
+    // least 16 KiB, because shorter steps would cost more than they gain. Steps of long slices fit
+    // in the caches.
     const std::size_t most = group_.layout().slot_bytes / element_;
     step_ =
         std::clamp((longest / 4 + kGrain - 1) / kGrain * kGrain, std::min(most, 16384 / element_),

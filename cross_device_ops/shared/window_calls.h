@@ -1,5 +1,5 @@
-// The calls that ranks publish in their windows and read from other windows, and the parts of a
-// call, which ranks process in each other's memory.
+// Calls that ranks publish in their windows and read from other ranks' windows, and the parts of a
+// call that ranks process in each other's memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,16 +10,16 @@
 namespace tutti::internal {
 
 /// The calls of all ranks in the current round. Their headers are equal, so the calls differ only
-/// in addresses and in the counts of an all_to_all. The concatenated buffers of a call are its
-/// *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size), cut at
-/// multiples of 64 elements. Part r of a copy is rank r's result. Reductions follow the canonical
-/// tree. Not thread-safe.
+/// in their addresses and, for an all_to_all, in their counts. The concatenated buffers of a call
+/// are its *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size),
+/// cut at multiples of 64 elements. Part r of a copy is rank r's result. Reductions follow the
+/// canonical tree. Not thread-safe.
 class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
 
-  /// Publishes this rank's call in its entry, as copies of small inputs or as offsets. Called
-  /// before the rank arrives.
+  /// Publishes this rank's call in its entry, with small inputs as copies and others as offsets.
+  /// Called before the rank arrives.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
   /// Method of executing the call; it depends on the data that all ranks have published. way()
@@ -75,7 +75,7 @@ class WindowCalls {
   const WindowGroup& group_;
   const CollectiveCall* own_ = nullptr;  // this rank's call in this round
   bool is_inline_ = false;
-  // Scratch for the starts of a range in every rank's memory; a member to avoid allocations.
+  // Scratch space for the starts of a range in each rank's memory; a member, to avoid allocations.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
 };

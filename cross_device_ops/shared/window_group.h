@@ -48,7 +48,7 @@ class PartLanes {
 
  private:
   struct alignas(64) Lane {
-    std::atomic<std::uint64_t> taken{0};  // number of parts taken in all rounds
+    std::atomic<std::uint64_t> taken{0};  // total number of parts taken, over all rounds
   };
 
   static int first_part(int lane, int parts, int lanes) { return lane * parts / lanes; }
@@ -144,7 +144,7 @@ class Window {
   WindowEntry& entry(std::uint64_t round) const {
     return at<WindowEntry>(layout_->entries)[round % 2];
   }
-  /// Returns the counts, then the receive_counts: 2 * members numbers.
+  /// Returns a pointer to the counts, followed by the receive_counts: 2 * members numbers.
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
@@ -156,8 +156,8 @@ class Window {
   std::byte* inline_data(std::uint64_t round) const {
     return start_ + layout_->inline_data + round % 2 * WindowLayout::kInlineBytes;
   }
-  /// Returns the slot for what this member contributes to the slice of member `to`. If `to` is this
-  /// member, returns the slot of its results.
+  /// Returns the slot for this member's contribution to the slice of member `to`. If `to` is this
+  /// member, returns the slot for its results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
@@ -288,7 +288,7 @@ class WindowGroup {
   std::vector<Window> windows_;
   WindowHeader* shared_header_ = nullptr;
   std::optional<ProcessWait> wait_;
-  std::vector<std::unique_ptr<Work>> probes_;  // receives from peers; each ends at its peer's exit
+  std::vector<std::unique_ptr<Work>> probes_;  // receives from peers; each ends when its peer exits
 
   Mutex mutex_;
   std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has no reason

@@ -9,7 +9,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Height and width to which the images of 32 x 32 are cropped.
+/// Height and width to which the 32 x 32 images are cropped.
 inline constexpr std::int64_t kImageSize = 24;
 inline constexpr std::int64_t kNumClasses = 10;
 inline constexpr std::int64_t kNumExamplesForTraining = 50'000;

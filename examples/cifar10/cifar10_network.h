@@ -17,7 +17,7 @@ Tensor weight_decay_loss(const Tensor& weights, double wd);
 /// Returns the number of steps between decays of the learning rate: int(50,000 / batch_size * 350).
 /// As in the original, `batch_size` is that of one tower.
 std::int64_t decay_steps(std::int64_t batch_size);
-/// Returns a schedule that starts at 0.1 and is multiplied by 0.1 after each decay_steps() steps.
+/// Returns a schedule that starts at 0.1 and is multiplied by 0.1 after every decay_steps() steps.
 ExponentialDecay learning_rate_schedule(std::int64_t batch_size);
 
 /// Network of one tower with 1,068,298 weights in ten variables "conv1/weights", "conv1/biases",

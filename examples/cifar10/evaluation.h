@@ -31,7 +31,7 @@ struct EvalFlags {
   bool synthetic = false;
 };
 
-/// Number of images whose label has the largest logit, and number of all images.
+/// Number of images whose label has the largest logit, and total number of images.
 struct Precision {
   std::int64_t correct = 0;
   std::int64_t total = 0;
@@ -43,7 +43,8 @@ class Evaluator {
  public:
   /// Evaluates on these devices, each of which gets a part of each batch.
   explicit Evaluator(std::vector<Device> devices, bool use_fp16 = false);
-  /// Loads the averages of a checkpoint and returns its step. Throws the errors of load_weights().
+  /// Loads the averages from a checkpoint and returns the checkpoint's step. Throws the same errors
+  /// as load_weights().
   std::int64_t restore(const std::string& checkpoint);
   /// Evaluates the first `num_examples` images, or all images if there are fewer. Counts each image
   /// once, even in a partial last batch (the original counts some images twice).

@@ -1,4 +1,4 @@
-// Implements lines about the placement of operations, in TensorFlow's format.
+// Implements log lines about the placement of operations, in TensorFlow's format.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/placement_log.h"
 

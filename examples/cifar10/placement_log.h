@@ -17,7 +17,7 @@ namespace tutti::examples::cifar10 {
 std::vector<std::string> placement_of(std::span<const Variable> variables);
 
 /// Observer that, during its lifetime, records the operations that this thread runs for `tower`, as
-/// lines "tower_0/conv1/Conv2D: (Conv2D): /job:...". The second operation with a name is
+/// lines "tower_0/conv1/Conv2D: (Conv2D): /job:...". A second operation with the same name becomes
 /// "Conv2D_1". Operations of the backward pass have the prefix "tower_0/gradients/".
 class PlacementLog final : public OpObserver {
  public:

@@ -21,8 +21,8 @@ struct SpeedReport {
   double times_published() const { return speed.examples_per_second / kPublishedHighestSpeed; }
 };
 
-/// Computes the report from the seconds of each step, without the first `num_warm_up` steps.
-/// `batch_size` is that of one tower. Throws kInvalidArgument if no step remains.
+/// Computes the report from the duration of each step in seconds, without the first `num_warm_up`
+/// steps. `batch_size` is the batch size of one tower. Throws kInvalidArgument if no step remains.
 SpeedReport speed_report(std::span<const double> step_seconds, std::size_t num_warm_up,
                          std::int64_t batch_size, std::size_t num_towers);
 

@@ -16,7 +16,8 @@ struct StepSpeed {
   double seconds_per_batch = 0.0;
 };
 
-/// Computes the speed from the mean duration of a step. `batch_size` is that of one tower.
+/// Computes the speed from the mean duration of a step. `batch_size` is the batch size of one
+/// tower.
 StepSpeed step_speed(double seconds_per_step, std::int64_t batch_size, std::size_t num_towers);
 
 /// Returns "<local time>: step 1260, loss = 2.17 (151.4 examples/sec; 0.845 sec/batch)".

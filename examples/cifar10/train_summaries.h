@@ -1,4 +1,4 @@
-// TensorBoard summaries of the training.
+// TensorBoard summaries of training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -27,7 +27,7 @@ class FitRecorder final : public Callback {
   double sum_ = 0.0;  // sum over the examples of this epoch so far
 };
 
-/// Returns options of fit with the epochs, the recorder, and the logs of --log-dir.
+/// Returns fit() options with the epochs, the recorder, and the --log-dir logs.
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 

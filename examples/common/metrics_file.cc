@@ -1,4 +1,4 @@
-// Writes the file of --metrics-json: losses, speed and hashes of a run.
+// Writes the --metrics-json file: the losses, speed and hashes of a run.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/metrics_file.h"
 

@@ -15,7 +15,7 @@ namespace tutti::examples {
 /// Returns a record that stores losses if --metrics-json reports them.
 TrainingRecord make_record(const ExampleOptions& options);
 
-/// Writes one JSON object to the file of --metrics-json, if it is given. `slots` are the
+/// Writes one JSON object to the --metrics-json file, if that flag is given. `slots` are the
 /// optimizer's state.
 void write_metrics(const ExampleOptions& options, const TrainingRecord& record, double accuracy,
                    Strategy& strategy, std::span<const Variable> weights,

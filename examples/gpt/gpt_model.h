@@ -1,4 +1,4 @@
-// GPT-2 and Llama as models of tutti's layers.
+// GPT-2 and Llama as models built from tutti's layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti::examples {
 
-/// Block of GPT-2: y = x + attention(norm(x)); returns y + feed_forward(norm(y)).
+/// GPT-2 block: computes y = x + attention(norm(x)) and returns y + feed_forward(norm(y)).
 class Gpt2Block : public Layer {
  public:
   Gpt2Block(const GptConfig& config, std::string name);
@@ -29,8 +29,8 @@ class Gpt2Block : public Layer {
   Dropout dropout_;
 };
 
-/// Model that maps tokens int64 [batch, steps] to the logits [batch, steps, vocabulary] of each
-/// next token.
+/// Model that maps tokens int64 [batch, steps] to logits [batch, steps, vocabulary] for the next
+/// token at each step.
 class Gpt : public Model {
  public:
   explicit Gpt(const GptConfig& config);

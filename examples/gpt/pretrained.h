@@ -29,7 +29,7 @@ GptConfig read_config(const std::string& folder);
 BytePairTokenizer read_tokenizer_of(const std::string& folder);
 
 /// Loads the weights of model.safetensors, or of the files that model.safetensors.index.json lists.
-/// They may have any floating type. Throws kNotFound or kInvalidArgument that names the tensor.
+/// They may have any floating-point type. Throws kNotFound or kInvalidArgument, naming the tensor.
 /// Collective.
 void load_pretrained(Gpt& model, const std::string& folder);
 

@@ -1,6 +1,5 @@
 // Training of libtorch modules with tutti. Communicators connect data-parallel modules, sharded
-// optimizers and samplers of several processes; strategies run replicas of a module and its
-// optimizer.
+// optimizers and samplers across processes; strategies run replicas of a module and its optimizer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Readers and preprocessing of data files.
+// Reading and preprocessing of data files.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

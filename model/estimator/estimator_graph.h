@@ -13,14 +13,14 @@
 
 namespace tutti {
 
-/// Arguments with which the first call of a model function created a variable.
+/// Arguments with which the first call to a model function created a variable.
 struct RecordedVariable {
   Variable::Initializer initializer;
   RandomKey key;
   VariableOptions options;
 };
 
-/// Variables and model function of one call of train(), evaluate() or predict().
+/// Variables and model function for one call to train(), evaluate() or predict().
 struct Estimator::Graph {
   Strategy& strategy;
   ModelFn model_fn;

@@ -48,7 +48,7 @@ Initializer of_call(Json call, Values values) {
   return Initializer(std::move(name), std::move(values), std::move(call));
 }
 
-/// Makes Keras's VarianceScaling, with variance scale / max(1, fan).
+/// Creates Keras's VarianceScaling, with variance scale / max(1, fan).
 Initializer scaled(Json call, double scale, FanMode mode, Distribution distribution) {
   return of_call(std::move(call), [=](const Shape& shape) -> ValueGenerator {
     const double variance = scale / std::max(1.0, fan_of(shape, mode));
@@ -63,7 +63,7 @@ Initializer scaled(Json call, double scale, FanMode mode, Distribution distribut
   });
 }
 
-/// Makes an initializer whose parameters do not depend on the shape.
+/// Creates an initializer whose parameters do not depend on the shape.
 Initializer of_numbers(Json call, Kind kind, double a, double b = 0.0) {
   return of_call(std::move(call),
                  [=](const Shape&) -> ValueGenerator { return {.kind = kind, .a = a, .b = b}; });

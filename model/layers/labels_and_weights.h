@@ -44,7 +44,7 @@ Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::str
 /// Returns values * fitted_weight(...), or `values` if `sample_weight` is undefined.
 Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_view who);
 
-// Masks and weights of the steps of sequences, for losses and metrics.
+// Masks and weights of sequence steps, for losses and metrics.
 
 /// The mask of predictions [batch, steps, ...] and the weights of their steps. `sample_weight` may
 /// also have one weight per example ([], [batch], [batch, 1]) or be undefined.

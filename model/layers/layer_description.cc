@@ -1,4 +1,4 @@
-// Descriptions of layers, and the table of layers that can be made from descriptions.
+// Descriptions of layers, and the table of layers that can be created from descriptions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/layer_description.h"
 

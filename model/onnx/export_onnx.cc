@@ -510,7 +510,8 @@ void export_onnx(const Model& model, const std::string& path, const SourceLocati
     graph.add_input(values[i], model.input_shapes()[i]);
   values = export_layer(graph, model, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    // Identity renames the result; it is also needed if an output is an input or another output.
+    // Identity renames the result; it is also needed if one value is both an output and an input,
+    // or two outputs.
     const std::string name = graph.operation("Identity", {values[i]}, {}, model.outputs()[i].name);
     graph.add_output(name, model.output_shapes()[i]);
   }

@@ -1,4 +1,4 @@
-// Implements make_strategy() and the flags of its options.
+// Implements make_strategy() and the flags for its options.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/factory/make_strategy.h"
 

@@ -176,7 +176,7 @@ void require_numbers(const InputPlan& plan) {
   }
 }
 
-// tf's batch sizes assume that all workers have equally many replicas of equal weight.
+// tf's batch sizes assume that all workers have the same number of replicas, with equal weights.
 void require_equal_workers(const InputPlan& plan) {
   const int local = num_local(plan);
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
@@ -201,8 +201,8 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // All workers divide the same rows into batches, so batch sizes that rotate over workers would
-    // lose and repeat rows here.
+    // All workers divide the same rows into batches, so batch sizes that rotate across workers
+    // would lose and repeat rows here.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
@@ -386,8 +386,8 @@ class RebatchIterator final : public ElementIterator {
   }
 
  private:
-  // Makes the next row available in batch_. Returns false, and keeps the last batch, at the end of
-  // the data.
+  // Makes the next row available in batch_. At the end of the data, returns false and keeps the
+  // last batch.
   bool fill() {
     while (!batch_ || first_ >= batch_->rows()) {
       std::optional<Element> next = ended_ ? std::nullopt : input_->next();

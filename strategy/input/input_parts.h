@@ -18,7 +18,7 @@ struct InputPart {
   InputCut cut = InputCut::kSplit;
   /// The full dataset; workers without elements derive the structure of an empty batch from it.
   Dataset whole;
-  /// Steps per epoch, and rows of a full step over all workers, if known.
+  /// Steps per epoch, and rows per full step across all workers, if known.
   std::optional<std::int64_t> steps = std::nullopt;
   std::optional<std::int64_t> global_batch_size = std::nullopt;
 };

@@ -35,7 +35,8 @@ class MeshExplanation final : public StepTracer {
   const MeshGrid& grid() const { return grid_; }
   /// Counts everything created on the device from now on as memory of the step.
   void begin_step() { is_in_step_ = true; }
-  /// Returns a tensor that has no elements. If `counts`, its bytes count as memory of the step.
+  /// Returns a tensor that has no elements. If `counts` is true, its bytes count towards the step's
+  /// memory.
   Tensor without_elements(const TensorSpec& spec, Device device, bool counts);
 
   /// Records a variable. `bytes` is the size of its parts on the device.
@@ -43,10 +44,10 @@ class MeshExplanation final : public StepTracer {
                      bool is_slot);
   /// Notes a gradient. `gradient` is this position's part.
   void note_gradient(const VariableStorage& storage, const Gradient& gradient);
-  /// Notes how many bytes a device sends to gather the inputs of an operation.
+  /// Records how many bytes a device sends to gather the inputs of an operation.
   void note_gathered(const OpCall& call, std::uint64_t bytes);
   std::uint64_t bytes_gathered() const { return bytes_gathered_; }
-  /// Notes an exchange in which each position has a value of `bytes` bytes.
+  /// Records an exchange in which each position has a value of `bytes` bytes.
   void note_exchange(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
   MeshReport report() const;
 
@@ -68,7 +69,7 @@ class MeshExplanation final : public StepTracer {
     bool is_whole = false;
     std::uint64_t gradient_bytes = 0;
   };
-  /// Bytes of the placeholders that exist.
+  /// Bytes of the live placeholders.
   struct Memory {
     std::atomic<std::uint64_t> in_use = 0;
     std::uint64_t peak = 0;

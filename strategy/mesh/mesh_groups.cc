@@ -251,10 +251,10 @@ std::vector<Tensor> MeshGroups::receive(AxisSet axes, const std::vector<int>& se
 
 // Sums.
 
-/// Sums of one dtype over the same axes, which one collective computes.
+/// Sums of one dtype over the same axes. One collective computes all of them.
 struct MeshSums::OverWorkers {
   AxisSet axes = 0;
-  bool is_scattered = false;  // a worker receives the parts of its own positions only
+  bool is_scattered = false;  // each worker receives only its own positions' parts
   DType dtype = DType::kFloat32;
   std::vector<std::size_t> sums = {};          // indices into the sums of start_sums()
   std::unique_ptr<PartialSums> partials = {};  // destroyed after the buffers that it may own

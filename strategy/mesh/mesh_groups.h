@@ -1,4 +1,4 @@
-// Exchanges, over threads and workers, between positions of a mesh that differ in some axes only.
+// Exchanges, across threads and workers, between mesh positions that differ only in some axes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -79,7 +79,7 @@ class MeshGroups {
   /// their indices.
   virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
                                                   const std::string& name);
-  /// Returns true if gather(axes, ...) needs values of other workers.
+  /// Returns true if gather(axes, ...) needs values from other workers.
   bool needs_workers(AxisSet axes) const;
   /// Starts the messages of gather(). Requires: needs_workers(axes).
   StartedGather start_gather(AxisSet axes, const std::vector<Tensor>& own, const std::string& name);
@@ -87,8 +87,9 @@ class MeshGroups {
   /// undefined tensor if it is not needed.
   std::vector<std::vector<Tensor>> by_group(AxisSet axes, const std::vector<Tensor>& own,
                                             const Tensor& received);
-  /// Cuts each value along `dim` into one part per member of its group. Returns, for each position
-  /// of this process, the parts that it receives, by index of their senders in the group.
+  /// Splits each value along `dim` into one part per member of its group. Returns, for each
+  /// position of this process, the parts that it receives, ordered by the senders' indices in the
+  /// group.
   virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,
                                                       const std::vector<Tensor>& own,
                                                       const std::string& name);
@@ -112,7 +113,7 @@ class MeshGroups {
   /// Workers that share this worker's groups for one axis set, including this worker itself.
   struct Workers {
     std::vector<int> members;
-    bool are_in_order = true;  // each worker has consecutive values of the canonical order
+    bool are_in_order = true;  // each worker's values are consecutive in the canonical order
     std::unique_ptr<Communicator> communicator;  // nullptr if this worker is alone
     std::uint64_t connection = 0;                // WorkerTeam::connection() of communicator
   };
@@ -123,10 +124,10 @@ class MeshGroups {
   Device device_of(int position) const {
     return services_.replica_devices[static_cast<std::size_t>(position - first_own())];
   }
-  /// Returns, for each group with members on this process, the positions of these members in the
-  /// order of their indices.
+  /// Returns, for each group with members on this process, the positions of these members in index
+  /// order.
   std::vector<std::vector<int>> own_groups(AxisSet axes) const;
-  /// Returns the positions of a worker in the group of `position`, in the order of their indices.
+  /// Returns the positions of a worker in the group of `position`, in index order.
   std::vector<int> members_of(int position, AxisSet axes, int worker) const;
   std::vector<Tensor> sum_here(const MeshSum& sum) const;
   std::vector<Tensor> sum_gathered(const MeshSum& sum, const std::string& name);

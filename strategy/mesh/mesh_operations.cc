@@ -28,7 +28,7 @@ Tensor MeshPosition::relayout(const Tensor& value, const Sharding& sharding) {
 std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
   if (const auto wanted = std::exchange(wanted_, std::nullopt)) {
     const ShardedTensor value = part_of(call.inputs[0]);
-    // Like the result of every operation, the result needs an id of its own.
+    // Like every operation's result, this one needs its own id.
     return std::vector{tensor_of({*wanted, local_as(value, *wanted), value.spec}).alias()};
   }
   if (grid_.num_positions() == 1) return std::nullopt;
@@ -106,8 +106,8 @@ struct MeshPosition::Assignment {
 
 namespace {
 
-/// Returns the axes over which inputs may stay partial, and marks these inputs; no axes if the
-/// operation is not linear in them.
+/// Returns the axes over which inputs may stay partial, and marks these inputs. Returns no axes if
+/// the operation is not linear in them.
 AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
                      std::vector<bool>& is_partial) {
   const auto of = [&](std::size_t i) { return inputs[i].sharding.partial; };
@@ -149,7 +149,7 @@ MeshPosition::Assignment MeshPosition::assign_axes(const OpCall& call, const OpR
   Assignment result;
   result.of_factor.resize(static_cast<std::size_t>(rule.num_factors), 0);
   result.is_partial.resize(inputs.size(), false);
-  // Large inputs take precedence, because moving them costs most.
+  // Large inputs take precedence, because moving them costs the most.
   std::vector<std::size_t> order(inputs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater(),

@@ -120,7 +120,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
   /// Returns the group's values, by index, on their devices.
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
-  /// Same as exchange(), for values of a variable's parts, which `reads` may have gathered ahead.
+  /// Same as exchange(), but for the parts of a variable, which `reads` may have gathered in
+  /// advance.
   std::vector<Tensor> exchange_ahead(const Tensor& value, AxisSet axes,
                                      const GatheredVariable& variable, ReadAhead& reads);
   /// Returns the value that is sent to this position. Member senders[i] of the group sends to

@@ -22,9 +22,9 @@ namespace tutti {
 
 namespace internal {
 
-/// Reducer that gives the optimizer gradients in the shardings of their variables. A gradient stays
-/// a partial sum until all uses of its variable have been added. Then it is summed in a bucket with
-/// other gradients. Sums over workers run while the backward pass continues.
+/// Reducer that passes each gradient to the optimizer with the sharding of its variable. A gradient
+/// stays a partial sum until all uses of its variable have been added. Then it is summed in a
+/// bucket with other gradients. Sums across workers run while the backward pass continues.
 class MeshReducer final : public GradientReducer {
  public:
   MeshReducer(MeshPosition& position, std::int64_t bytes_per_bucket)
@@ -53,9 +53,9 @@ class MeshReducer final : public GradientReducer {
   const std::int64_t bytes_per_bucket_;
   std::vector<Variable> variables_;
   std::vector<Gradient> gradients_;
-  std::vector<std::size_t> ready_;  // indices of gradients whose sums are not started yet
+  std::vector<std::size_t> ready_;  // indices of gradients whose sums have not been started
   std::int64_t ready_bytes_ = 0;
-  std::vector<std::pair<std::size_t, Result>> results_;  // variable and result, in order of sums
+  std::vector<std::pair<std::size_t, Result>> results_;  // variable and result, in summation order
   std::vector<std::shared_ptr<MeshSums>> started_;
 };
 
@@ -310,7 +310,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
 
 void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (team_) {
-    team_->require_connection();  // here, before concurrent calls of positions
+    team_->require_connection();  // checked here, before positions make concurrent calls
     reads_->begin_run();
   }
   extended().run([&](ReplicaContext& context) {

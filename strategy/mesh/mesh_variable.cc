@@ -150,7 +150,7 @@ Tensor MeshStorage::read_as(DType dtype) const {
     if (explanation || !position->needs_workers(placement_.gathered)) {
       value.local = position->local_as({placement_.sharding, value.local, value.spec}, read);
     } else {
-      int d = 0;  // the dimension along which the storage is cut
+      int d = 0;  // the dimension along which the storage is split
       while (placement_.sharding[d] == read[d]) ++d;
       value.local = position->joined(
           position->exchange_ahead(value.local, placement_.gathered, *this, *placement_.reads), d);

@@ -70,9 +70,9 @@ class MeshStorage final : public VariableStorage, public GatheredVariable {
 
   /// Returns `part` as `dtype`, on its device, without recording on a tape.
   static Tensor cast_part(const Tensor& part, DType dtype);
-  /// Makes the parts. make(position, device) returns the part of a position.
+  /// Creates the parts. make(position, device) returns a position's part.
   void make_parts(const std::function<Tensor(int position, Device device)>& make);
-  /// Notes the variable in this thread's explanation and returns the explanation; nullptr if
+  /// Records the variable in this thread's explanation and returns that explanation, or nullptr if
   /// the thread has none.
   MeshExplanation* note(bool is_slot) const;
   /// Returns the part of `whole` that belongs to the position with this number.

@@ -1,4 +1,4 @@
-// Implements MeshStrategy over the workers of a cluster.
+// Implements MeshStrategy across the workers of a cluster.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/strategy_options.h"
 #include "tutti/strategy/mesh/mesh_strategy.h"

@@ -107,7 +107,7 @@ OpRule without_axis(const OpCall& call, int axis) {
   return rule;
 }
 
-/// Returns the rule of the product of matrices [..., m, k] and [..., k, n], plus a bias [n]. Its
+/// Returns the rule for the product of matrices [..., m, k] and [..., k, n], plus a bias [n]. Its
 /// factors are m, n, k and the leading dimensions.
 OpRule matrix_product(const OpCall& call) {
   const auto& attributes = call.attributes_as<MatMulAttributes>();
@@ -162,7 +162,7 @@ OpRule pooling(const OpCall& call) {
   return by_dimension(call, 0, kPositions);
 }
 
-/// Returns the rule of a normalization of x [..., channels] with parameters [channels].
+/// Returns the rule for normalizing x [..., channels] with parameters [channels].
 OpRule normalization_of_channels(const OpCall& call) {
   const int rank = input(call, 0).rank();
   OpRule rule = by_dimension(call, 0);
@@ -174,7 +174,7 @@ OpRule normalization_of_channels(const OpCall& call) {
 }
 
 /// Returns a rule that shards x along its leading dimensions, which the statistics [..., groups]
-/// also have.
+/// share.
 OpRule group_normalization(const OpCall& call) {
   const bool is_gradient = call.op == OpId::kGroupNormGrad;
   const int num_rows = (is_gradient ? input(call, 2) : call.outputs[1].shape).rank() - 1;

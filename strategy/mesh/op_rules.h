@@ -32,11 +32,11 @@ enum class Linearity {
   kFirst,     // linear in the first input, if the others are not partial
 };
 
-/// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the
-/// loop nest that the operation represents (m, n and k of a product). Dimensions with the same
-/// factor are sharded alike, so each position applies the same operation to its parts of the inputs
-/// and gets its part of the outputs. If an output lacks a factor of the inputs, the positions'
-/// outputs are combined over the axes of that factor.
+/// Sharding rule for one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an
+/// index of the loop nest that the operation represents (m, n and k of a product). Dimensions with
+/// the same factor are sharded alike, so each position applies the same operation to its parts of
+/// the inputs and gets its part of the outputs. If an output lacks a factor of the inputs, the
+/// positions' outputs are combined over the axes of that factor.
 struct OpRule {
   std::vector<FactorsOfTensor> inputs, outputs;
   int num_factors = 0;
@@ -45,7 +45,7 @@ struct OpRule {
   Linearity linearity = Linearity::kNone;
 };
 
-/// Returns the rule of the call; nullopt if the operation requires unsharded inputs.
+/// Returns the rule for the call; nullopt if the operation requires unsharded inputs.
 std::optional<OpRule> rule_of(const OpCall& call);
 
 }  // namespace tutti::internal

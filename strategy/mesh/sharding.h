@@ -1,4 +1,4 @@
-// Shardings of tensors over the positions of a mesh.
+// Shardings of tensors across the positions of a mesh.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,7 @@ struct Sharding {
   /// For each dimension, the mesh axes over which it is cut into parts of equal size. The parts are
   /// in the order of the positions in the mesh.
   std::array<AxisSet, Shape::kMaxRank> dims{};
-  /// Axes over which the tensor is the sum of the positions' values.
+  /// Mesh axes over which the positions' values must be summed to give the tensor.
   AxisSet partial = 0;
 
   AxisSet& operator[](int dim) { return dims[static_cast<std::size_t>(dim)]; }
@@ -48,7 +48,7 @@ class MeshGrid {
   AxisSet axis(std::string_view name) const;
   /// Returns all axes along which the mesh has more than one position.
   AxisSet all_axes() const;
-  /// Returns the number of positions that differ in these axes only.
+  /// Returns the number of positions that differ only in these axes.
   int size(AxisSet axes) const;
   /// Returns the index of the position in its group(): row-major in the coordinates of `axes`.
   int index(int position, AxisSet axes) const;

@@ -46,8 +46,8 @@ class ConsistencyCheck {
 
   /// Returns the notes in the form in which they are sent to other workers.
   Json notes() const;
-  /// Throws an error that names differences and their workers. `notes`: by worker, the result of
-  /// notes(). Throws kInvalidArgument for input and settings, kFailedPrecondition for writes,
+  /// Throws an error that names the differences and their workers. `notes`: the results of notes(),
+  /// by worker. Throws kInvalidArgument for input and settings, kFailedPrecondition for writes,
   /// kDataLoss for values. Settings and values that only some workers have are not compared.
   static void require_alike(std::span<const std::string> notes);
 

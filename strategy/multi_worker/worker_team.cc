@@ -1,14 +1,14 @@
 // Implements WorkerTeam.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of gradients: each worker adds its replicas' gradients along the largest whole subtrees of
-// the canonical tree that they fill (*nodes*). If every worker's replicas form one node and all
-// nodes have one size, one all_reduce over the workers' sums completes the canonical tree.
-// Otherwise, and if replicas' values are sent in 16 bits, worker w receives *slice* w of all nodes'
-// sums (all_to_all) and combines them along the tree. Then the slices are gathered. If each worker
-// needs only its part of the sum, the slices are these parts: a reduce_scatter replaces the
-// all_reduce, or the slices are not gathered. With an algorithm without canonical order, each
-// worker's sum is one buffer.
+// Sums of gradients: each worker adds its replicas' gradients along the largest subtrees of the
+// canonical tree that its replicas fill completely (*nodes*). If every worker's replicas form one
+// node and all nodes have the same size, one all_reduce over the workers' sums completes the
+// canonical tree. Otherwise, or if replicas' values are sent in 16 bits, worker w receives *slice*
+// w of all nodes' sums (all_to_all) and combines them along the tree. Then the slices are gathered.
+// If each worker needs only its part of the sum, the slices are these parts: a reduce_scatter
+// replaces the all_reduce, or the slices are not gathered. With an algorithm without canonical
+// order, each worker's sum is one buffer.
 #include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
@@ -85,8 +85,8 @@ class Reader {
       fail_with(concat("the number ", value, " is not in 0 .. ", limit));
     return value;
   }
-  /// Reads an item count. Rejects it if items of `bytes_each` bytes would exceed the remaining
-  /// bytes.
+  /// Reads an item count. Rejects it if that many items of `bytes_each` bytes would exceed the
+  /// remaining bytes.
   std::size_t count(std::size_t bytes_each) {
     return static_cast<std::size_t>(number(static_cast<std::int64_t>(rest_.size() / bytes_each)));
   }

@@ -43,7 +43,8 @@ struct WorkerGpus {
 /// `own.use` differs between workers; kUnavailable if the library is missing.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
-/// Values of each replica of a worker: the same number per replica, each dense, slices, or none.
+/// The values of each replica of a worker. All replicas have the same number of values, each of
+/// them dense, slices or empty.
 using ReplicaValues = std::vector<std::vector<Gradient>>;
 
 /// Serializes values; copies those on GPUs to the host. Numbers are little-endian.
@@ -53,14 +54,14 @@ std::string encode_values(const ReplicaValues& values);
 ReplicaValues decode_values(std::string_view bytes);
 
 /// Workers that train together. A *worker* is a process (in tests: a thread with its own strategy)
-/// with some replicas, which are numbered over all workers in worker order. All workers must make
+/// with some replicas, which are numbered across all workers in worker order. All workers must make
 /// the same calls in the same order. Each call has a name; if one worker makes a different call,
-/// all of them throw. If a call fails (a worker is lost, late, or fails), the connection ends:
+/// all of them throw. If a call fails (a worker is lost, is late, or fails), the connection ends:
 /// later calls throw the same reason until reconnect().
 ///
 /// Values and sums of gradients use separate message groups, so that sums can be in progress while
-/// layers exchange values. Threads: gather functions may be called on any thread, one at a time;
-/// sums() likewise, concurrently with them; abort() is thread-safe.
+/// layers exchange values. Threads: gather functions may be called on any thread, one at a time; so
+/// may sums(), concurrently with them; abort() is thread-safe.
 class WorkerTeam {
  public:
   /// Collective: exchanges the workers' replica counts. The communicator's rank is this worker's
@@ -90,7 +91,7 @@ class WorkerTeam {
   /// Returns the job's client; nullptr for a single worker and for workers without a job.
   ControlClient* control() const { return group_ ? group_->control() : nullptr; }
   bool is_connected() const { return sums_ != nullptr; }
-  /// Returns the number of times that the workers were connected.
+  /// Returns how many times the workers have connected.
   std::uint64_t connection() const { return connection_; }
   /// Returns true if a call failed with `error` because a worker or a connection between two
   /// workers was lost (not because a worker failed by itself), so that reconnect() helps. Waits up
@@ -132,7 +133,7 @@ class WorkerTeam {
   /// Returns the notes, taken since the workers last connected, about values that must be equal on
   /// all workers.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
-  /// Compares the notes of check() between all workers, and removes them. Collective. Throws as
+  /// Compares the notes of check() across all workers, then clears them. Collective. Throws as
   /// require_alike() does.
   void compare_notes();
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.

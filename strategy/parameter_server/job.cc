@@ -1,5 +1,5 @@
-// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and that the job's
-// verdicts end together.
+// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and are ended
+// together by the job's verdicts.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 
@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char* kStrategy = "ParameterServerStrategy";
 
-/// Returns the cluster without chief and servers: the tasks that train and wait for each other.
+/// Returns the cluster without the chief and the servers: the tasks that train and wait for each
+/// other.
 StaticResolver workers_alone(const ClusterResolver& resolver) {
   const ClusterSpec cluster = resolver.cluster_spec();
   StaticResolverOptions options;

@@ -33,11 +33,11 @@ class WorkerService;
 /// has nothing to do if workers train by themselves.
 enum class ParameterServerRole { kWorker, kServer, kChief };
 
-/// Returns the role of this process. Throws kInvalidArgument for a cluster without worker or ps,
-/// with other jobs or several chiefs, or if this task is not in the cluster.
+/// Returns the role of this process. Throws kInvalidArgument if the cluster has no worker or no ps,
+/// has other jobs or several chiefs, or does not contain this task.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 
-/// Connections to the servers of a cluster, which can all be ended at once. Thread-safe.
+/// Connections to the servers of a cluster. All of them can be ended at once. Thread-safe.
 class ServerConnections {
  public:
   /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers`, a call to a
@@ -60,11 +60,11 @@ class ServerConnections {
 /// chief gives closures to them; servers store the variables. Thread-safe.
 class ParameterServerJob {
  public:
-  /// Joins the job. With a coordinator, chief and workers wait for all servers, but not for
-  /// workers. Without one, workers wait for all servers and, unless they train independently, for
-  /// each other; the run is lost if fewer than `workers_needed` workers are left. Throws
-  /// kInvalidArgument for a coordinator without chief, and as parameter_server_role(), Server,
-  /// WorkerGroup::join(), join_job() and RpcClient::connect() do.
+  /// Joins the job. With a coordinator, the chief and the workers wait for all servers, but not for
+  /// other workers. Without one, workers wait for all servers and, unless they train independently,
+  /// for each other; the run is lost if fewer than `workers_needed` workers are left. Throws
+  /// kInvalidArgument for a coordinator without a chief, and the errors of parameter_server_role(),
+  /// Server, WorkerGroup::join(), join_job() and RpcClient::connect().
   ParameterServerJob(const ClusterResolver& resolver, const ParameterServerOptions& options,
                      int workers_needed = 0);
   ~ParameterServerJob();
@@ -115,7 +115,7 @@ class ParameterServerJob {
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // called by watch_; they use members above
+  std::vector<std::shared_ptr<void>> subscriptions_;  // called by watch_; use members above
   std::shared_ptr<WorkerGroup> workers_;              // calls watch_
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<RpcServer> rpc_;  // only on a worker; calls service_

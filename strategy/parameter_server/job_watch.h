@@ -25,8 +25,8 @@ struct RunEnd {
   bool operator==(const RunEnd&) const = default;
 };
 
-/// Rules that decide which lost tasks end a run. Defaults, for a job with a coordinator: only a
-/// lost chief ends it.
+/// Rules that decide which lost tasks end a run. The defaults are for a job with a coordinator:
+/// only the loss of the chief ends the run.
 struct RunRules {
   bool has_coordinator = true;
   /// A job without a coordinator is lost if any server (with its variables) is lost, or if fewer
@@ -53,8 +53,8 @@ class RunVerdicts {
   bool has_work() const;
   /// Returns true once this process has joined. Verdicts that arrive earlier are outdated.
   bool is_present() const { return is_present_; }
-  /// Returns the servers, "ps 1", that are expected to be restarted, because they were lost or
-  /// belong to a lost run.
+  /// Returns the servers, such as "ps 1", that are expected to be restarted, because they were lost
+  /// or belong to a lost run.
   std::vector<std::string> awaited_servers() const;
 
  private:
@@ -93,7 +93,7 @@ class JobWatch {
   JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules);
   ~JobWatch();
 
-  /// Evaluates a verdict. Returns true if it ends the run.
+  /// Evaluates a verdict. Returns true if the verdict ends the run.
   bool evaluate(const Verdict& verdict);
 
   /// Calls `lost` if the task is lost or leaves, or `over` if the run ends, while the returned

@@ -42,7 +42,7 @@ void require_cpus(std::span<const Device> devices) {
 
 using Servers = std::vector<std::shared_ptr<internal::VariableService>>;
 
-/// Servers of this process, which live as long as they are referenced.
+/// Returns `count` servers in this process, which live as long as they are referenced.
 Servers embedded_servers(int count) {
   Servers servers;
   for (int i = 0; i < count; ++i) {
@@ -276,7 +276,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   const std::unique_ptr<internal::ParameterServerJob> job;  // null: all tasks are in this process
   const std::shared_ptr<internal::WorkerTeam> team;
   const UpdateMode mode;
-  const std::optional<internal::WorkerPace> pace;  // nullopt: workers make each step together
+  const std::optional<internal::WorkerPace> pace;  // nullopt: workers perform each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const Placement> placement;
   /// Set in the process that coordinates, if any.

@@ -18,11 +18,12 @@ struct RowRange {
   std::int64_t count = 0;
   bool operator==(const RowRange&) const = default;
 };
-/// Returns contiguous ranges; the first num_rows % num_shards of them have one more row ("div").
+/// Returns contiguous row ranges; the first num_rows % num_shards of them have one extra row (tf's
+/// "div").
 std::vector<RowRange> cut_rows(std::int64_t num_rows, std::int64_t num_shards);
-/// Returns the number of shards that `partitioner` chooses for this variable; 1 for scalars, for
-/// variables without rows and without a partitioner. Throws kInvalidArgument naming
-/// variable_partitioner, the variable and the partitioner's result if that is invalid.
+/// Returns the number of shards that `partitioner` chooses for this variable; 1 for a scalar, for a
+/// variable without rows, or if there is no partitioner. Throws kInvalidArgument naming
+/// variable_partitioner, the variable and the partitioner's result if the result is invalid.
 std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& variable,
                            const Shape& shape, DType dtype);
 

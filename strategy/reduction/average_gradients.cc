@@ -1,4 +1,4 @@
-// Mean of the gradients of towers.
+// Mean of the towers' gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/reduction/average_gradients.h"
 

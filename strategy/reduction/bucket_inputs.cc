@@ -1,9 +1,10 @@
 // Gradients of the replicas of this process in one reduction: kinds, and the search for non-finite
-// values.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Infinities and NaNs survive every sum, so only sums are searched; if a sum has some, the
-// replicas' gradients show the origin.
+// values.
+//
+// Infinities and NaNs survive every sum, so only sums are searched; if a sum has any, the replicas'
+// gradients show the origin.
 #include "strategy/reduction/bucket_inputs.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Gradients of the replicas of this process in one reduction.
+// Gradients of this process's replicas in one reduction.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

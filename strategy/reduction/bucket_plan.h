@@ -16,8 +16,8 @@ namespace tutti::internal {
 
 /// Buckets of variables in reverse order, because the gradients of the last used variables are
 /// ready first. A bucket holds variables of one dtype, which are either all sharded over the
-/// replicas or all not sharded. The first bucket is small, so that reductions start early. Plans
-/// are equal on all replicas.
+/// replicas or all unsharded. The first bucket is small, so that reductions start early. Plans are
+/// equal on all replicas.
 struct BucketPlan {
   struct Item {
     std::size_t variable = 0;  // index in the variable list
@@ -29,7 +29,7 @@ struct BucketPlan {
     std::size_t count = 0;  // elements, padding included
     std::vector<Item> items;
     std::uint64_t id = 0;   // hash of the variables, see ReplicaBuffer::id
-    std::string name = {};  // name in errors of reductions: "gradients 1/3 kernel"
+    std::string name = {};  // name in reduction errors: "gradients 1/3 kernel"
   };
   struct Place {
     std::size_t bucket = 0;
@@ -86,7 +86,7 @@ class BucketPlans {
                           std::size_t num_senders);
   /// Called after a failed step or after restoring state, because the residuals are then obsolete.
   void clear() { plans_.clear(); }
-  /// Returns true in the first call only.
+  /// Returns true on the first call only.
   bool first_warning() { return !warned_.exchange(true); }
 
  private:

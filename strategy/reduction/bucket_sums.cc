@@ -127,7 +127,7 @@ std::optional<Tensor> BucketSums::sum(std::size_t bucket, std::size_t replica) c
 
 std::optional<Tensor> BucketSums::sum_of(std::size_t variable, std::size_t replica) const {
   const std::vector<Tensor>& sums = given_.kept_sums[variable];
-  if (sums.empty()) return std::nullopt;  // no elements: the gradient already is the sum
+  if (sums.empty()) return std::nullopt;  // no elements: the gradient is already the sum
   if (shards_of(given_.variables[variable])) return sums[replica];
   return sums[sums.size() == 1 ? 0 : replica]
       .detached_reshape(given_.variables[variable].shape())

@@ -81,8 +81,8 @@ class CpuSums {
   /// variable's element 0 in `sums`, even if that element is not stored there.
   template <class BeginOf>
   void keep(std::size_t bucket, const Tensor& sums, const BeginOf& begin_of);
-  /// Calls visitor(worker, place, first, count): the worker owns `count` elements of the item from
-  /// `first` on, which are at offset `place` of the buffer.
+  /// Calls visitor(worker, place, first, count): the worker owns `count` elements of the item,
+  /// beginning with `first`, and they are at offset `place` in the buffer.
   template <class Visitor>
   void for_owners(std::size_t bucket, const BucketPlan::Item& item, const Visitor& visitor) const;
 
@@ -101,7 +101,7 @@ class CpuSums {
 class BucketSums {
  public:
   BucketSums(BucketInputs& given, PlanInUse& plan);
-  /// Waits for the started sums over workers.
+  /// Waits for the sums over workers that are in progress.
   ~BucketSums() = default;
   BucketSums(const BucketSums&) = delete;
   BucketSums& operator=(const BucketSums&) = delete;
@@ -118,11 +118,12 @@ class BucketSums {
   void reduce(std::size_t bucket, SliceRange slice);
   /// Called by one thread when all slices of the bucket are reduced.
   void end(std::size_t bucket);
-  /// Returns true if replicas receive only their shards of variables for which shards_of() is set.
-  /// end() then releases gradients, so replicas should not run ahead of each other.
+  /// Returns true if each replica receives only its shard of every variable for which shards_of()
+  /// is set. In that case, end() releases gradients, so replicas should not run ahead of each
+  /// other.
   bool gives_shards() const;
-  /// Called by one thread after end() of all buckets. Waits for other workers, but not for GPUs:
-  /// later work of their compute streams sees the sums.
+  /// Called by one thread after end() has been called for all buckets. Waits for other workers, but
+  /// not for GPUs: later work in their compute streams sees the sums.
   void join();
   /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if each
   /// replica's gradients already are the sums, except where sum_of() has a value. Thread-safe.

@@ -242,8 +242,8 @@ void GpuSums::start_nccl(std::size_t bucket) {
 }
 
 void GpuSums::end(std::size_t bucket) {
-  // Later work of the compute streams waits for take_shards(), so the last buckets are left to
-  // join(): their sums run concurrently with that work.
+  // Later work on the compute streams waits for take_shards(), so the last buckets are left to
+  // join(): their sums then run concurrently with that work.
   constexpr std::size_t kMostUnderWay = 2;
   if (!gives_shards_) return;
   given_.release_gradients(bucket);

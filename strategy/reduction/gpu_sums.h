@@ -42,7 +42,7 @@ class GpuSums {
   /// nothing unless gives_shards().
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
-  /// Makes later work of the replicas' compute streams wait for the sums.
+  /// Makes later work in the replicas' compute streams wait for the sums.
   void join();
   Tensor sum(std::size_t bucket, std::size_t replica) const {
     return buckets_[bucket].flat[replica].freeze();

@@ -26,7 +26,8 @@ struct NonFiniteValue {
   auto operator<=>(const NonFiniteValue&) const = default;
 };
 
-/// Returns how many of `count` elements are infinite or NaN; 0 for types that are not floating.
+/// Returns how many of `count` elements are infinite or NaN; 0 unless the type is a floating-point
+/// type.
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count);
 /// Returns the index of the first element that is infinite or NaN; nullopt if all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
@@ -71,7 +72,8 @@ class Residuals {
   /// Sets all residuals to zero.
   Residuals(WireCompression compression, const BucketPlan& plan, std::size_t num_replicas);
   WireCompression compression() const { return compression_; }
-  /// Calls compress_with_feedback() for `count` elements of a float32 bucket, from `element` on.
+  /// Calls compress_with_feedback() for `count` elements of a float32 bucket, starting at
+  /// `element`.
   void compress(std::size_t replica, std::size_t bucket, std::size_t element, const float* gradient,
                 float* sent, std::size_t count) {
     compress_with_feedback(compression_, gradient, values_[replica][bucket].data() + element, sent,

@@ -76,7 +76,7 @@ class BucketReducer {
   }
   /// Calls BucketSums::join(). Called by one replica after all buckets are done.
   void join() { sums_.join(); }
-  /// Returns the first non-finite value; nullopt if there is none, or if they are not searched for.
+  /// Returns the first non-finite value; nullopt if there is none, or if no search was requested.
   /// Requires: after join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
   /// Returns the sums on the device of `replica`. Requires: join() has returned.

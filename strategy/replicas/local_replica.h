@@ -29,7 +29,7 @@ struct ReplicaServices {
   Strategy& strategy;
   std::vector<Device> replica_devices;
   CrossDeviceOps& ops;
-  Mutex& ops_mutex;  // held during calls of `ops`; a sliceable operation sums slices without it
+  Mutex& ops_mutex;  // held during calls to `ops`; a sliceable operation sums slices without it
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
   /// Called once, by the leader, after all replicas have applied their updates and before any of
@@ -72,9 +72,9 @@ class LocalReplicaContext final : public ReplicaContext {
         replica_(replica),
         group_(*this) {}
 
-  /// Returns this thread's replica of the strategy that made `variable`; nullptr outside that
-  /// strategy's run. Throws kFailedPrecondition naming variable and method in a replica of another
-  /// strategy.
+  /// Returns this thread's replica of the strategy that created `variable`; nullptr outside that
+  /// strategy's run. Throws kFailedPrecondition, naming the variable and the method, in a replica
+  /// of another strategy.
   static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
 
   int replica_id() const override { return services_.first_number() + replica_; }

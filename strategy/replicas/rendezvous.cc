@@ -1,7 +1,7 @@
 // Implements the rendezvous of replicas. Vocabulary: a replica *arrives*, is *present* until the
 // rendezvous *completes*, and *ends* when its body returns or throws. A rendezvous is decided when
-// every replica is present or has ended. Only then headers are compared, and a replica that has
-// ended is a mismatch, so messages name all replicas regardless of the order of arrival.
+// every replica is present or has ended. Only then are headers compared. A replica that has ended
+// is a mismatch, so messages name all replicas regardless of the order of arrival.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/rendezvous.h"
 
@@ -222,8 +222,9 @@ void Rendezvous::withdraw(int replica) {
 void Rendezvous::run_action(const Action& action, std::span<void* const> arguments) {
   std::exception_ptr failure;
   try {
-    const BlockedScope without_token;   // a merge function may run another strategy on this thread
-    const NoDeviceScope of_no_replica;  // hides the leader's device: any replica may be the leader
+    const BlockedScope without_token;  // a merge function may run another strategy on this thread
+    const NoDeviceScope
+        of_no_replica;  // hides the leader's device, because any replica may be the leader
     action(arguments);
   } catch (...) {
     failure = std::current_exception();

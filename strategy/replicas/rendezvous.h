@@ -109,11 +109,11 @@ struct RendezvousHeader {
 
   /// Returns true if the headers are equal. Lengths along the axis of an all_gather may differ.
   bool matches(const RendezvousHeader& other) const;
-  /// Returns e.g. "all_reduce" or "Variable 'w'.assign_add".
+  /// Returns the call, such as "all_reduce" or "Variable 'w'.assign_add".
   std::string call() const;
   /// Returns the text that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
   std::string signature() const;
-  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with all lengths.
+  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with no length masked.
   std::string describe() const;
 
  private:
@@ -127,7 +127,7 @@ class IdleWork {
   virtual ~IdleWork() = default;
   /// Requires: the monitor's mutex is held.
   virtual bool available() = 0;
-  /// Requires: the monitor's mutex not held.
+  /// Requires: the monitor's mutex is not held.
   virtual void work() = 0;
 };
 
@@ -164,11 +164,12 @@ class Rendezvous {
   void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
 
-  /// Waits until `ready()`. For actions and idle work. Throws kAborted if the run is aborted.
+  /// Waits until `ready()` returns true. For actions and idle work. Throws kAborted if the run is
+  /// aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
-  /// Waits until `ready()`, or until another replica waits in a rendezvous or has ended, or all
-  /// replicas hold back. Therefore it cannot deadlock. Returns ready(); throws kAborted if the run
-  /// is aborted.
+  /// Waits until `ready()` returns true, another replica waits in a rendezvous or has ended, or all
+  /// replicas hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is
+  /// aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted if the run is aborted.
   void check(int replica);

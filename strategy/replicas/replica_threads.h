@@ -13,9 +13,9 @@
 namespace tutti::internal {
 
 /// Threads of a strategy's replicas. Replica 0 runs on the thread that calls run(), and each other
-/// replica on its own thread "replica-<r>", which lives as long as the strategy. Replicas of one
-/// device take turns by passing its run token. A replica that waits in a merge call runs its body
-/// of a nested run().
+/// replica on its own thread "replica-<r>", which lives as long as the strategy. Replicas on one
+/// device take turns by passing its run token. A replica that is waiting in a merge call executes
+/// its part of a nested run().
 class ReplicaThreads {
  public:
   using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;

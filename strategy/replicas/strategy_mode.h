@@ -16,7 +16,7 @@ class Strategy;
 
 namespace internal {
 
-/// Mode of a thread: a strategy with a replica (replica context) or without (cross-replica
+/// Mode of a thread: a strategy with a replica (replica context) or without one (cross-replica
 /// context). A thread without a mode is the default replica of the default strategy.
 struct StrategyMode {
   Strategy* strategy = nullptr;
@@ -46,7 +46,7 @@ class StrategyModeScope {
 /// Returns the context of the default replica, which is current outside every scope.
 ReplicaContext& default_replica_context();
 
-/// Returns the replica of `strategy` on this thread; nullptr if it runs none.
+/// Returns the replica of `strategy` on this thread; nullptr if the thread runs none.
 ReplicaContext* replica_of(const void* strategy);
 
 /// Throws kFailedPrecondition unless this thread is in `strategy`'s cross-replica context or in the

@@ -36,7 +36,7 @@ class Component {
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 };
 
-/// Component in memory of a device of this process.
+/// Component stored on a device of this process.
 class LocalComponent final : public Component {
  public:
   LocalComponent(const Tensor& initial_value, Device device)
@@ -128,8 +128,8 @@ class ComponentStorage final : public VariableStorage {
 Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
                      Device destination);
 /// Combines the replicas' values by the variable's aggregation (not NONE), like reduce_values().
-/// Throws kInvalidArgument, naming variable and remedy, if the values are different integers and
-/// the aggregation is MEAN.
+/// Throws kInvalidArgument, naming the variable and a remedy, if the values are different integers
+/// and the aggregation is MEAN.
 Tensor aggregate(const VariableStorage& variable, const ReplicaServices* services,
                  std::span<const Tensor> values, Device destination);
 /// Same as aggregate(), but within a traced step, in which each replica has only its own value.

@@ -71,7 +71,7 @@ UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& wei
 
 namespace {
 
-// Elements of a variable in shards, one per replica: gathering and writes.
+// Elements of a sharded variable, one shard per replica: gathering and writes.
 
 /// Divides `count` elements into shares of nearly equal size, split at multiples of 64 bytes.
 std::vector<Shard> cut_evenly(std::int64_t count, std::size_t element_size,
@@ -440,7 +440,7 @@ void FullyShardedStorage::update_with_norms(LocalReplicaContext& context,
     return update_of_whole(context, slots, rule, gradient, scalars);
   }
   const int r = context.local_replica();
-  // Each replica reads only its own shard, because other replicas may be a call ahead.
+  // Each replica reads only its own shard, because other replicas may be one call ahead.
   const Tensor weights = context.all_gather(shards().shard(r).read(), 0);
   MutableTensor direction({shards().range(r).count}, dtype(), context.device());
   const DirectionRule direct(rule, direction.data());

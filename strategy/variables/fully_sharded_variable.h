@@ -57,7 +57,7 @@ class ApplyRule final : public UpdateRule {
 UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& weights,
                                  const Tensor& directions);
 
-/// Options of a sharded variable: what its replicas do besides owning shards.
+/// Options for a sharded variable: what its replicas do besides owning shards.
 struct ShardUse {
   bool keeps_whole = false;  // a device keeps a gathered value until the next write
   bool sums_shards = true;   // see ReplicaShards::sums_shards()

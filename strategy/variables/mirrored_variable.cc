@@ -1,7 +1,7 @@
 // Implements ON_WRITE variables.
 // SPDX-License-Identifier: Apache-2.0
 //
-// In a replica a write is a rendezvous: the leader combines the replicas' values and writes every
+// In a replica, a write is a rendezvous: the leader combines the replicas' values and writes every
 // component while the others sleep, so no replica reads a half-written variable.
 #include "strategy/variables/mirrored_variable.h"
 
@@ -174,7 +174,7 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
          "which each replica would add; use aggregation MEAN or ONLY_FIRST_REPLICA");
   }
   if (StepTracer* const tracer = StepTracer::current()) {
-    // The mean of copies of a number is that number.
+    // Each replica has the same number, so the mean is that number.
     const Tensor combined =
         origin == ValueOrigin::kPlain ? operand : aggregate_in_trace(*tracer, *this, operand);
     return component(component_of_replica(context->local_replica())).assign(op, combined);

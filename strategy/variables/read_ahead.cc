@@ -1,4 +1,4 @@
-// Implements gathers of variables that start before the step reads the values.
+// Implements early gathers of variables, which start before the step reads the values.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/variables/read_ahead.h"
 

@@ -1,4 +1,4 @@
-// Gathers of variables from several workers, started before the step reads the values.
+// Gathering of variables from several workers, started before the step reads the values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,14 +17,14 @@ namespace tutti::internal {
 
 /// In-progress gather from several workers.
 struct StartedGather {
-  /// Waits, and returns the gathered elements on the host. Must be called once. Throws as
-  /// Communicator.
+  /// Waits, and returns the gathered elements on the host. Must be called once. Throws the same
+  /// errors as Communicator.
   Tensor wait();
 
   WorkerTeam& team;
   Tensor own;  // elements that this worker sends
   MutableTensor all;
-  CollectiveHandle handle;  // destroyed first, as it waits while memory is in use
+  CollectiveHandle handle;  // destroyed first: waits while the memory is in use
 };
 
 /// Variable whose elements are gathered from several workers.
@@ -45,9 +45,9 @@ class GatheredVariable {
 };
 
 /// Prefetcher that starts gathers ahead of the reads that need them. Records the reads of a run in
-/// their order. While the next run repeats them, each read starts the gather of the following one.
-/// The started gathers depend only on this order, which is equal on all workers, so all of them
-/// start the same ones. After a deviation from the previous run, the remaining reads start no
+/// order. While the next run repeats them, each read starts the gather of the following one. The
+/// started gathers depend only on this order, which is the same on all workers, so all workers
+/// start the same gathers. After a deviation from the previous run, the remaining reads start no
 /// gather. Keeps at most one value that has not been read yet. Threads: read() one at a time;
 /// forget() is thread-safe.
 class ReadAhead {

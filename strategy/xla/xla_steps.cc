@@ -1,4 +1,4 @@
-// Implements steps of replicas as XLA programs.
+// Implements replica steps as XLA programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/xla/xla_steps.h"
 

@@ -1,4 +1,4 @@
-// Sizes of one call of attention, offsets of its heads, and the keys that a query attends to.
+// Sizes of one attention call, offsets of its heads, and the keys that a query attends to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// Sizes and offsets of one call of attention. Heads are numbered over the whole batch; each is a
+/// Sizes and offsets of one attention call. Heads are numbered across the whole batch; each is a
 /// contiguous matrix. GPU kernels also use this.
 struct AttentionExtent {
   AttentionExtent(const Shape& query, const Shape& key, const Shape& value,

@@ -257,7 +257,8 @@ struct Relu {
     return choose(x <= T{0}, T{0}, x);
   }  // NaN stays NaN
 };
-/// Takes two inputs. A 16-bit sum need not be rounded before the ReLU: rounding keeps its sign.
+/// Takes two inputs. A 16-bit sum need not be rounded before the ReLU, because rounding preserves
+/// its sign.
 struct AddRelu {
   constexpr auto operator()(auto a, auto b) const { return Relu{}(Add{}(a, b)); }
 };
@@ -438,8 +439,9 @@ constexpr T activated(FusedActivation activation, T x) {
   return x;
 }
 
-/// Converts `value` to To. Floating to integer truncates towards zero; values out of range become
-/// the nearest end of the range, and NaN becomes 0 (C++ leaves both undefined). bool is value != 0.
+/// Converts `value` to To. Floating-point to integer conversion truncates towards zero; values out
+/// of range become the nearest end of the range, and NaN becomes 0 (C++ leaves both undefined).
+/// bool is value != 0.
 template <class To, class From>
 constexpr To converted(From value) {
   if constexpr (Half<From>) {

@@ -14,9 +14,9 @@ namespace tutti::internal {
 
 // Elementwise operations on floats, in long runs that the compiler turns into vector instructions.
 //
-// Broadcasting is reduced to runs in which each input advances by one element or repeats one
-// element. Two inputs have three such combinations, each with its own loop. Formulas are those of
-// the reference kernels; results are bit-identical.
+// Broadcasting is reduced to runs in which each input either advances by one element or repeats one
+// element. Two inputs have three such combinations, each with its own loop. The formulas are those
+// of the reference kernels; results are bit-identical.
 
 namespace {
 

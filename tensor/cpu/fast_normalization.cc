@@ -145,13 +145,13 @@ void batch_norm_grad(const KernelArgs& args) {
 //
 // Pixels are processed in blocks. Their channels are stored in rows with `radius` zeros at either
 // end, so that window sums need no bounds checks: they add the same elements in the same order as
-// the reference kernel, and zeros. Each pass covers all pixels of the block before the next one
+// the reference kernel, plus zeros. Each pass covers all pixels of the block before the next pass
 // begins, because a sum that reads just-written elements at other offsets would wait for them.
 
-// The work space of a block fits into the first-level cache.
+// The workspace of a block fits into the L1 cache.
 constexpr std::size_t kBlockFloats = 1536;
 
-/// Computes powers[i] = bases[i]^-beta, without pow for the usual exponents.
+/// Computes powers[i] = bases[i]^-beta, without calling pow for the usual exponents.
 [[gnu::always_inline]] inline void negative_powers(const float* __restrict base, std::size_t count,
                                                    double beta, float* __restrict power) {
   if (beta == 0.5) {
@@ -190,7 +190,7 @@ template <std::size_t kRadius>
   }
 }
 
-/// Work space of a block of pixels.
+/// Workspace for a block of pixels.
 struct Block {
   Block(const LrnAttributes& attributes, std::size_t num_channels)
       : a(attributes),

@@ -43,7 +43,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // offset of the first element that the window one output row below reads
+  std::int64_t below;  // offset of the first element in the window one output row below
 };
 
 /// Calls body(number, offset of the row in the image) for each row of the window.

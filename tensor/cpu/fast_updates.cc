@@ -22,8 +22,8 @@ struct HostConstants {
   T values[DeviceRule::kNumConstants];
 };
 
-/// Kinds of loops, which call, in this order: decay_weight(); apply(); prepare() and direction();
-/// step().
+/// Kinds of loops, and the functions that each kind calls, in enum order: decay_weight(); apply();
+/// prepare() and direction(); step().
 enum class Pass { kDecay, kApply, kPrepare, kStep };
 
 template <class Rule, Pass pass, unsigned options>

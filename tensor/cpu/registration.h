@@ -1,4 +1,4 @@
-// Registration functions of CPU kernels, one per file, which builtin_kernels.cc calls; fused
+// Functions that register CPU kernels, one function per file, called by builtin_kernels.cc; fused
 // activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,7 +31,8 @@ void register_fast_normalization_kernels(KernelTable& table);
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
 void register_onednn_attention_kernels(KernelTable& table);
-/// Returns "oneDNN 2.6.3, avx2": its version, and the instruction set that it uses here.
+/// Returns oneDNN's version and the instruction set that it uses here, such as "oneDNN 2.6.3,
+/// avx2".
 std::string onednn_description();
 
 /// Applies the activation of matmul and conv2d to every element.

@@ -1,4 +1,4 @@
-// Nested loops over operands with strides, whose innermost runs are as few and long as possible.
+// Nested loops over strided operands, with as few and as long innermost runs as possible.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -37,9 +37,10 @@ struct Weight {
   X slots[DeviceUpdateItem::kMaxSlots];
 };
 
-/// Base of rules. A rule with `kUsesNorms` has no apply(): prepare() changes the slots, direction()
-/// returns the direction of one element, trust() follows from the norms of all weights and
-/// directions, and step() changes the weight. Only one of prepare() and step() changes slots.
+/// Base class of update rules. A rule with `kUsesNorms` has no apply(): prepare() changes the
+/// slots, direction() returns the direction of one element, trust() follows from the norms of all
+/// weights and directions, and step() changes the weight. Only one of prepare() and step() changes
+/// slots.
 template <int slots>
 struct UpdateFormula {
   static constexpr int kSlots = slots;        // maximum number of slots

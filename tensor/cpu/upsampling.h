@@ -37,8 +37,8 @@ std::vector<UpsampleSource<T>> upsample_sources(std::int64_t size, std::int64_t 
   return result;
 }
 
-/// Calls body(offset in the small image, offset in the large one, weight) for every pair of pixels
-/// in which the small image's pixel contributes to the large image's.
+/// Calls body(offset in the small image, offset in the large one, weight) for every pixel of the
+/// small image and every pixel of the large image to which it contributes.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_each_part(const Shape& small, const UpsampleAttributes& a,
                                                  const Body& body) {

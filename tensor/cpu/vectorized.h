@@ -10,7 +10,8 @@ namespace tutti::internal {
 // The widest instruction set that kernels may use: TUTTI_MAX_ISA.
 
 /// Instruction sets, in ascending order. Our own loops have three versions: one for AVX-512, one
-/// for AVX2, and one for all lower sets. oneDNN distinguishes all (kSse2 counts as its lowest).
+/// for AVX2, and one for all lower sets. oneDNN distinguishes all sets listed here (kSse2 counts as
+/// its lowest).
 enum class MaxIsa { kSse2, kSse41, kAvx, kAvx2, kAvx512Core, kAll };
 
 /// Returns the value of the environment variable TUTTI_MAX_ISA (sse2, sse41, avx, avx2,

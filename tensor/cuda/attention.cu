@@ -56,7 +56,7 @@ struct alignas(Pack<N, kOwn>) Shared {
 };
 template <class N>
 using Scores = N[kOwn][kOwn];
-/// Sums for this thread's rows and columns. Of every 64 columns, a thread has 4, starting at
+/// Sums for this thread's rows and columns. A thread owns 4 of every 64 columns, starting at
 /// own_column().
 template <class N>
 using Gathered = N[kOwn][kColumns / kSide];
@@ -79,7 +79,7 @@ struct Tile {
         width(row_width),
         rows(static_cast<int>(end - first < kTile ? end - first : kTile)) {}
 
-  /// Returns an element; 0 beyond the tile.
+  /// Returns an element; 0 outside the tile.
   __device__ __forceinline__ Number<T> at(int row, std::int64_t column) const {
     return row < rows && column < width ? number(data[row * width + column]) : Number<T>{0};
   }
@@ -333,8 +333,7 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   }
 }
 
-/// Adds the contribution of one tile of the queries of `head` and one tile of its keys to a
-/// gradient.
+/// Adds to a gradient the contribution of one query tile and one key tile of `head`.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void add_gradient(const Extent& extent, const GradientInputs<T>& in,
                                              std::int64_t head, std::int64_t first_query,

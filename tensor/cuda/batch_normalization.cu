@@ -281,7 +281,7 @@ void differentiate(const KernelCall& call, const Extent& extent) {
   });
 }
 
-/// Calls body.operator()<P>() with the type of the parameters.
+/// Calls body.operator()<P>(), where P is the type of the parameters.
 template <class T, class Body>
 void visit_parameters(const KernelCall& call, const Body& body) {
   const DType given = call.inputs[1].dtype;

@@ -16,10 +16,11 @@ template <class Item, int kCapacity>
 struct Batch {
   struct Share {
     int item;
-    std::int64_t first;  // index in the item of this block's first element
+    std::int64_t first;  // this block's first element, as an index into the item
   };
 
-  /// Returns the item that this thread block works on, and the block's first element in it.
+  /// Returns the item that this thread block works on, and the block's first element within that
+  /// item.
   __device__ __forceinline__ Share share(std::int64_t per_block) const {
     int low = 0, high = count - 1;  // finds the last item whose first block is not after this block
     while (low < high) {

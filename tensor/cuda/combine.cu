@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The bits are those of reduce_along_tree() on the CPU: the functions contain no multiply-add that
-// a compiler could contract, and division is rounded correctly on both.
+// a compiler could contract, and both devices round division correctly.
 #include <array>
 
 #include "tensor/cpu/elementwise_functions.h"

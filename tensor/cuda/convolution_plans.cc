@@ -229,7 +229,8 @@ bool make_plan(ConvolutionPlan& made, const ConvolutionTarget& target, std::stri
   if (target.device != nullptr) {
     made.plan.set_descriptor(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
   }
-  // If this engine fails, for instance to compile its kernel, the next one may still work.
+  // If this engine fails, for instance because its kernel does not compile, the next one may still
+  // work.
   const cudnnStatus_t status = cudnnBackendFinalize(made.plan.get());
   if (status != CUDNN_STATUS_SUCCESS) {
     reason = cudnnGetErrorString(status);
@@ -297,7 +298,7 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
 }
 
 /// Returns a workspace that is large enough for all plans. Removes plans for which there is too
-/// little memory. Returns nullptr if a single plan is left, because it need not be measured.
+/// little memory. Returns nullptr if only one plan is left, because it need not be measured.
 void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
   while (plans.size() > 1) {
     const auto largest =

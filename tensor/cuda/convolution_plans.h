@@ -74,9 +74,9 @@ struct ConvolutionGraph {
   BackendDescriptor x, filter, y, window, operation, graph;
 };
 
-// Choice of a cuDNN engine, made once per convolution problem (on request by measuring).
+// Choice of a cuDNN engine, made once per convolution problem (by measuring, on request).
 
-/// Addresses of a convolution's tensors on the device, one of which is the result.
+/// Device addresses of a convolution's tensors, including its result.
 struct ConvolutionData {
   const void* x = nullptr;
   const void* filter = nullptr;

@@ -16,7 +16,7 @@ namespace tutti::cuda {
 // Kernel parameters with arrays are `const __grid_constant__`; otherwise each thread would copy
 // them.
 
-// Lists of types: floating ones, and all but bool.
+// Lists of types: the floating-point types, and all types except bool.
 #define TUTTI_FLOATING_TYPES float, double, BFloat16, Float16
 #define TUTTI_NUMBER_TYPES TUTTI_FLOATING_TYPES, std::int32_t, std::int64_t, std::uint8_t
 

@@ -117,8 +117,8 @@ __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int
   return is_first;
 }
 
-/// Uses a block for each position. The block of a row's first position adds the values of all
-/// positions of that row.
+/// Uses one block per position in `indices`. The block for a row's first position adds the values
+/// of all positions of that row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(Indices indices, std::int64_t num_rows, std::int64_t size, const T* values,

@@ -10,7 +10,7 @@
 
 namespace tutti::cuda {
 
-/// Loads `kWidth` elements at `data`, or `data[0]` for all if it is repeated.
+/// Loads `kWidth` elements from `data`, or repeats `data[0]` if `is_repeated` is true.
 template <int kWidth, class T>
 __device__ __forceinline__ void load(const T* data, bool is_repeated,
                                      Number<T> (&numbers)[kWidth]) {

@@ -1,4 +1,4 @@
-// Handles of cuBLAS and cuDNN, their options, and errors from their status codes.
+// cuBLAS and cuDNN handles, their options, and errors from their status codes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"
 

@@ -16,7 +16,7 @@
 
 namespace tutti::cuda {
 
-/// Returns the type as cuDNN names it. Throws kUnimplemented unless it is floating.
+/// Returns cuDNN's name for the type. Throws kUnimplemented unless it is a floating-point type.
 cudnnDataType_t cudnn_type(DType dtype);
 
 /// Returns the largest power of two that divides the address, at most `most`. Plans depend on it.
@@ -46,7 +46,7 @@ struct MathOptions {
 };
 
 /// cuBLAS and cuDNN of one logical device. Used by one thread at a time, with the device's GPU
-/// selected (cudaSetDevice). Handles and plans are made at first use, even during a capture.
+/// selected (cudaSetDevice). Handles and plans are created on first use, even during a capture.
 class MathLibraries {
  public:
   explicit MathLibraries(MathOptions options = MathOptions::from_environment());
@@ -59,7 +59,7 @@ class MathLibraries {
   cudnnHandle_t dnn(cudaStream_t stream);
 
   const MathOptions& options() const { return options_; }
-  /// Sets the options and drops the plans that were made with other options.
+  /// Sets the options and drops the plans that were created with other options.
   void set_options(const MathOptions& options);
 
   MatrixPlans& matrix_plans() { return *matrix_plans_; }

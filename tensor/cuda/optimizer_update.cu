@@ -21,7 +21,7 @@ namespace {
 constexpr int kItems = 56;  // 64 bytes each, so that all parameters fit into 4 KB
 using Batched = Batch<DeviceUpdateItem, kItems>;
 
-/// Number of elements per block of threads: four packs per thread.
+/// Number of elements per thread block: four packs per thread.
 template <class T>
 constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * (16 / sizeof(T)) * 4;
 constexpr auto kPerSum = static_cast<std::int64_t>(DeviceUpdateItem::kElementsPerSum);
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rules with norms.
 
-/// Returns the partial sums of squares: a pair (weights, directions) per block of threads.
-/// add_norms() later overwrites the first pair with the sums over the whole variable.
+/// Returns the partial sums of squares: a pair (weights, directions) per thread block. add_norms()
+/// later overwrites the first pair with the sums over the whole variable.
 __device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
   return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
 }

@@ -177,7 +177,8 @@ struct Part {
   std::uint32_t num_outputs() const { return static_cast<std::uint32_t>(outputs); }
 };
 
-/// Calls body(geometry, part) for all images of [images, height, width, channels].
+/// Calls body(geometry, part) for parts that together cover all images of a tensor [images, height,
+/// width, channels].
 template <int N, class Body>
 void for_each_part(const Shape& x, const Shape& y, const Pool2dAttributes& a, const Body& body) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 30;

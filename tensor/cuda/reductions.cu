@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Folds the results of the parts of each row. Uses a team of threads per row.
+/// Folds the partial results of each row. Uses one team of threads per row.
 template <class Fold, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_parts(std::int64_t rows, std::int64_t parts, int lanes, Fold fold,
@@ -147,8 +147,8 @@ inline StridedAxes<1> chosen_axes(const Shape& shape, std::uint32_t axes) {
   return StridedAxes<1>(chosen, {strides});
 }
 
-/// Chooses the number of parts: enough to fill a large GPU with blocks, but each part has at least
-/// `least` elements.
+/// Chooses the number of parts: enough to fill a large GPU with blocks, but not so many that a part
+/// has fewer than `least` elements.
 inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) {
   constexpr std::int64_t kEnoughBlocks = 1024;
   const std::int64_t length = r.reduced.count;
@@ -313,7 +313,7 @@ struct Extreme {
 };
 
 // Finds the first extreme element. As on the CPU, which compares each element with the best so far,
-// a NaN in first place wins, and other NaNs lose.
+// a NaN in the first position wins, and other NaNs lose.
 template <class V, bool kLargest>
 struct ExtremePlace {
   using Value = Place<V>;

@@ -9,9 +9,9 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // limit of cuDNN's tensors
+constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // cuDNN's limit on elements
 
-/// A matrix [rows, classes] as cuDNN's tensor [rows, classes, 1, 1].
+/// A matrix [rows, classes] as a cuDNN tensor [rows, classes, 1, 1].
 class Matrix {
  public:
   Matrix(DType dtype, std::int64_t rows, std::int64_t classes) {

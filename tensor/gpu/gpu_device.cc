@@ -443,7 +443,7 @@ bool PeerWatch::wait_until(const DeviceEvent& event, TimePoint deadline) const {
     if (Clock::system().now() >= deadline) return false;
     if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
   }
-  check_all(works);  // abandoned work also completes events
+  check_all(works);  // events complete even if their work was abandoned
   return true;
 }
 

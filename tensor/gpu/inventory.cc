@@ -36,7 +36,7 @@ std::optional<std::vector<int>> visible_devices(const std::optional<std::string>
   if (mask->starts_with("GPU-") || mask->starts_with("MIG-")) return {};
   std::istringstream entries(*mask);
   for (std::string entry; std::getline(entries, entry, ',');) {
-    // CUDA reads as strtol does: it ignores leading blanks and text after the digits.
+    // CUDA parses the list as strtol does: it ignores leading blanks and text after the digits.
     char* end = nullptr;
     const long index = std::strtol(entry.c_str(), &end, 10);
     if (end == entry.c_str() || index < 0 || index >= num_devices) break;
@@ -180,7 +180,7 @@ std::vector<std::string> describe(const DeviceBackend& backend, std::span<const 
   return lines;
 }
 
-// Search for driver, module and libraries with dlopen.
+// Finds the driver, the module and the libraries with dlopen().
 
 namespace {
 

@@ -50,8 +50,8 @@ enum class CudaMode { kOff, kAuto, kRequire };
 struct BackendRequest {
   CudaMode mode = CudaMode::kAuto;
   std::string module;  // TUTTI_CUDA_MODULE; empty: this build's module
-  /// Reads TUTTI_CUDA and TUTTI_CUDA_MODULE. Throws kInvalidArgument if TUTTI_CUDA names no
-  /// CudaMode.
+  /// Reads TUTTI_CUDA and TUTTI_CUDA_MODULE. Throws kInvalidArgument if TUTTI_CUDA is not the name
+  /// of a CudaMode.
   static BackendRequest from_environment();
 };
 

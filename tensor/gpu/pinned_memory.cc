@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Host memory for copies from and to GPUs, so that the copies do not block a thread.
+// Host memory for copies to and from GPUs, so that the copies do not block a thread.
 
 namespace {
 
@@ -44,7 +44,7 @@ BufferRef allocate_pinned(std::size_t bytes) {
   }
 }
 
-// A ring of pinned host memory.
+// Ring buffer of pinned host memory.
 
 PinnedRing::PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers)
     : backend_(backend), size_(size), peers_(peers) {}

@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-// Host memory for copies from and to GPUs, so that the copies do not block a thread.
+// Host memory for copies to and from GPUs, so that the copies do not block a thread.
 
 /// Allocates pinned host memory with undefined content, from a cache. Falls back to pageable memory
 /// (logged once), in which case copies block the calling thread. Freed memory may be reused at
@@ -62,8 +62,7 @@ class PinnedRing {
 //
 // Copies in the compute stream would wait for all steps that are queued there. Large copies
 // therefore use the copy stream, and device memory that is reserved for them. A freed buffer may be
-// overwritten as soon as the work that was queued before it was freed is done; later steps do not
-// delay this.
+// overwritten as soon as all work queued before the free is done; later steps do not delay this.
 
 /// Uploads to one device. Only the thread that holds the context calls fill() and settle(); any
 /// thread may free buffers.
@@ -78,7 +77,7 @@ class Uploads {
   /// Copies into a buffer of allocator(). Work that is queued in the compute stream after this call
   /// runs after the copy.
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
-  /// Returns true if buffers were freed since the last call of settle().
+  /// Returns true if buffers were freed since the last call to settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }
   /// Records that work queued so far may still use the freed buffers.
   void settle(DeviceContext& context);
@@ -108,8 +107,8 @@ class Downloads {
   ~Downloads();
   Downloads& operator=(Downloads&&) = delete;
 
-  /// Returns a block, which the caller may use for one copy after another; nullptr if the system
-  /// has no pinned memory.
+  /// Returns a block for any number of successive copies, or nullptr if the system has no pinned
+  /// memory.
   void* take();
   /// Accepts a block for reuse. Requires: its last copy is done.
   void recycle(void* block);

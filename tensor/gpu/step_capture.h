@@ -20,7 +20,7 @@ namespace tutti {
 
 /// Memory of a captured graph. Each launch uses the addresses of the capture, so the capture
 /// allocates device memory from this object and returns it here. Later operations of the capture
-/// may reuse that memory, other work may not. Owned by the graph; memory that tensors still hold
+/// may reuse that memory; other work may not. Owned by the graph; memory that tensors still hold
 /// outlives it. Thread-safe for threads that take part in the capture.
 class GraphMemory {
  public:
@@ -35,7 +35,7 @@ class GraphMemory {
   static GraphMemory* current(Device device);
 
   BufferAllocator& allocator() { return *pool_; }
-  /// Keeps a buffer alive that was freed during the capture of work that may use it.
+  /// Keeps alive a buffer that was freed during the capture of work that may use it.
   void keep(BufferRef buffer);
   /// Returns a copy of `bytes` bytes in pinned memory, for copies that each launch repeats.
   const void* keep_pinned(const void* from, std::size_t bytes);

@@ -46,7 +46,7 @@ Tensor internal::attention_shares(const Tensor& query, const Tensor& key, double
   const Tensor scores = with_heads(matmul(grouped, key, {.transpose_b = true}), query.shape()[1]);
   if (!seen.defined()) return softmax(scores);
   const Tensor shares = softmax(where(seen, scores, unseen(scores.dtype())));
-  // Softmax gives all masked keys equal weights if a query attends to none.
+  // If a query attends to no key, softmax gives all masked keys equal weights.
   return where(seen, shares, 0.0);
 }
 

@@ -140,7 +140,7 @@ template <class... Parts>
   fail(ErrorCode::kInvalidArgument, who(operation, x.where), ": ", parts...);
 }
 
-/// Checks that image and filter have rank 4.
+/// Checks that the image and the filter have rank 4.
 void check_pair(std::string_view operation, OpId op, const Operand& x, const Operand& filter,
                 const char* layout) {
   defined(op, x);

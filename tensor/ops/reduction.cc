@@ -133,7 +133,7 @@ Tensor sum_to_shape(const Operand& x, const Shape& shape) {
 
 namespace {
 
-/// Removes the axes of length 1 that a reduction with keep_dims has kept.
+/// Removes the axes of length 1 that a reduction with keep_dims kept.
 Tensor dropped(const Operand& x, Tensor kept, const ReduceOptions& options, OpId op) {
   if (options.keep_dims) return kept;
   const Shape shape = reduced_shape(x.shape(), {axis_bits(op, x, options.axes), false});

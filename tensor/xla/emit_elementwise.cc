@@ -59,7 +59,7 @@ Hlos choose_elements(HloText& text, const OpCall& call, HloInputs in) {
                       text.broadcast(in[2], shape))};
 }
 
-// Dropout: Philox 4x32-10 on all blocks at once, with the words of core/random.cc.
+// Dropout: Philox 4x32-10 on all blocks at once, which gives the same words as core/random.cc.
 
 std::uint64_t splitmix64(std::uint64_t value) {
   value += 0x9E3779B97F4A7C15;

@@ -21,7 +21,7 @@ Hlos largest_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   return {text.reduce_window("maximum", in[0], -HUGE_VAL, window, call.outputs[0].shape)};
 }
 
-/// Returns true if each pixel is in one window at most, and no window leaves the image.
+/// Returns true if each pixel is in at most one window, and no window leaves the image.
 bool is_tiled(const Pool2dAttributes& a) {
   return a.window_h == a.stride_h && a.window_w == a.stride_w && a.pad_top == 0 &&
          a.pad_bottom == 0 && a.pad_left == 0 && a.pad_right == 0;

@@ -22,7 +22,7 @@ HloEmitter find_emitter(OpId op) {
 
 namespace {
 
-/// Reduces over axes. The output's shape has axes of length 1 if they are kept.
+/// Reduces over axes. If the reduced axes are kept, they have length 1 in the output.
 template <class Name>
 Hlos reduced(HloText& text, const OpCall& call, HloInputs in) {
   const std::uint32_t axes = call.attributes_as<AxesAttributes>().axes;

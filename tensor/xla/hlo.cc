@@ -43,7 +43,7 @@ std::string integer_literal(double value) {
   return std::to_string(static_cast<T>(value));
 }
 
-/// Returns a literal. Infinities become the ends of the range of an integer type.
+/// Returns a literal. For an integer type, infinities become the ends of its range.
 std::string literal(double value, HloType type) {
   switch (type) {
     case HloType::kPred:

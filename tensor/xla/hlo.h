@@ -82,7 +82,7 @@ class HloText {
   /// Returns 0, 1, 2, ... along `axis`.
   Hlo iota(int axis, const Shape& shape, HloType type);
 
-  /// Appends "stablehlo.NAME" with operands and result of one type.
+  /// Appends "stablehlo.NAME", whose operands and result have the same type.
   Hlo same(std::string_view name, std::initializer_list<Hlo> operands);
   Hlo erf(const Hlo& x);
   /// `direction`: EQ, NE, LT, LE, GT, GE.
@@ -107,7 +107,7 @@ class HloText {
   /// Returns the index (int64) of the first largest (or smallest) element along `axis`, and removes
   /// this axis.
   Hlo arg_extreme(bool largest, const Hlo& x, int axis);
-  /// Returns the k largest elements along the last axis, and their indices, int32.
+  /// Returns the k largest elements along the last axis, and their int32 indices.
   std::pair<Hlo, Hlo> top_k(const Hlo& x, std::int64_t k);
   Hlo reduce_window(std::string_view by, const Hlo& x, double initial, const HloWindow& window,
                     const Shape& shape);
@@ -192,7 +192,8 @@ Hlo choose(const Hlo& condition, const Hlo& a, const B& b) {
   return choose(condition, a, b());
 }
 
-/// Returns the name of the operation: "add" for SUM and MEAN, "maximum", "minimum", "multiply".
+/// Returns the name of the operation: "add" for SUM and MEAN, otherwise "maximum", "minimum" or
+/// "multiply".
 std::string_view hlo_name(ReduceOp op);
 
 }  // namespace tutti::internal

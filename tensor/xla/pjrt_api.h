@@ -61,8 +61,8 @@ enum class PjrtFunction : std::size_t {
   kBufferToHostBuffer = 70,
 };
 
-/// Arguments of a function: the members that begin all such structs, `fields`, and room for fields
-/// that later versions append.
+/// Arguments of a function: the leading members that all such structs share, `fields`, and room for
+/// fields that later versions append.
 template <class Fields>
 struct PjrtArguments {
   std::size_t struct_size = sizeof(PjrtArguments);

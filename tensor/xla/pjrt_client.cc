@@ -90,7 +90,7 @@ std::vector<std::string> pjrt_plugin_candidates() {
 
 namespace tutti::internal {
 
-// The plugin: its table, and errors of its functions.
+// The plugin: its function table, and the errors that its functions return.
 
 namespace {
 

@@ -27,20 +27,20 @@ namespace internal {
 /// An opened plugin. It stays open, because plugins do not survive dlclose(). Thread-safe.
 class PjrtPlugin {
  public:
-  /// Throws kUnavailable naming the path and the fault: not a plugin, another major version, or a
-  /// table that is too short.
+  /// Throws kUnavailable naming the path and the fault: not a plugin, a different major version, or
+  /// a table that is too short.
   explicit PjrtPlugin(const std::string& path);
 
   const std::string& path() const { return path_; }
   /// Returns "0.115".
   std::string version() const;
-  /// Returns the hash of the library's file, which it reads once. Throws kUnavailable if the file
+  /// Returns the hash of the library file, which is read only once. Throws kUnavailable if the file
   /// cannot be read.
   const std::string& file_hash() const;
 
   /// Calls a function of the plugin and returns its argument fields, which the function may have
-  /// filled in. Throws the plugin's error with `who` in front, and kUnimplemented if the plugin has
-  /// no such function.
+  /// filled in. Throws the plugin's error, prefixed with `who`, and kUnimplemented if the plugin
+  /// has no such function.
   template <class Fields>
   Fields call(PjrtFunction function, const Fields& fields, const char* who) const {
     PjrtArguments<Fields> arguments{.fields = fields};
@@ -107,9 +107,9 @@ class PjrtExecutable {
   using Buffers = std::vector<std::shared_ptr<PjrtBuffer>>;
   /// Runs the program on all its devices and waits until all are done, because a plugin aborts the
   /// process if too many launches with collectives are pending. Takes
-  /// `arguments`[replica][argument], returns [replica][output]. Throws kInternal unless all
-  /// replicas have equally many arguments: a missing launch would abort the process, too. Donated
-  /// arguments cannot be used afterwards.
+  /// `arguments`[replica][argument] and returns [replica][output]. Throws kInternal unless all
+  /// replicas have the same number of arguments: a missing launch would abort the process, too.
+  /// Donated arguments cannot be used afterwards.
   std::vector<Buffers> run(const std::vector<Buffers>& arguments) const;
   /// Returns bytes for PjrtClient::load() in another process with the same plugin. Throws
   /// kUnimplemented if the plugin does not support serialization.
@@ -133,11 +133,11 @@ class PjrtClient {
   PjrtClient& operator=(PjrtClient&&) = delete;
 
   const PjrtPlugin& plugin() const { return plugin_; }
-  /// Returns the mutex that is held while a program runs: two concurrent programs with collectives
-  /// would deadlock.
+  /// Returns the mutex that is held while a program runs; otherwise, two concurrent programs with
+  /// collectives would deadlock.
   Mutex& launching() const { return launching_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  /// Returns "cpu", "tpu", "cuda".
+  /// Returns the platform: "cpu", "tpu" or "cuda".
   std::string platform() const;
   /// Returns the xla.CompileOptionsProto of programs for these devices.
   std::string compile_options(const std::vector<int>& devices) const;

@@ -300,9 +300,10 @@ Tensor Trace::all_gather(const Tensor& value, int axis, const SourceLocation& wh
 
 namespace {
 
-/// Compiled programs, one file each, in the folder that TUTTI_XLA_CACHE names. A plugin loads the
-/// bytes of another version without an error, and then computes wrong values, so each file names
-/// the plugin's hash, the processor, the options and the text. Thread-safe, also between processes.
+/// Compiled programs, one file each, in the folder that TUTTI_XLA_CACHE names. A plugin loads a
+/// program of another plugin version without an error, but then computes wrong values, so each file
+/// records the plugin's hash, the processor, the options and the text. Thread-safe, and safe across
+/// processes.
 class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
@@ -488,7 +489,7 @@ void dump(const std::string& text, std::size_t number) {
 
 }  // namespace
 
-/// Returns true for each argument whose buffer only the traces and the uploads still hold.
+/// Returns, for each argument, true if only the traces and the uploads still hold its buffer.
 std::vector<bool> StepPrograms::find_donated(Traces traces) const {
   std::unordered_map<const Buffer*, int> own;
   for (const auto& trace : traces) {

@@ -25,8 +25,9 @@ namespace tutti::internal {
 /// that runs the step.
 class StepValue final : public LazyValue {
  public:
-  /// `trace` is the number of the trace that made the value, `index` its index there. `what` (a
-  /// literal) is the operation that made it in line `where`. The value belongs to device `device`.
+  /// `trace` is the number of the trace that made the value, and `index` is the value's index
+  /// there. `what` (a literal) is the operation that made it at line `where`. The value belongs to
+  /// device `device`.
   StepValue(std::uint64_t trace, std::size_t index, int device, const TensorSpec& spec,
             std::string_view what, const SourceLocation& where)
       : trace_(trace), index_(index), device_(device), spec_(spec), what_(what), where_(where) {}
@@ -146,9 +147,9 @@ class StepPrograms {
   /// Replica r runs on XLA device devices[r].
   explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
 
-  /// Computes the values of all replicas' traces (in replica order) to which tensors still refer,
-  /// and waits for them. The results reuse the memory of values that no tensor holds any more.
-  /// Throws kInvalidArgument naming operation and line if the replicas' operations differ, and the
+  /// Computes the values in `traces` (in replica order) that tensors still refer to, and waits for
+  /// them. The results reuse the memory of values that no tensor holds any more. Throws
+  /// kInvalidArgument naming the operation and the line if the replicas' operations differ, and the
   /// errors of the compiler and the devices.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 

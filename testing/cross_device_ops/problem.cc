@@ -36,8 +36,8 @@ double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
   return (2 * uniform - 1) * static_cast<double>(1 << index % 9);
 }
 
-/// Returns a value that exposes a wrong order or a wrong rank for the first 4 of every 8 elements,
-/// and an arbitrary value for the other 4.
+/// Returns an element's value: for the first 4 of every 8 elements, one that exposes a wrong order
+/// or a wrong rank; for the other 4, an arbitrary one.
 double special_value(const Case& c, int rank, std::size_t index, std::uint64_t bits) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -151,7 +151,8 @@ void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& len
   allocate(r, combines(case_.collective) ? 0 : own_start, is_scatter ? own_start : 0);
 }
 
-/// Makes the memory: guard, input, guard, output, guard. In place, input and output are the same.
+/// Allocates the memory: guard, input, guard, output, guard. For in-place calls, input and output
+/// are the same.
 void Problem::allocate(int r, std::size_t input_place, std::size_t output_place) {
   Rank& rank = ranks_[static_cast<std::size_t>(r)];
   const std::size_t element = size_of(case_.dtype), start = kZone + case_.offset;

@@ -207,7 +207,7 @@ const std::vector<Sizes>& table() {
   static const std::vector<Sizes> sizes = {
       {Check::kValues, Layouts::kAll, {1, 2, 3, 5, 7, 8, 16}, {0, 1, 17, 1000}},
       {Check::kValues, Layouts::kOne, {1, 2, 3, 5, 7, 8, 16}, {2, 3, 127, 4099}},
-      // At these counts operations use several blocks or a pipeline, for any number of ranks.
+      // At these counts, operations use several blocks or a pipeline, for any number of ranks.
       {Check::kValues, Layouts::kOne, {2, 3, 8}, {65537, (1 << 20) + 1}},
       {Check::kSpecialValues, Layouts::kOne, {2, 3, 8}, {64, 257}},
       {Check::kRepeated, Layouts::kOne, {2, 3, 5, 8}, {1000}},

@@ -379,8 +379,8 @@ Duration timeout_of(const Case& c) {
   return breaks_group(c) ? kErrorTimeout : kCallTimeout;
 }
 
-/// Runs the case in the group `kept` if it fits, else in a new group. A case that fails in `kept`
-/// runs again in a new group.
+/// Runs the case in the group `kept` if that group suits it, else in a new group. A case that fails
+/// in `kept` runs again in a new group.
 Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup>& kept) {
   const bool fits = kept && kept->shape == c.shape && kept->world == c.world && !breaks_group(c);
   if (!fits) kept.reset();

@@ -94,7 +94,7 @@ Numbers for_each(int n, const F& f) {
 
 int replica() { return ReplicaContext::current().replica_id(); }
 
-/// In replica r, returns r + 1 elements, which all equal r.
+/// In replica r, returns r + 1 elements, all equal to r.
 Tensor own_rows(DType dtype) { return Tensor::full({replica() + 1}, replica(), dtype); }
 
 /// Returns the own_rows() of all replicas, in replica order.
@@ -210,7 +210,7 @@ void check_collectives(const Tested& t) {
   }
 }
 
-// Checks of values outside of replicas, and of input.
+// Checks of functions called outside replicas, and of input.
 
 void check_reduce(const Tested& t) {
   const auto own = t.strategy.run([] { return own_fractions(2); });

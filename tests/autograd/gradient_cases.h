@@ -34,7 +34,7 @@ struct Case {
   bool has_second_order = true;
   std::size_t num_results = 1;  // number of results with gradients; they precede the others
 
-  /// Returns the results of the call for other inputs, which may have any floating type.
+  /// Returns the results of the call for other inputs, which may have any floating-point type.
   Tensors operator()(const Tensors& inputs) const {
     if (call.op == OpId::kCast) return {cast(inputs[0], call.outputs[0].dtype)};
     if (call.op == OpId::kAttention) {  // on XLA, attention is composed of other operations

@@ -28,7 +28,7 @@ std::set<OpId> ops_with_cases() {
   return ops;
 }
 
-/// Gradient operations that have no gradient themselves: documented as missing, or, for attention,
+/// Gradient operations without a gradient of their own: documented as missing, or, for attention,
 /// never needed.
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
                                             OpId::kLrnGrad, OpId::kGroupNormGrad,

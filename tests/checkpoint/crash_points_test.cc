@@ -18,7 +18,7 @@ constexpr int kNumSaves = 5;
 /// Step 3 occurs twice: its second save replaces the first version.
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 3, 3, 4};
 
-/// Makes saves 1, 2, ... and writes a byte to `done` after each save.
+/// Performs saves 1, 2, ... and writes a byte to `done` after each save.
 void save_all(const std::string& folder, CheckpointManagerOptions options, int done) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, options);
@@ -36,7 +36,7 @@ int num_commits(const std::vector<std::string>& calls, int count) {
   }));
 }
 
-/// Expects that the next process can save and restore, and that it removes incomplete files.
+/// Expects the next process to save and restore successfully, and to remove incomplete files.
 void expect_going_on(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, {.max_to_keep = 2});

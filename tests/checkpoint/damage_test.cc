@@ -197,8 +197,8 @@ TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
   EXPECT_EQ(Folder::open(newest_).names().size(), 3u);
 }
 
-// In the earlier format, names of files contain the sequence number of their save, and later saves
-// must have larger numbers.
+// In the earlier format, file names contain the sequence number of the save, and later saves must
+// have larger numbers.
 TEST_F(DamagedCheckpoint, EarlierFormatIsRefusedUntilNextSave) {
   const std::string earlier = folder_ + "/step_5";
   std::filesystem::create_directory(earlier);
@@ -234,8 +234,8 @@ TEST_F(DamagedCheckpoint, IrregularIndexFileIsDetectedAndNothingIsDeleted) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 3u);
 }
 
-// A concurrent save may delete a version's tensors after its index was read. The reader then starts
-// over.
+// A concurrent save may delete a version's tensors after its index has been read. The reader then
+// starts over.
 TEST_F(DamagedCheckpoint, ConcurrentReplacementIsNotReportedAsDamage) {
   constexpr std::int64_t kNumSaves = 600;
   std::atomic<bool> is_saving{true};

@@ -1,4 +1,4 @@
-// Tests safetensors files and load_weights(), which also reads files of other programs.
+// Tests safetensors files and load_weights(), which also reads files written by other programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/safetensors.h"
 
@@ -179,7 +179,7 @@ for name in sorted(header):
 )");
 }
 
-// Reads files of an independent writer that orders and spaces its header differently.
+// Reads files from an independent writer that orders and spaces the header differently.
 TEST(Safetensors, ReadsFilesOfIndependentWriter) {
   if (!has_python()) GTEST_SKIP() << "there is no python3";
   const std::string path = empty_folder() + "/in.safetensors";
@@ -408,7 +408,7 @@ TEST(LoadWeights, RefusesIntegersForFloatingPointVariables) {
   EXPECT_INVALID(load_weights(path, {zeros("a", {1})}), "'a': expected float32 [1], got int32 [1]");
 }
 
-/// Writes a model of two files in Hugging Face's format.
+/// Writes a two-file model in Hugging Face's format.
 std::string write_sharded_model() {
   const std::string folder = empty_folder();
   write(folder + "/model-00001-of-00002.safetensors",

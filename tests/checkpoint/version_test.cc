@@ -36,7 +36,7 @@ TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   return part;
 }
 
-/// Writes the part of process `index` of `count`; process 0 also writes a scalar.
+/// Writes the file of process `index` out of `count`; process 0 also writes a scalar.
 VersionIndex write_file(const Folder& folder, int index, int count) {
   CheckpointFile file;
   file.parts["table"] = part_of_table(kElements * index / count, kElements * (index + 1) / count);
@@ -149,7 +149,7 @@ TEST(Version, RoundTripsEmptyTensorsAndEveryType) {
   }
 }
 
-/// Change that makes a valid index false, and fragments of the expected error.
+/// Change that makes a valid index wrong, and fragments of the expected error.
 struct Lie {
   std::string from, to;
   std::vector<std::string> parts;
@@ -459,7 +459,7 @@ TEST(ShardedVersion, WorkerLossDuringSaveKeepsPreviousVersion) {
     // version remains.
     EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
     EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
-    // If worker 2 is lost in the second exchange, another worker may still write into the folder
+    // If worker 2 is lost in the second exchange, another worker may still be writing to the folder
     // while worker 0 removes it.
     const bool may_be_left = call == 2;
     EXPECT_TRUE(may_be_left || std::filesystem::exists(folder + "/step_2") == (call >= 4));

@@ -45,7 +45,8 @@ Tensor expected_logits(const std::vector<Variable>& variables, const Tensor& ima
     return max_pool2d(
         x, {.window_h = 3, .window_w = 3, .stride_h = 2, .stride_w = 2, .padding = Padding::kSame});
   };
-  // Sums over nine channels; alpha is already 0.001 / 9, and not divided by the number of channels.
+  // Sums over nine channels; alpha is already 0.001 / 9 and is not divided by the number of
+  // channels.
   const auto norm = [](const Tensor& x) {
     return local_response_normalization(
         x, {.depth_radius = 4, .bias = 1.0, .alpha = 0.001 / 9, .beta = 0.75});

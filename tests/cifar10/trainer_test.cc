@@ -89,9 +89,9 @@ std::multiset<std::string> tags_with(const std::string& devices) {
   return tags_in(folder);
 }
 
-// Compares weights after only a few steps, because two runs diverge later: labels are random, and
-// another order of additions (which also depends on the processor) may change which value of a pool
-// is largest. A float32 weight of 0.1 has a precision of 7e-9.
+// Compares weights after only a few steps, because two runs diverge later: labels are random, and a
+// different order of additions (which also depends on the processor) may change which value in a
+// pooling window is largest. A float32 weight of 0.1 has a precision of 7e-9.
 TEST(TowerTrainer, TwoTowersMatchOneTowerOnFullBatch) {
   const auto one = trainer_on("cpu:0", 8);
   const auto two = trainer_on("cpu:0-1", 4);

@@ -377,7 +377,7 @@ struct Silence {
   const char* name;
   bool to_zero, to_one;
   std::size_t count;          // bytes per exchange; 0: both ranks only wait
-  std::uint32_t longest = 0;  // maximum size of a segment that passes, in bytes
+  std::uint32_t longest = 0;  // largest segment that is let through, in bytes
 };
 
 constexpr Silence kSilences[] = {

@@ -173,8 +173,8 @@ TEST(HealthRules, NoWarningWithoutWaitingMembers) {
 
 using Groups = std::vector<GroupProgress>;
 
-/// Returns records of members 0, 1, ... Both of member i's last two reports, at 0 s, named the
-/// calls groups[i].
+/// Returns records of members 0, 1, ... Member i's last two reports, both at 0 s, named the calls
+/// groups[i].
 std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
   std::vector<internal::MemberRecord> records;
   for (const Groups& each : groups) {

@@ -403,7 +403,7 @@ TEST(ControlTargets, InvalidTargetsAreRefused) {
 }
 
 TEST(ControlJoin, FirstTaskHostsServerAtItsOwnAddress) {
-  // This port was just free.
+  // This port was free a moment ago.
   const int port = internal::listen_at({"127.0.0.1", 0}).endpoint.port;
   std::vector<MemberTask> tasks{{"chief", 0, concat("127.0.0.1:", port)},
                                 {"worker", 0, "127.0.0.1:2"}};

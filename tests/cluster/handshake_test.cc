@@ -1,4 +1,4 @@
-// Tests HMAC against published vectors, handshakes, and acceptors on real sockets that face foreign
+// Tests HMAC against published vectors, handshakes, and acceptors on real sockets against foreign
 // clients, wrong secrets and replays.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
@@ -527,7 +527,7 @@ TEST(TcpSecrets, AreRequiredForNetworkAddresses) {
                  "allow_insecure_network");
   EXPECT_INVALID(connect_by_tcp(0, 2, store, {.address = "0.0.0.0"}),
                  "'0.0.0.0' means every interface");
-  // With a secret, the check passes, and rank 0 tries to listen at the address.
+  // With a secret, the check passes, and rank 0 tries to listen on the address.
   EXPECT_ERROR(
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()}),
       kUnavailable, "192.0.2.7", "an address of this machine");

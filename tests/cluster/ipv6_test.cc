@@ -1,4 +1,4 @@
-// Tests jobs over IPv6: workers, the control plane, calls between tasks.
+// Tests jobs over IPv6: workers, the control plane, and calls between tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -40,7 +40,7 @@ TEST(Ipv6, WorkersFromTfConfigConnectOverEveryTransport) {
   expect_sum({.way = ConnectOptions::Way::kTcp, .listen_at = "[0:0:0:0:0:0:0:1]:0"});
 }
 
-// The address :: is not a loopback address, but this machine can be reached through it by TCP and
+// The address :: is not a loopback address, but this machine can be reached through it over TCP and
 // TLS.
 TEST(Ipv6, ServerOnAnyAddressIsReachableByEachAddress) {
   auto options = control_job::server_options();

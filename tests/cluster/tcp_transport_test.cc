@@ -1,5 +1,5 @@
-// Tests the TCP transport: frames, foreign connections, buffered messages, missing ranks and broken
-// connections.
+// Tests the TCP transport: frames, connections of unknown clients, buffered messages, missing ranks
+// and broken connections.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -264,7 +264,7 @@ PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
   return told;
 }
 
-/// The fault ends calls long before their deadline of a minute: within a second on an idle machine.
+/// The fault ends calls long before their one-minute deadline: within a second on an idle machine.
 TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
   struct Case {
     const char* name;
@@ -361,7 +361,7 @@ TEST(TcpChaos, FailedHandshakesAreRetried) {
 }
 
 TEST(TcpChaos, AdvertisedAddressOverridesListenAddress) {
-  // This port is free.
+  // The listener is already closed, so this port is free again.
   const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;
   ChaosProxy outside(inside, {});
   InProcessStore store;

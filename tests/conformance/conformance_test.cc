@@ -46,7 +46,7 @@ TEST_P(RegisteredOperation, PassesSampledCases) {
   if (!report.passed()) GTEST_SKIP() << report.results.front().message;
 }
 
-// Ranks that are connected in the same way as ranks in separate processes:
+// Ranks connected in the same way as ranks in separate processes.
 
 using Way = ConnectOptions::Way;
 
@@ -54,7 +54,7 @@ using Way = ConnectOptions::Way;
 constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
 
 /// Returns a factory of ranks. Ranks are threads here, but each has its own mappings, as processes
-/// have.
+/// do.
 RankFactory connected_ranks(const std::string& algorithm, Way way, int world, Duration timeout) {
   const auto store = std::make_shared<InProcessStore>();
   return [=](int rank) {

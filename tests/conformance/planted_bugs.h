@@ -200,8 +200,8 @@ class BuggyOps final : public CrossDeviceOps {
     return bytes_of(used[0]);
   }
 
-  /// Adds or multiplies integers with saturation into the first buffer. The other buffers get the
-  /// neutral element.
+  /// Adds or multiplies integers into the first buffer, with saturation. The other buffers get the
+  /// operation's identity element.
   static void saturate(ReduceOp op, std::span<const ReplicaBuffer> used) {
     const bool is_sum = op == ReduceOp::kSum;
     change_elements(used[0], [&]<class T>(T first, std::size_t i) {

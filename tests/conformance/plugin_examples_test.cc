@@ -1,5 +1,5 @@
-// Tests the lossy operations of examples/plugins: declared errors, state between steps, and results
-// of training.
+// Tests the lossy operations of examples/plugins: declared errors, state between steps, and
+// training results.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>

@@ -379,7 +379,7 @@ TEST(StackTraces, IncludeEveryNamedThread) {
   for (int round = 0; round < 3; ++round) {
     const std::string text = stacks_of_all_threads();
     EXPECT_THAT(text, HasSubstr(" waits-for-ever\n    "));
-    EXPECT_THAT(text, HasSubstr("IncludeEveryNamedThread"));  // the function of this test
+    EXPECT_THAT(text, HasSubstr("IncludeEveryNamedThread"));  // name of this test's function
   }
   EXPECT_FALSE(stop.is_set());  // the interrupted wait continued
   stop.set();

@@ -240,7 +240,7 @@ TEST(Combine, PreservesOperandOrderOfZerosAndPropagatesNaN) {
             reinterpret_cast<const std::byte*>(&b), reinterpret_cast<std::byte*>(&out), 1);
     return out;
   };
-  // equal operands give the left one
+  // for equal operands, the left one is returned
   EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));
   EXPECT_TRUE(std::signbit(result(ReduceOp::kMax, minus, zero)));
   for (const ReduceOp op : kEveryOp) {

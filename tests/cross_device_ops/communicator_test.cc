@@ -1,4 +1,4 @@
-// Tests collectives on plain memory: sums, order, deadlines, aborts, and mismatched calls of ranks.
+// Tests collectives on plain memory: sums, order, deadlines, aborts, and mismatched calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -272,8 +272,8 @@ TEST(Communicator, StalledCallLogsMissingRanksAndTheirState) {
                                "all_reduce(SUM, float32 x 4, 'before')"));
 }
 
-// Runs `calls` on each rank; its arguments differ on rank 1. Expects an error of kind `kind` on all
-// ranks.
+// Runs `calls` on each rank, with different arguments on rank 1. Expects an error of kind `kind` on
+// all ranks.
 template <class Calls>
 void expect_mismatch(const std::string& kind, const Calls& calls) {
   for (const int size : {2, 3, 5}) {

@@ -66,7 +66,7 @@ TEST(MessageEngine, AllGatherWorksInPlaceWithMoreRanksThanPostedReceives) {
   }
 }
 
-/// Values of widely different magnitudes and signed zeros, so that another order of operands
+/// Values of widely different magnitudes, and signed zeros, so that a different order of operands
 /// changes the bits.
 const std::vector<std::vector<double>>& wild_values() {
   static const auto values = [] {
@@ -435,7 +435,7 @@ TEST(MessageEngine, ReturnsStateOfEachRank) {
       return;
     }
     std::vector<std::vector<std::string>> answers;
-    // answers to the first request must not be taken as answers to the second
+    // answers to the first request must not be mistaken for answers to the second
     for (int i = 0; i < 2; ++i) {
       answers.push_back(engine->states_of_ranks(in(std::chrono::seconds(1))));
     }

@@ -589,7 +589,7 @@ TEST_P(ProcessWaits, NoWakeUpIsLost) {
   constexpr int kRounds = 400;
   const auto play = [&](int own) {
     for (int i = own; i < kRounds; i += 2) {
-      // Some replies are immediate; others come after the waiting thread is asleep.
+      // Some replies are immediate; others arrive after the waiting thread has gone to sleep.
       if (i % 50 == 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       ASSERT_TRUE(wait.wait_until(
           in(std::chrono::milliseconds(20000)), [&] { return turn.load() == i; }, [] {}));

@@ -162,8 +162,8 @@ TEST(CrossDeviceOpsRegistry, FactoryReceivesGroupAndOptions) {
   EXPECT_EQ(options.bytes_per_pack, 77);
 }
 
-/// Registers operation "configurable" at its first call. Returns the options that its factory
-/// received last.
+/// Registers the operation "configurable" on the first call. Returns the options that its factory
+/// last received.
 const Json& options_of_configurable() {
   static Json seen;
   static int calls = 0;

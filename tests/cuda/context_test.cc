@@ -1,5 +1,5 @@
 // Tests the CUDA backend: opening it as a module, and contexts on the simulated runtime: memory,
-// copies, order of streams.
+// copies, stream order.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 

@@ -1,4 +1,4 @@
-// Tests GPU kernels: all operations of the table, bits of canonical sums, updates of variables.
+// Tests GPU kernels: all operations in the table, bits of canonical sums, variable updates.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <string>

@@ -34,7 +34,7 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
-/// Workspace that gives at most `limit` bytes per request.
+/// Workspace that refuses requests for more than `limit` bytes.
 class TestWorkspace : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {

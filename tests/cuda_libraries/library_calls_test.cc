@@ -36,8 +36,8 @@ TEST(RealCublas, GpusAreHidden) {
   EXPECT_TRUE(cudaGetDeviceCount(&count) != cudaSuccess || count == 0) << count;
 }
 
-// The descriptors are made before the handle, whose creation fails without a driver. An error of
-// cublasLtCreate() therefore shows that cuBLASLt accepted the descriptors.
+// The descriptors are created before the handle, because creating the handle fails without a
+// driver. An error from cublasLtCreate() therefore shows that cuBLASLt accepted the descriptors.
 TEST(RealCublas, AcceptsMatrixProductDescriptors) {
   for (const DType dtype : kFloatingTypes) {
     for (int flags = 0; flags < 32; ++flags) {

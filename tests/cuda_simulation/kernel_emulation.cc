@@ -1,5 +1,4 @@
-// Runs the threads of emulated kernels: one after another, or as fibers that synchronise at
-// barriers.
+// Runs the threads of emulated kernels: one after another, or as fibers synchronised by barriers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/kernel_emulation.h"
 

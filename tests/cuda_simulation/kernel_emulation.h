@@ -99,7 +99,7 @@ T atomicMax(T* address, T value) {
 
 namespace tutti::cuda {
 
-// As little code as possible is instantiated for each kernel signature (only this closure), because
+// Instantiates as little code as possible (only this closure) for each kernel signature, because
 // the backend has a thousand kernels.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,

@@ -67,7 +67,7 @@ class Handles {
     objects_[handle] = std::move(object);
     return handle;
   }
-  /// Returns the object of a handle, or null if the handle does not exist.
+  /// Returns the object for a handle, or null if the handle does not exist.
   std::shared_ptr<T> find(const void* handle) {
     const MutexLock lock(mutex_);
     const auto found = objects_.find(handle);
@@ -91,7 +91,7 @@ Handles<T>& handles() {
   return all;
 }
 
-// --- Access to elements of any floating type as double.
+// --- Access to elements of any floating-point type as double.
 
 inline double element(DType dtype, const void* data, std::int64_t i) {
   return visit_floating(dtype, "simulated library", [&]<class T>() {

@@ -17,8 +17,8 @@
 // stream of another GPU, host memory, use after abort, use while in progress.
 #pragma GCC visibility push(default)  // the module's functions are looked up by name
 #include <nccl.h>
-/// Returns the calls since this function was last called, one per line. Lines about misuse begin
-/// with "!".
+/// Returns the NCCL calls made since this function was last called, one per line. Lines about
+/// misuse begin with "!".
 extern "C" const char* tutti_simulated_nccl_notes();
 #pragma GCC visibility pop
 
@@ -238,8 +238,8 @@ std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   return sent == received ? std::string() : "mismatch: sends and receives do not fit together";
 }
 
-/// Reads and writes the memory of all ranks. Sums are accumulated in the order of ranks and rounded
-/// after each addition.
+/// Reads and writes the memory of all ranks. Sums are accumulated in rank order and rounded after
+/// each addition.
 void carry_out(const std::vector<NcclLaunch>& ranks) {
   if (!ranks[0].calls.empty() && ranks[0].calls[0].is_collective()) {
     for (std::size_t i = 0; i < ranks[0].calls.size(); ++i) {
@@ -351,7 +351,7 @@ ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t
   return check_stream(comm, call, stream);
 }
 
-/// Refuses a call outside a group if it would wait for later calls of the same thread.
+/// Refuses a call outside a group if it would wait for later calls by the same thread.
 ncclResult_t check_alone(const ncclComm* comm, const NcclCall& call) {
   for (const ncclComm* other : comm->clique->ranks) {
     if (other == comm || other->thread != comm->thread) continue;

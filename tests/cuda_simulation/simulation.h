@@ -41,7 +41,7 @@ struct Machine {
 Machine machine_of_environment();
 /// Replaces the machine. All streams, events and memory of the previous one become invalid.
 void set_machine(const Machine& machine);
-/// Replaces the faults, and counts calls from 1 again.
+/// Replaces the faults, and restarts the count of calls at 1.
 void inject(const Faults& faults);
 
 /// Counters since the last set_machine().
@@ -53,15 +53,14 @@ struct Counts {
 };
 Counts counts();
 
-/// Enqueues joint work of several streams, such as a collective. It runs once, after all earlier
+/// Enqueues work that several streams share, such as a collective. It runs once, after all earlier
 /// work in each of the streams, and later work in the streams waits for it. Streams may be captured
 /// only if all of them are in one capture.
 void enqueue_joint(std::span<const cudaStream_t> streams, std::function<void()> work);
 
-/// Joint work of streams that belong to several threads, each of which enqueues its part. It runs
-/// once all parts are enqueued, on a thread that synchronises. That thread waits for other threads
-/// for up to 60 seconds; then its GPU fails with cudaErrorLaunchTimeout. Does not support captured
-/// streams.
+/// Work that streams of several threads share; each thread enqueues its part. It runs once all
+/// parts are enqueued, on a thread that synchronises. That thread waits for other threads for up to
+/// 60 seconds; then its GPU fails with cudaErrorLaunchTimeout. Does not support captured streams.
 class JointWork;
 std::shared_ptr<JointWork> make_joint_work(int num_parts, std::function<void()> work);
 void enqueue_part(cudaStream_t stream, const std::shared_ptr<JointWork>& joint);

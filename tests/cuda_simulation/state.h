@@ -115,7 +115,7 @@ struct Queue {
   std::set<std::size_t> frontier;    // nodes that precede the next captured work
 };
 
-/// Captured work. Nodes are in the order of calls; each may depend on earlier nodes.
+/// Captured work. Nodes are in call order; each may depend on earlier nodes.
 struct Node {
   std::function<void()> work;
   std::set<std::size_t> after;
@@ -209,7 +209,8 @@ cudaError_t call(const Body& body) {
   if (status != cudaSuccess) this_thread().last_error = status;
   return status;
 }
-/// Same as call(), but first returns an error if there is no GPU or the current GPU has failed.
+/// Same as call(), but returns an error without calling `body` if there is no GPU or the current
+/// GPU has failed.
 template <class Body>
 cudaError_t call_gpu(const Body& body) {
   return call([&](World& world) {

@@ -1,4 +1,4 @@
-// Tests how datasets are sharded over workers.
+// Tests how datasets are sharded across workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 

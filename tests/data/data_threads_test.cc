@@ -22,7 +22,7 @@ Dataset range_failing_at(std::int64_t end, std::int64_t bad) {
   });
 }
 
-/// Returns the values, with -1 for an exception.
+/// Returns the values, with -1 in place of each exception.
 std::vector<std::int64_t> values_and_errors(const Dataset& dataset) {
   std::vector<std::int64_t> values;
   auto elements = dataset.iterate();
@@ -337,7 +337,7 @@ TEST(RandomFunction, EveryFunctionTypeDrawsDifferentNumbersPerEpoch) {
       passes.insert(scalars_of(plain, epoch));
       EXPECT_EQ(scalars_of(ahead, epoch), scalars_of(plain, epoch)) << "kind " << i;
     }
-    EXPECT_GE(passes.size(), 3u) << "kind " << i;  // two take_while() passes may have equal length
+    EXPECT_GE(passes.size(), 3u) << "kind " << i;  // two take_while() passes may have equal lengths
   }
 }
 
@@ -377,7 +377,7 @@ TEST(RandomFunction, TwoDatasetsDrawIndependentNumbers) {
   EXPECT_EQ(num_different(both), 20u);
 }
 
-// Makes one inner dataset per element, as readers of interleaved files do.
+// Creates one inner dataset per element, as readers of interleaved files do.
 TEST(RandomFunction, InterleavedDatasetsDrawIndependentNumbers) {
   const auto of_map = [](const Element&) { return Dataset::range(4).map(drawn); };
   const auto of_augment = [](const Element&) {

@@ -172,8 +172,8 @@ void put(const std::string& path, const std::string& bytes) {
   write_bytes(path, bytes);
 }
 
-/// Writes a folder with classes cats (images 10, 11, 12) and dogs (20, 21), and files that are not
-/// images.
+/// Writes a folder with classes cats (images 10, 11, 12) and dogs (20, 21), and with files that are
+/// not images.
 std::string pets() {
   const std::string folder = empty_folder();
   put(folder + "/dogs/b.png", flat_picture(21, 5, 5));

@@ -443,8 +443,8 @@ TEST_P(Resuming, AtAnyPositionMatchesUninterruptedRun) {
   }
   ASSERT_GT(all.size(), 2 * kEpochs);
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    // The position passes through JSON text, as in a checkpoint, and the dataset is made again, as
-    // in a new process.
+    // The position passes through JSON text, as in a checkpoint, and the dataset is created again,
+    // as in a new process.
     const Json saved = Json::parse(positions[i].to_json().dump());
     ResumableIterator resumed(GetParam().make());
     resumed.restore(DatasetPosition::from_json(saved));

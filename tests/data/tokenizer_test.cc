@@ -17,7 +17,7 @@
 namespace tutti::testing::tokenizer_test {
 using internal::TextPattern;
 
-/// Returns pairs of byte strings in the order of merging.
+/// Returns pairs of byte strings in merge order.
 const std::vector<std::pair<std::string, std::string>>& seed_merges() {
   static const std::vector<std::pair<std::string, std::string>> merges = {
       {"t", "h"}, {"h", "e"}, {"th", "e"}, {" ", "the"}, {"e", "r"}, {"\xC3", "\xA9"}};

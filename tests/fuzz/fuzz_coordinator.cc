@@ -20,7 +20,7 @@ Packet packet_of(std::span<const std::byte> bytes) {
   return {{head.begin(), head.end()}, {{bytes.subspan(head.size()), nullptr}}};
 }
 
-/// Decodes a packet. If it is accepted, it must survive encoding and decoding.
+/// Decodes a packet. If it is accepted, expects it to survive encoding and decoding.
 template <class Decode, class Encode>
 void read_and_send_on(const Packet& packet, const Decode& decode, const Encode& encode) {
   const Packet again = encode(decode(packet));

@@ -1,4 +1,4 @@
-// Fuzzes the parser of tf.train.Example: parsed data must be equal after it is written and parsed
+// Fuzzes the parser of tf.train.Example: parsed data must not change when it is written and parsed
 // again.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"

@@ -80,7 +80,7 @@ class Call final : public RpcCall {
   const std::shared_ptr<Event> answered_;
 };
 
-/// Reads a request. If it is accepted, it must survive encoding and decoding.
+/// Decodes a request. An accepted request must survive encoding and decoding.
 std::optional<TaskRequest> read(const Packet& packet) {
   try {
     TaskRequest request = decode_task_request(packet);
@@ -93,8 +93,8 @@ std::optional<TaskRequest> read(const Packet& packet) {
   }
 }
 
-/// Returns false for programs that would take much memory or time, because they may declare results
-/// of any size.
+/// Returns false for programs that would take too much memory or time, because programs may declare
+/// results of any size.
 bool is_small(const TaskProgram& program) {
   constexpr std::int64_t kMostElements = 1 << 12;
   if (program.operations_size() > 64) return false;

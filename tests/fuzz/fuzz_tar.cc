@@ -1,5 +1,5 @@
-// Fuzzes the reader of tar files: any input gives samples or an Error. Skipping must count as many
-// samples as reading does.
+// Fuzzes the reader of tar files: any input must yield samples or an Error. Skipping must count as
+// many samples as reading does.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/tar_reader.h"
 #include "tests/fuzz/fuzz_target.h"

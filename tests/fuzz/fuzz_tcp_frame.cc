@@ -41,8 +41,8 @@ struct Wire {
     far = FileDescriptor(ends[1]);
     connection.emplace(FileDescriptor(ends[0]), "tcp: rank 1 (fuzz)", false, kept);
   }
-  /// Sends the bytes in pieces of at most `most` bytes, until the connection closes because it
-  /// cannot parse them.
+  /// Sends the bytes in chunks of at most `most` bytes until all are sent or the connection closes
+  /// on a parse error.
   void read(std::span<const std::byte> bytes, std::size_t most) {
     while (!bytes.empty() && connection->is_open()) {
       const auto piece = bytes.first(std::min(most, bytes.size()));

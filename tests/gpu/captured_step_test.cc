@@ -272,8 +272,8 @@ TEST(CapturedStep, VariablesOnTheHostAreRefused) {
               HasSubstr("got one on cpu:0"));
 }
 
-/// Trains 5 steps with an optimizer that uses norms, and writes rows of a table. Returns a hash of
-/// the weights and the table.
+/// Trains for 5 steps with an optimizer that uses norms, and writes rows of a table. Returns a hash
+/// of the weights and the table.
 std::string trained_by_norms(const OptimizerSpec& spec, bool by_replays) {
   OneDeviceStrategy strategy(kGpu);
   const auto scope = Trainer::reset_seed(strategy);
@@ -356,8 +356,8 @@ const std::pair<const char*, Scatter> kScatters[] = {
 
 TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
   for (const DType dtype : kAllDTypes) {
-    // float32 is tested with several blocks of threads and tiles of indices. Tensors of other types
-    // are small, because emulated threads are slow.
+    // float32 is tested with several thread blocks and index tiles. Tensors of other types are
+    // small, because emulated threads are slow.
     const bool is_large = dtype == DType::kFloat32;
     const std::int32_t count = is_large ? 600 : 70;
     for (const std::int64_t width : {1, is_large ? 300 : 33}) {

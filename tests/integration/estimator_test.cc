@@ -38,7 +38,8 @@ EstimatorSpec line_with_dropout(const Tensor& features, const Tensor& labels, Es
           .eval_metrics = {{"mae", losses::mean_absolute_error(labels, y)}}};
 }
 
-/// Returns `count` features 0, 1, 2, ... whose labels are twice as large, in batches of `rows`.
+/// Returns a dataset of features 0, 1, ..., `count` - 1, each with twice its value as the label, in
+/// batches of `rows`.
 Dataset numbers_of(std::int64_t rows, std::int64_t count = 12) {
   Tensor x = reshape(arange(static_cast<float>(count)), {count, 1});
   return Dataset::from_tensor_slices(x, x * 2.0f).batch(rows);

@@ -104,7 +104,7 @@ TEST(MeshPartitioner, SeesEveryOperationAndGradientWithoutMaterialization) {
   for (const testing::OpFamily& family : testing::op_families()) {
     for (const auto& [op, calls] : calls_of(family)) {
       known.insert(op);
-      constexpr std::size_t kMost = 6;  // beyond this, calls run only until a result is sharded
+      constexpr std::size_t kMost = 6;  // further calls run only until one has a sharded result
       for (std::size_t n = 0; n < calls.size(); ++n) {
         if (n >= kMost && sharded.contains(op)) break;
         const MeshCall& c = calls[n];

@@ -122,7 +122,7 @@ TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
 /// in the second step of Adam.
 std::size_t bytes_after_forward(bool reshard_after_forward) {
   constexpr Device kLast{DeviceType::kCpu, 3};
-  set_memory_limit(kLast, kUnlimitedMemory);  // counts its bytes apart from those of other devices
+  set_memory_limit(kLast, kUnlimitedMemory);  // counts its bytes separately from other devices'
   MeshOptions options = fully_sharded(4);
   options.reshard_after_forward = reshard_after_forward;
   std::size_t bytes = 0;

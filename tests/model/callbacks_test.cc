@@ -271,8 +271,8 @@ TEST(FitWarnings, NonFiniteGpuLossIsReportedAtEpochEnd) {
                                   "Model::fit is not finite; "));
 }
 
-/// Returns the learning rate after each epoch, where `monitor` has the given values. The initial
-/// rate is 0.1.
+/// Returns the learning rate after each epoch, given the values of `monitor`. The initial rate is
+/// 0.1.
 std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
                                   const std::vector<double>& values) {
   Sequential model = watched_model();

@@ -302,8 +302,8 @@ double moving_mean_of_one_device() {
   return mean;
 }
 
-/// Returns the moving variance after training, with both rows on one device, or with one row
-/// (variance 0) on each replica.
+/// Returns the moving variance after training with both rows on one device or with one row
+/// (variance 0) per replica.
 double moving_variance(bool one_device) {
   const std::vector<double> x = rows().to_doubles();
   double variance = 1.0;
@@ -520,7 +520,7 @@ int count_of(const std::vector<std::string>& notes, const std::string& what) {
       notes, [&](const std::string& note) { return note.find(what) != std::string::npos; }));
 }
 
-/// Trains two epochs of `num_steps` steps; returns the requests to the GPU in the second one.
+/// Trains two epochs of `num_steps` steps; returns the GPU requests of the second epoch.
 std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
                                         const OptimizerSpec& optimizer) {
   OneDeviceStrategy strategy("gpu:0");

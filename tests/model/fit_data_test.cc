@@ -336,7 +336,7 @@ std::vector<double> rows_of(const PerReplica<Batch>& batch) {
   return values;
 }
 
-/// Returns the batches of `epochs` passes, from the current position of `input`.
+/// Returns the batches of `epochs` passes, starting at the current position of `input`.
 std::vector<std::vector<double>> batches_of(DistributedDataset input, int epochs) {
   std::vector<std::vector<double>> batches;
   for (int epoch = 0; epoch < epochs; ++epoch) {

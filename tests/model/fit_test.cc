@@ -27,7 +27,7 @@ TEST(FitTest, StrategyChangesOnlyRounding) {
 }
 
 TEST(FitTest, PartialLastBatchIsWeightedExactly) {
-  // 10 batches of 64 rows and one of 3 rows: with 4 replicas, one replica gets no row.
+  // 10 batches of 64 rows and one of 3 rows: with 4 replicas, one replica gets no rows.
   const Outcome expected = correctness_run(nullptr, 643, false, true);
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
@@ -106,7 +106,7 @@ TEST(FitTest, LossReductionsGiveSameHistoryWithAndWithoutStrategy) {
   }
 }
 
-/// Layer that adds a loss and a metric, as with Keras's add_loss and add_metric.
+/// Layer that adds a loss and a metric, like Keras's add_loss and add_metric.
 class LossAndMetric : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -408,7 +408,7 @@ TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
   };
   EXPECT_EQ(weights_after({.epochs = 2, .steps_per_epoch = 4}),
             weights_after({.epochs = 2, .batch_size = 3}));
-  // the default batch size is 32 at most
+  // the default batch size is at most 32
   EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));
   // an explicit size is not changed
   EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),

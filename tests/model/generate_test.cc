@@ -11,7 +11,8 @@
 
 namespace tutti::testing::generate_test {
 
-/// Returns the fraction of `count` draws that chose each class. All draws have the same logits.
+/// Returns, for each class, the fraction of `count` draws that chose it. All draws use the same
+/// logits.
 std::vector<double> shares_drawn(const std::vector<float>& logits, const SamplingOptions& options,
                                  std::int64_t count) {
   const auto classes = static_cast<std::int64_t>(logits.size());

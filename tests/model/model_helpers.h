@@ -1,4 +1,4 @@
-// Helpers for tests of models: strategies of each kind, small data sets, quiet options, runs of
+// Helpers for tests of models: strategies of each kind, small data sets, quiet options, and runs of
 // Keras's correctness test.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

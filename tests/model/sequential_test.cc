@@ -201,7 +201,7 @@ TEST(ModelTest, CompileInDifferentScopeNamesBothStrategies) {
     EXPECT_THAT(message, HasSubstr("mirrored (2 replicas)"));
     EXPECT_THAT(message, HasSubstr("central_storage (3 replicas)"));
   }
-  model.compile({.loss = "mse"});  // outside of a scope, compile() uses the model's own scope
+  model.compile({.loss = "mse"});  // outside a scope, compile() uses the model's own scope
   EXPECT_TRUE(first->variable_created_in_scope(model.optimizer().iterations()));
 }
 
@@ -758,8 +758,8 @@ TEST(OptimizerOptionsTest, LossScalingIsBitIdentical) {
             weights_of(fitted_line(plain)));
 }
 
-/// Trains two epochs of three batches, the last of which has 44 rows, and evaluates. Returns
-/// losses, then weights.
+/// Trains two epochs of three batches, the last of which has 44 rows, and evaluates. Returns the
+/// losses, then the weights.
 std::vector<double> fitted_with_shares(Strategy& strategy) {
   set_random_seed(4);
   auto scope = strategy.scope();

@@ -214,7 +214,7 @@ constexpr std::int64_t kBatches = 6;
 constexpr std::int64_t kEpochs = 3;
 
 /// Callback that makes fit fail at event number `number` of this process, before other callbacks
-/// receive it. Events are the begin or end of a batch and the end of an epoch.
+/// receive it. Events are the beginning or end of a batch and the end of an epoch.
 class Interrupt : public Callback {
  public:
   explicit Interrupt(std::int64_t number) : left_(number) {}
@@ -328,7 +328,7 @@ TEST(BackupAndRestoreTest, InterruptedRunMatchesUninterruptedBitwise) {
   }
 }
 
-/// Results of a call of fit() with stop_on_signals.
+/// Results of a fit() call with stop_on_signals.
 struct SignalledFit {
   bool is_stopped = false;
   std::int64_t batches = 0;  // number of batches in this process
@@ -336,8 +336,8 @@ struct SignalledFit {
   std::string output;
 };
 
-/// Trains 3 epochs of 4 batches with fit(). Raises SIGINT during batch `raise_at` of this process;
-/// 0 raises none.
+/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT during batch `raise_at` of this
+/// process; 0 raises none.
 SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t raise_at) {
   set_random_seed(8);
   Sequential model(Input{{4}}, Dense(3));
@@ -418,7 +418,7 @@ TEST(BackupAndRestoreTest, FinishedRunWithRetainedCheckpointIsNotTrainedAgain) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);
-  const auto second = live(run, folder + "/log.csv", 0);  // trains no further batch
+  const auto second = live(run, folder + "/log.csv", 0);  // trains no more batches
   ASSERT_TRUE(first && second);
   EXPECT_EQ(*first, *second);
 }

@@ -229,7 +229,7 @@ TEST(GradientAccumulation, ReducesOncePerUpdate) {
     sgd.minimize(tape, square(x.value()));
   };
   step();
-  // Replicas synchronise, but they exchange no gradient.
+  // Replicas synchronise, but exchange no gradients.
   EXPECT_EQ(reducer.calls, (std::vector<std::string>{"begin 0", "finish", "updates_done"}));
   EXPECT_EQ(x.value().item_double(), 3.0);
   reducer.calls.clear();
@@ -266,7 +266,7 @@ TEST(GradientAccumulation, AccumulatesSparseRowsAndMissingGradients) {
 }
 
 // In 3 rounds of 3 calls, a variable gets a gradient in only some calls. Tests all 2^9 choices of
-// these calls, including those in which a call has no gradient after rounds in which it had one.
+// these calls, including those in which a call lacks a gradient after rounds in which it had one.
 TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {

@@ -15,7 +15,7 @@
 
 namespace tutti::testing::update_rules_test {
 
-// Keras multiplies the gradient by the rate before it adds it to the velocity; PyTorch multiplies
+// Keras multiplies the gradient by the rate before adding it to the velocity; PyTorch multiplies
 // the velocity afterwards. The results differ if the rate changes.
 TEST(SgdTest, MomentumWithChangingRateMatchesKeras) {
   // The gradient is 1 twice, with rates 0.1 and 0.01. The velocity is -0.1, then 0.9 * -0.1 - 0.01.

@@ -16,7 +16,7 @@ namespace tutti::testing::loss_parity_test {
 
 struct LossCase {
   Loss::Function function;
-  /// Makes a loss object with the options of `function`.
+  /// Creates a loss object with the options of `function`.
   std::function<Loss(LossReduction)> make;
 };
 
@@ -171,8 +171,8 @@ MakeMetric of(Args... args) {
   return [=] { return std::make_shared<M>(args...); };
 }
 
-/// Returns a function that makes the metric called `name` as Model::compile() does for a loss that
-/// does not take logits.
+/// Returns a function that creates the metric called `name` as Model::compile() does for a loss
+/// that does not take logits.
 MakeMetric by_name(const char* name) {
   return [=] { return MetricSpec(name).make(Loss("mean_squared_error")); };
 }

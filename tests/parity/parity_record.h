@@ -1,4 +1,4 @@
-// Results of TensorFlow, recorded by tests/parity/record.py, and comparison with them.
+// TensorFlow results, recorded by tests/parity/record.py, and comparison with them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -6,7 +6,7 @@
 
 namespace tutti::testing::training_parity_test {
 
-// These values are those of training_cases.py.
+// These values are the same as in training_cases.py.
 constexpr std::int64_t kGlobalBatch = 20;
 constexpr double kMomentum = 7.0 / 8;
 

@@ -1,4 +1,4 @@
-// Tests checkpoints that any strategy can restore, including those to which each worker saves its
+// Tests checkpoints that any strategy can restore, including those in which each worker saves its
 // own shards.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>

@@ -187,8 +187,8 @@ Launches& launches() {
   return one;
 }
 
-/// Operation that delays launches: without a common order, two concurrent calls would reach device
-/// 0 in the order 1, 2 and device 1 in the order 2, 1.
+/// Operation that delays launches, so that without a common order, two concurrent calls would reach
+/// device 0 in the order 1, 2 and device 1 in the order 2, 1.
 class DelayedOps final : public CrossDeviceOps {
  public:
   DelayedOps(const std::string& name, const Group& group)

@@ -1,4 +1,4 @@
-// Tests FullyShardedStrategy over several workers, whose replicas gather and update shards
+// Tests FullyShardedStrategy across several workers, whose replicas gather and update shards
 // together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/toy_training.h"
@@ -67,7 +67,7 @@ TEST(FullyShardedWorkers, ReplicasReadSlots) {
   }));
 }
 
-/// Returns how many bytes worker 0 of two sends while its only replica runs `body`.
+/// Returns the number of bytes that worker 0 of two sends while its only replica runs `body`.
 std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
   const auto transports = in_process_transports(2, false);
   std::uint64_t bytes = 0;

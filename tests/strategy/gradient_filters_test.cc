@@ -141,7 +141,7 @@ TEST(ErrorFeedback, MeanOfManySumsConvergesToExactSum) {
 }
 
 TEST(ErrorFeedback, ResidualsArePerReplica) {
-  // bfloat16 rounds 1 + 2^-9 to 1. After two steps replica 0's residual is 2^-8, which the third
+  // bfloat16 rounds 1 + 2^-9 to 1. After two steps, replica 0's residual is 2^-8, which the third
   // step sends. Replica 1's gradient is exact and leaves no residual.
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   const Variable w = variable_of(strategy, 1);

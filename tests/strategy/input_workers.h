@@ -81,7 +81,7 @@ inline Steps rest_of_pass(DistributedDataset& dataset) {
   return steps;
 }
 
-// Returns each worker's steps of one pass.
+// Returns each worker's steps in one pass.
 inline std::vector<Steps> passes_of(const Workers& workers, const MakeDataset& make) {
   std::vector<Steps> passes(static_cast<std::size_t>(workers.count));
   on_workers(workers, make, [&](int worker, DistributedDataset dataset) {

@@ -51,7 +51,7 @@ struct Fault {
   std::string name;
   Body faulty, others;
   ErrorCode code;
-  std::string text;  // fragment of the error, with FAULTY for the replica's number
+  std::string text;  // expected part of the error; FAULTY stands for the replica's number
 };
 
 std::vector<Fault> faults() {

@@ -321,7 +321,7 @@ TEST(RunThreads, StrategyDestructorJoinsThreads) {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using LossOf = std::function<Tensor(const Tensor& per_example)>;
-/// Returns the warnings of three steps in which the replicas minimize `loss` of their 4 rows.
+/// Returns the warnings from three steps in which the replicas minimize `loss` over their 4 rows.
 std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss,
                                           bool own_mean = false) {
   auto scope = strategy.scope();

@@ -1,4 +1,4 @@
-// Tests variables that are synchronised on write and variables that are synchronised on read.
+// Tests variables that are synchronised on write or on read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -325,8 +325,8 @@ TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
   }
 }
 
-// tf.Variable behaves the same, also in version 2.21: ON_READ only changes the default of
-// `trainable` to False.
+// tf.Variable does the same, even in version 2.21: ON_READ only changes the default of `trainable`
+// to False.
 TEST_F(SyncOnRead, TrainableComponentsGetSumOfGradients) {
   const auto scope = strategy_->scope();
   const Variable v(num(0.0), {.name = "v",

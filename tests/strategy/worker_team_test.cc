@@ -24,8 +24,8 @@ Elements elements_of(MutableTensor& tensor) {
   return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
 }
 
-/// Sums tensors of ones over two workers, which have two replicas and one replica. Returns, for
-/// each worker, whether its buffers were in shared memory.
+/// Sums tensors of ones over two workers, one with two replicas and one with a single replica.
+/// Returns, for each worker, whether its buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);
@@ -179,7 +179,7 @@ TEST_F(Stragglers, SlowWorkerIsReportedWithin20Steps) {
 }
 
 TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
-  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // the network is slow, not a worker
+  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // slow network, not a slow worker
   EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
 }
 

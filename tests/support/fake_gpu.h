@@ -1,8 +1,8 @@
-// GPUs made of host memory that the host cannot access, for tests of code that calls a backend.
+// Fake GPUs in host memory that the host cannot access, for tests of code that calls a backend.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels are those of the CPU. The devices' memory is accessible only while the backend itself
-// works, so a host access ends the test program.
+// is working, so a host access ends the test program.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,7 +21,7 @@
 
 namespace tutti::testing {
 
-/// Memory of all fake devices, protected from access by the host, and the recorded requests.
+/// Memory of all fake devices, protected from host access, and the recorded requests.
 struct FakeGpuState {
   static constexpr std::size_t kArena = std::size_t{4} << 30;  // unused pages take no memory
   static constexpr std::size_t kPage = 4096;

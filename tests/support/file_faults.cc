@@ -25,7 +25,7 @@ namespace {
 constexpr int kMaxCalls = 4096;
 constexpr int kMaxPath = 512;
 
-/// Directory entry or file contents that a power cut loses unless they were synced first.
+/// Directory entry or file contents that a power cut would lose unless synced first.
 struct Loss {
   enum Kind { kNone, kBytes, kNewName, kNewFolder, kRename } kind;
   char path[kMaxPath];

@@ -151,7 +151,7 @@ inline void expect_refusals(Communicator& own) {
   EXPECT_EQ(ones.front(), static_cast<float>(own.size()));
 }
 
-/// Function that creates this rank's transport in the group of that name; all ranks call it in the
+/// Function that creates this rank's transport in the group called `name`; all ranks call it in the
 /// same order.
 using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
 

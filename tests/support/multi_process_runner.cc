@@ -151,7 +151,7 @@ struct MultiProcessRunner::Impl {
     return found == places.end() ? nullptr : &*found;
   }
 
-  /// Kills processes that are still running a while after the chief failed.
+  /// Kills processes that are still running some time after the chief failed.
   void end_with_chief() {
     if (!failed_chief()) return others_end.reset();
     const TimePoint now = Clock::system().now();

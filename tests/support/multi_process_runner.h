@@ -39,7 +39,7 @@ struct MultiProcessResult {
 
 /// Returns true if a line of `output` contains `part`.
 bool has_line(const std::vector<std::string>& output, std::string_view part);
-/// Returns how many lines of `output` contain `part`.
+/// Returns the number of lines of `output` that contain `part`.
 int num_lines(const std::vector<std::string>& output, std::string_view part);
 
 /// Processes of one cluster, each with its own TF_CONFIG. Output is read only while a function of

@@ -1,4 +1,4 @@
-// Detects the sanitizers of this build, which g++ and clang++ report differently.
+// Detects the sanitizers in this build, which g++ and clang++ report differently.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -546,8 +546,8 @@ TEST(Buffer, TracksPeakUseAndRejectsImpossibleSizes) {
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
-  // Each thread makes tensors of many sizes, keeps some of them, and passes some to another thread,
-  // which releases them.
+  // Each thread creates tensors of many sizes, keeps some of them, and passes some to another
+  // thread, which releases them.
   constexpr int kThreads = 4;
   std::vector<std::vector<Tensor>> handed(kThreads);
   const std::size_t in_use = allocator_statistics().in_use;

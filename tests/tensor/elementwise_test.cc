@@ -381,8 +381,8 @@ const ReductionCase kCases[] = {
     {"reduce_min", reduce_min, [](double a, double b) { return a < b ? a : b; }, kInf},
 };
 
-/// Reduces x over the axes whose bits are set in `bits`, element by element. These axes keep size
-/// 1.
+/// Reduces x over the axes whose bits are set in `bits`, element by element, and keeps these axes
+/// with size 1.
 std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const ReductionCase& c) {
   Shape kept = x.shape();
   for (int axis = 0; axis < x.rank(); ++axis) {

@@ -335,7 +335,7 @@ TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // reading allocates a second block
 }
 
-/// Event that reports completion from its query number `queries` on; 0: never.
+/// Event that reports completion from query number `queries` onwards; 0: never.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int queries) : queries_(queries) {}
@@ -513,7 +513,7 @@ class ListedGpus final : public DeviceBackend {
   std::vector<PhysicalDevice> devices_;
 };
 
-/// Returns the bus id and the index in the machine of each logical device.
+/// Returns, for each logical device, the GPU's bus id and its index in the machine.
 std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::string>& mask) {
   std::vector<std::pair<std::string, int>> found;
   for (const LogicalGpu& gpu : ListedGpus(mask).split()) {
@@ -606,7 +606,7 @@ TEST(Devices, VirtualGpusHaveSeparateMemoryLimits) {
     EXPECT_EQ(gpu.num_parts, 2);
     EXPECT_EQ(gpu.memory_limit, kInventoryGib);
   }
-  const auto shares = ListedGpus("1").split({4, 0});  // 0 divides the free memory equally
+  const auto shares = ListedGpus("1").split({4, 0});  // 0: equal shares of the free memory
   ASSERT_EQ(shares.size(), 4U);
   EXPECT_EQ(shares[3].memory_limit, kInventoryGib);
   EXPECT_INVALID(ListedGpus().split({3, 2 * kInventoryGib}), "GPU 1 (GeForce GTX 970)", "4096 MiB");

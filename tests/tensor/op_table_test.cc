@@ -1,5 +1,5 @@
-// Tests the table of operations: kernels of the CPU agree with the reference kernels, and calls
-// that other processes send are validated.
+// Tests the table of operations: CPU kernels agree with the reference kernels, and calls that other
+// processes send are validated.
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ Tensor values(const Shape& shape, std::uint64_t seed) {
   return random_values(shape, DType::kFloat32, -1, 1, seed);
 }
 
-/// Returns matrix products with long sums, with all combinations of transposed operands.
+/// Returns matrix products with long sums, for every combination of transposed operands.
 std::vector<OpCall> long_products() {
   std::vector<OpCall> products;
   for (const bool ta : {false, true}) {

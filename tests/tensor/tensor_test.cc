@@ -695,7 +695,7 @@ TEST(RandomTensors, EmptyBracesDrawFreshKey) {
     EXPECT_EQ(without().to_doubles(), first);
     EXPECT_EQ(without().to_doubles(), second);
   }
-  // A key that equals RandomKey{} in its values is still an explicit key.
+  // A key whose values equal those of RandomKey{} is still an explicit key.
   EXPECT_EQ(random_uniform({8}, RandomKey{}).to_doubles(),
             random_uniform({8}, {.seed = 0}).to_doubles());
 }

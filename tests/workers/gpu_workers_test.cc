@@ -1,4 +1,4 @@
-// Tests worker processes with simulated GPUs: sums by the hosts, and a crash followed by a restart.
+// Tests worker processes with simulated GPUs: sums on the hosts, and a crash followed by a restart.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -63,7 +63,7 @@ TEST(GpuWorkers, TrainThroughHostMemoryAndRecoverFromCrash) {
   }
 }
 
-// Computes sums over a communicator on GPU memory; returns the error that ended them, if any.
+// Sums values in GPU memory over a communicator; returns the error that ended the sums, if any.
 TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
   const auto ranks = communicator_from_environment();
   const int index = arguments.at("shared").as_bool() ? 0 : ranks->rank();

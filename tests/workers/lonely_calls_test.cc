@@ -1,4 +1,4 @@
-// Tests collective calls of workers: calls that only one worker makes, calls that differ, and sums
+// Tests collective calls of workers: calls that only one worker makes, mismatched calls, and sums
 // by an operation that the program or a plugin defines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/exchange_sums.h"

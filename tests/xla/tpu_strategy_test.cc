@@ -1,5 +1,5 @@
-// Tests TpuStrategy, that it passes the conformance suite of strategies, and other strategies on
-// XLA devices.
+// Tests TpuStrategy, which must pass the strategy conformance suite, and other strategies on XLA
+// devices.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 

@@ -66,7 +66,7 @@ struct Trainee {
 };
 using MakeTrainee = std::function<Trainee()>;
 
-/// Trains `steps` steps on a dataset of global batches. Returns losses and weights.
+/// Trains `steps` steps on a dataset of global batches. Returns the losses and the weights.
 inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrainee& make,
                      int steps) {
   set_random_seed(7);

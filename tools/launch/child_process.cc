@@ -301,7 +301,7 @@ constexpr rlim_t kForTheRest = 64;
 rlimit limit_before = {0, 0};
 bool is_raised = false;
 
-/// Returns the children of this process, from the kernel's lists of children per thread.
+/// Returns the children of this process, from the kernel's per-thread lists of children.
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
   for (const std::string& thread : names_in_folder("/proc/self/task")) {
@@ -324,7 +324,7 @@ std::vector<int> numbers_in(const char* folder) {
   return numbers;
 }
 
-/// Closes all descriptors but one: otherwise files of the launcher would stay open as long as this
+/// Closes all descriptors but one: otherwise the launcher's files would stay open as long as this
 /// process lives.
 void close_all_but(int kept) {
   for (const int fd : numbers_in("/proc/self/fd")) {

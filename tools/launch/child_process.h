@@ -101,7 +101,7 @@ class ChildProcess {
   /// Returns the status if the process has exited, and kills the other processes of its group. Does
   /// not wait.
   std::optional<ExitStatus> try_wait();
-  /// Passes all remaining output of an exited process to `on_line`, including a last line without
+  /// Passes all remaining output of an exited process to `on_line`, including a last line without a
   /// newline.
   void finish_lines(const OnLine& on_line);
 
@@ -121,7 +121,7 @@ class ChildProcess {
 /// in a program.
 void open_standard_streams();
 
-/// Raises this process's limit of open files, if necessary, to the number needed for
+/// Raises this process's limit on open files, if necessary, to the number needed for
 /// `num_processes`; child processes get the original limit. Throws kInvalidArgument, with both
 /// numbers, if the hard limit is too low.
 void allow_open_files_for(int num_processes);

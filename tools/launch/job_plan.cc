@@ -66,7 +66,7 @@ Variables environment_of(const JobRequest& request, const std::vector<Task>& tas
   Variables variables{{"TF_CONFIG", tf_config(tasks, tasks[rank])},
                       {"TUTTI_JOB_ID", job_id},
                       {"TUTTI_RESTART", "0"}};
-  // The number of cores of other machines is unknown.
+  // The number of cores on other machines is unknown.
   if (request.hosts.empty() && !std::getenv("OMP_NUM_THREADS")) {
     const std::size_t share = std::max<std::size_t>(1, request.cores.size() / tasks.size());
     variables.emplace_back("OMP_NUM_THREADS", std::to_string(share));
@@ -101,7 +101,7 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-// Free ports of this machine. They are found by briefly binding all of them at the same time.
+// Free ports on this machine, found by briefly binding all of them at the same time.
 
 constexpr int kFirstPort = 10'000;
 constexpr int kTriesPerPort = 1000;

@@ -88,8 +88,8 @@ JobPlan make_plan(const JobRequest& request);
 /// Quotes `text` as one word of a POSIX shell.
 std::string shell_quote(const std::string& text);
 
-/// Returns shell commands: the first makes the secret, and each further one starts a process with
-/// its environment.
+/// Returns shell commands: the first one creates the secret, and each of the others starts a
+/// process with its environment.
 std::string dry_run_text(const JobPlan& plan);
 
 /// Folder (mode 0700) in XDG_RUNTIME_DIR, TMPDIR or /tmp, with a file (mode 0600) of 32 random

@@ -27,7 +27,7 @@ class BufferedPipeWriter {
     if (!is_gone_) text_ += text;
   }
   bool is_empty() const { return begin_ == text_.size(); }
-  /// Returns true if the buffer is full; the caller should then add no more text.
+  /// Returns true if the buffer is full; the caller should then stop adding text.
   bool is_full() const { return text_.size() - begin_ >= kFull; }
 
   /// Writes as much as fits; drops the text if the disk is full. Returns false after the reader has
@@ -65,10 +65,10 @@ class RunReporter {
   /// restarted; empty if no restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
-  /// Reports that the processes of `ranks` receive `signal_number` now, and SIGKILL after the grace
-  /// period.
+  /// Reports that the processes of `ranks` are being sent `signal_number`, and SIGKILL after the
+  /// grace period.
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks);
-  /// Reports that the process of `rank` was given up and is now sent SIGKILL.
+  /// Reports that the process of `rank` has been given up and is being sent SIGKILL.
   void on_given_up(int rank, const std::string& why);
   /// Reports that the processes of `ranks` receive SIGKILL now.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }

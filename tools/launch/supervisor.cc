@@ -30,7 +30,7 @@ constexpr const char* kBeforeOthersFinished = "before the other tasks finished";
 /// Returns the exit code of a job that was asked to stop: the code of the first task that failed;
 /// if none failed, 75 if a task saved a checkpoint, else 0. If any task saved a checkpoint, tasks
 /// that the stop signal killed do not count as failed: they may have removed their handlers while
-/// they left the job.
+/// leaving the job.
 int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
   const auto has_saved = [](const TaskOutcome& task) {
@@ -51,7 +51,7 @@ int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
 std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Duration lived) {
   if (lived >= kQuick) {
     quick_failures_ = 0;
-  } else if (!status.killed_from_outside()) {  // a process that was killed did not fail by itself
+  } else if (!status.killed_from_outside()) {  // a killed process did not fail on its own
     ++quick_failures_;
   }
   if (limit_ == 0) return "";
@@ -114,7 +114,7 @@ struct Slot {
   TimePoint started;
   Duration lived{};  // lifetime of the last process
   std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // time at which it is killed, if it is given up
+  std::optional<TimePoint> given_up_at;  // if given up, time at which it is killed
   std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
@@ -151,7 +151,7 @@ struct Supervisor {
     reporter.on_start(slot.rank, restarts);
   }
 
-  /// Starts a task again. Fails the job if the program no longer exists, or is being rebuilt.
+  /// Restarts a task. Fails the job if the program no longer exists or is being rebuilt.
   void start_again(Slot& slot) {
     try {
       start(slot);

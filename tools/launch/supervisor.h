@@ -20,7 +20,7 @@ inline constexpr int kTimedOut = 124;
 
 /// Reason why the remaining processes were ended.
 enum class StopReason {
-  kNone,       // every process exited by itself
+  kNone,       // every process exited on its own
   kFinished,   // chief and workers have finished; servers must be stopped
   kFailure,    // a process failed
   kSignal,     // the launcher received a signal
@@ -82,7 +82,7 @@ struct AbandonedProcess {
 /// A task for which running processes wait.
 struct AwaitedTask {
   std::string task;           // "worker-0"
-  std::optional<int> joined;  // restart number of the task's last process that joined the job
+  std::optional<int> joined;  // restart number of the task's most recent process to join the job
   bool may_repeat = false;    // true: restart it even if parameter servers have its updates
 };
 
@@ -118,7 +118,7 @@ struct SupervisorOptions {
 /// ". Names are colored on a terminal (unless NO_COLOR is set). The launcher's own messages begin
 /// with "tutti run: " and go to standard error. A slow reader delays the processes only after 1 MiB
 /// of unread output is buffered. At the end, supervise() waits until all output has been read or a
-/// stop signal arrives. After a requested stop or a timeout, it waits at most for the grace period.
+/// stop signal arrives. After a requested stop or a timeout, it waits for at most the grace period.
 /// If the reader closes the pipe, this process receives SIGTERM.
 ///
 /// Throws kNotFound or kUnavailable if a process cannot be started, and kUnavailable, naming the

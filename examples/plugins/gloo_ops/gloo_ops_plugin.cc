@@ -222,7 +222,7 @@ std::vector<std::size_t> lengths_of(const Operation& self, const tutti_buffer_v1
   return lengths;
 }
 
-// Gloo's allgatherv waits indefinitely for a part of length 0, so all parts are padded to one
+// Gloo's allgatherv waits indefinitely for a part of length 0, so all parts are padded to the same
 // length.
 void gather_padded(Operation& self, std::vector<std::uint8_t> mine,
                    const std::vector<std::size_t>& lengths, std::int64_t timeout_ms,

@@ -35,7 +35,7 @@ class GradientTape {
   GradientTape(const GradientTape&) = delete;
   GradientTape& operator=(const GradientTape&) = delete;
 
-  /// Makes `value` a source whose gradients can be computed.
+  /// Makes `value` a source for which gradients can be computed.
   void watch(const Tensor& value);
   void watch(const Variable& variable);
 

@@ -1,4 +1,4 @@
-// Recomputation of values in the backward pass instead of keeping intermediate results.
+// Recomputation of values in the backward pass, in place of stored intermediate results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

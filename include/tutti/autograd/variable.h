@@ -29,8 +29,8 @@ class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
 
-  /// Refers to no variable: defined() is false, and functions that access the variable throw
-  /// kFailedPrecondition.
+  /// Creates a reference to no variable: defined() is false, and functions that access the variable
+  /// throw kFailedPrecondition.
   Variable() = default;
   /// Creates a variable. Throws kFailedPrecondition, naming variable and remedy, in a replica
   /// (inside run()).
@@ -104,7 +104,7 @@ class VariableCreatorScope : internal::ThreadScope<VariableCreator*> {
   explicit VariableCreatorScope(VariableCreator& creator);
 };
 
-/// Makes a variable with one component on `device`, independent of the active scope.
+/// Creates a variable with one component on `device`, independently of the active scope.
 std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value, Device device,
                                                     VariableOptions options,
                                                     const void* owner = nullptr);

@@ -112,8 +112,8 @@ class VariableStorage {
   virtual std::vector<Tensor> local_components() const = 0;
   virtual std::vector<Device> devices() const = 0;
 
-  /// Writes `value`. In a replica, the write follows options().aggregation and is a collective of
-  /// all replicas unless it is local. Outside of replicas, it writes all components.
+  /// Writes `value`. In a replica, the write follows options().aggregation and is a collective call
+  /// on all replicas unless it is local. Outside replicas, it writes all components.
   virtual void assign(AssignOp op, const Tensor& value, ValueOrigin origin) = 0;
   /// Writes each component once, without synchronization. Every replica passes a bit-identical
   /// `value`; outside of replicas, there is one call. The caller ensures that no replica reads
@@ -124,21 +124,21 @@ class VariableStorage {
 
   /// Creates a non-trainable variable of this shape and placement, filled with `initial_value`.
   virtual Variable create_slot(const std::string& name, double initial_value) = 0;
-  /// Applies `rule` with a gradient that is equal in all replicas. The conditions of
+  /// Applies `rule` with a gradient that is equal on all replicas. The conditions of
   /// assign_replicated() apply. `slots` are results of this storage's create_slot(), in the order
   /// of rule.slots().
   virtual void update(const UpdateRule& rule, std::span<const Variable> slots,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 
   /// Returns the tensors for a checkpoint: the value, under the variable's name. ON_READ variables
-  /// add each component under "<name>/replica_<v>" and, with aggregation MEAN, the replicas'
-  /// numbers of updates under "<name>/replica_updates". Outside of replicas only.
+  /// add each component under "<name>/replica_<v>" and, with aggregation MEAN, the replicas' update
+  /// counts under "<name>/replica_updates". Outside of replicas only.
   virtual std::vector<NamedTensor> save() const = 0;
   /// Restores values: by component if the checkpoint has exactly these replicas, else from the
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
   /// naming a missing variable; kInvalidArgument naming both shapes or dtypes if they differ.
   virtual void restore(const TensorLookup& lookup) = 0;
-  /// Returns this process's part, as one tensor, of a variable that is sharded over processes or
+  /// Returns, as one tensor, this process's part of a variable that is sharded over processes or
   /// devices; nullopt if each process stores the entire variable. Not collective. Outside of
   /// replicas only.
   virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
@@ -152,8 +152,8 @@ class VariableStorage {
   /// Fills in the defaults of options that are not set: name, trainable, and kOnWrite for kAuto.
   VariableStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner);
 
-  /// Returns `value` cast to this variable's dtype. Throws kInvalidArgument naming variable, method
-  /// and both shapes if the shapes differ.
+  /// Returns `value` cast to this variable's dtype. Throws kInvalidArgument, naming the variable,
+  /// the method and both shapes, if the shapes differ.
   Tensor checked_value(const Tensor& value, const char* method) const;
   /// Same as checked_value(), but also rejects arithmetic on bool.
   Tensor checked_operand(AssignOp op, const Tensor& value) const;

@@ -121,7 +121,7 @@ class Checkpoint {
   /// Same as add_state(), but for tensors, which are stored as "<name>/<tensor name>".
   void add_tensors(std::string name, TensorProvider provider);
 
-  /// Sets a remark for readers of the file, such as the strategy's name. It is never restored.
+  /// Adds a note for readers of the file, such as the strategy's name. It is never restored.
   void set_about(std::string key, Json value);
 
   const std::vector<Variable>& variables() const { return variables_; }
@@ -190,7 +190,7 @@ class Checkpoint {
   std::shared_ptr<const internal::CheckpointFile> waiting_;  // nullptr: nothing waits
 };
 
-/// Saves only variables, under their names, in a file that other programs can read, too.
+/// Saves only the variables, by name, in a file that other programs can also read.
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
                   CheckpointOptions options = {},
                   const SourceLocation& where = SourceLocation::current());
@@ -210,7 +210,7 @@ struct LoadWeightsOptions {
   bool strict = true;
 };
 
-/// Loads variables from a file of weights, a whole checkpoint (its state is ignored), or a Hugging
+/// Loads variables from a file of weights, a full checkpoint (its state is ignored), or a Hugging
 /// Face model: its folder, or its `model.safetensors.index.json`. Floating-point tensors are cast
 /// to the types of the variables, which is logged once. Changes everything or nothing, like
 /// Checkpoint::restore(). Throws kInvalidArgument, listing the contents of the file and the

@@ -33,11 +33,11 @@ struct CheckpointManagerOptions {
   /// it. The snapshot shares memory with the variables until a step changes them.
   bool asynchronous = false;
   OnSaveError on_error = OnSaveError::kThrow;
-  /// For variables that are sharded over workers (FullyShardedStrategy). true: all workers
-  /// concurrently save and restore their own parts in one shared folder; kFailedPrecondition names
-  /// a worker that sees another folder. false: worker 0 gathers, writes and reads everything.
-  /// Default: true if all workers see the folder (checked by each save), else false with a warning.
-  /// Must be equal on all workers.
+  /// For variables that are sharded across workers (FullyShardedStrategy). true: all workers save
+  /// and restore their own parts concurrently in one shared folder; kFailedPrecondition names a
+  /// worker that sees another folder. false: worker 0 gathers, writes and reads everything.
+  /// Default: true if all workers see the folder (checked by each save), otherwise false, with a
+  /// warning. Must be equal on all workers.
   std::optional<bool> sharded = std::nullopt;
 };
 
@@ -49,7 +49,7 @@ struct CheckpointManagerOptions {
 /// process. Not thread-safe. Like tf.train.CheckpointManager.
 class CheckpointManager {
  public:
-  /// Throws kInvalidArgument for a negative max_to_keep. The folder is made by the first save().
+  /// Throws kInvalidArgument for a negative max_to_keep. The folder is created by the first save().
   CheckpointManager(Checkpoint checkpoint, std::string directory,
                     CheckpointManagerOptions options = {});
   /// Waits for the save in progress and logs its error.
@@ -75,7 +75,7 @@ class CheckpointManager {
   /// conditions as restore_latest().
   std::optional<std::string> latest() const;
 
-  /// Restores the newest version after comparing every byte with its checksum. If it is damaged,
+  /// Restores the newest version after verifying the checksums of all its bytes. If it is damaged,
   /// logs an error and restores the version before it; with RestoreOptions::strict, throws
   /// kDataLoss instead. Returns nullopt if no version was ever finished. Throws kDataLoss if all
   /// versions are damaged, kUnimplemented if one has another format. Collective if
@@ -83,19 +83,19 @@ class CheckpointManager {
   std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {});
 
   /// Deletes all versions, the oldest first, if this process writes. Versions that cannot be read
-  /// stay. Waits for the save in progress.
+  /// are kept. Waits for the save in progress.
   void delete_all();
 
-  /// Returns the paths of all complete versions, the newest last. Logs a warning once for versions
-  /// of another format.
+  /// Returns the paths of all complete versions, newest last. Logs a warning once for versions in a
+  /// different format.
   std::vector<std::string> checkpoints() const;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
  private:
   void start(std::int64_t step);
-  /// Returns the connection with which workers save their parts; its exchange function is empty if
-  /// one process saves everything.
+  /// Returns the connection through which workers save their parts; its exchange function is empty
+  /// if one process saves everything.
   internal::CheckpointWorker connect() const;
   std::optional<internal::CheckpointFile> read_newest_whole(
       bool strict, const std::function<internal::CheckpointFile(const std::string& path)>& read);

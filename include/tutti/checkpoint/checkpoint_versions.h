@@ -31,16 +31,16 @@ struct CheckpointVersion {
   std::size_t num_tensors = 0;
 };
 
-/// Returns the versions in the folder of a CheckpointManager, the newest last. Throws kNotFound if
-/// there is no such folder.
+/// Returns the versions in a CheckpointManager's folder, newest last. Throws kNotFound if there is
+/// no such folder.
 std::vector<CheckpointVersion> list_checkpoints(const std::string& directory);
 
 /// Reads every byte of a version or of a single file. Returns one line per problem; empty if the
 /// data is intact. Throws kNotFound if the path does not exist, kUnimplemented for another format.
 std::vector<std::string> verify_checkpoint(const std::string& path);
 
-/// Returns step, state, files and tensors (without values) of a version or a single file. Throws
-/// kDataLoss if it is damaged, and the errors of verify_checkpoint().
+/// Returns the step, state, files and tensors (without values) of a version or a single file.
+/// Throws kDataLoss if it is damaged, and the errors of verify_checkpoint().
 Json describe_checkpoint(const std::string& path);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Cluster resolvers: the cluster of this process and its own task in it.
+// Cluster resolvers, which find the cluster of this process and the task that it runs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -132,7 +132,7 @@ struct StaticResolverOptions {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
   std::string environment = {};
-  std::map<std::string, int> num_accelerators = {};  // number of every task's accelerators, by type
+  std::map<std::string, int> num_accelerators = {};  // accelerators of each task, by type
   std::string rpc_layer = {};
   std::string name = "StaticResolver";  // used in messages
 };
@@ -159,8 +159,7 @@ class StaticResolver : public ClusterResolver {
   std::map<std::string, int> find_accelerators(const std::optional<Task>&) const override {
     return num_accelerators_;
   }
-  /// Returns a task's address only if both type and id are given; otherwise `master` of the
-  /// options.
+  /// Returns a task's address only if both type and id are given; otherwise the options' `master`.
   std::string find_master(const MasterQuery& query) const override {
     if (!query.task_type || !query.task_id) return format_master_url(master_, query.rpc_layer);
     return format_master_url(cluster_.task_address(*query.task_type, *query.task_id),

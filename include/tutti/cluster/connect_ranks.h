@@ -26,7 +26,7 @@ std::shared_ptr<Communicator> communicator_from_environment(
 /// Parses "auto", "shm" or "tcp". Throws kInvalidArgument, listing these, for any other text.
 ConnectOptions::Way parse_way(std::string_view text);
 
-/// Result of connect_ranks(): the transport to all other ranks, and a line for the log.
+/// Result of connect_ranks(): the transport to all other ranks, and a log line.
 struct ConnectedRanks {
   std::shared_ptr<Transport> transport;
   /// "rank 0 of 3: rank 1: shared memory (pid 4711), rank 2: tcp 10.0.0.3:4712".

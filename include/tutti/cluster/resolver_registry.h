@@ -19,8 +19,8 @@ using ResolverFactory = std::function<std::unique_ptr<ClusterResolver>(const Env
 void register_cluster_resolver(const std::string& name, ResolverFactory factory);
 /// Returns auto, tf_config, slurm, mpi, kubernetes, sagemaker, local, then the registered names.
 std::vector<std::string> registered_cluster_resolvers();
-/// Makes the resolver of that name. Throws kNotFound, listing the known names, for an unknown name,
-/// and the resolver's own errors.
+/// Creates the resolver with this name. Throws kNotFound, listing the known names, if the name is
+/// unknown, and the resolver's own errors.
 std::unique_ptr<ClusterResolver> make_cluster_resolver(
     std::string_view name, const Environment& environment = Environment::of_process());
 
@@ -31,10 +31,10 @@ struct ChosenResolver {
   std::string reason;
 };
 
-/// Chooses the resolver for the first of these that the environment has: TF_CONFIG (not empty); an
-/// MPI launcher; a Slurm step (srun); PMI or PMIx variables without Slurm; TUTTI_KUBERNETES_JOBS in
-/// a pod; SM_HOSTS. Otherwise returns a resolver of one local worker. mpirun precedes Slurm because
-/// under Slurm it starts its helpers with srun.
+/// Chooses the resolver for the first of these that is present in the environment: TF_CONFIG (not
+/// empty); an MPI launcher; a Slurm step (srun); PMI or PMIx variables without Slurm;
+/// TUTTI_KUBERNETES_JOBS in a pod; SM_HOSTS. If there is none, returns a resolver for a single
+/// local worker. mpirun precedes Slurm because under Slurm it starts its helpers with srun.
 ChosenResolver choose_resolver(const Environment& environment = Environment::of_process());
 /// Same as choose_resolver(), but logs the reason (unless this process is alone).
 std::unique_ptr<ClusterResolver> resolver_from_environment(

@@ -60,7 +60,7 @@ namespace internal {
                                const std::string& message);
 }  // namespace internal
 
-/// Throws Error(kInternal) with file and line if an invariant of tutti itself is broken.
+/// Throws Error(kInternal) naming the file and the line if an invariant of tutti itself is broken.
 #define TUTTI_CHECK(condition, ...)                                   \
   do {                                                                \
     if (!(condition)) [[unlikely]]                                    \

@@ -66,7 +66,8 @@ class Json {
 
   /// Returns the member of that name, or nullptr. Throws kInvalidArgument if this is not an object.
   const Json* find(std::string_view name) const;
-  /// Returns the member of that name. Throws kInvalidArgument with the name if it is missing.
+  /// Returns the member with that name. Throws kInvalidArgument, naming the member, if it is
+  /// missing.
   const Json& at(std::string_view name) const;
   /// Adds or replaces a member. Requires: this is an object.
   Json& set(std::string name, Json value);

@@ -201,7 +201,7 @@ struct JsonForm<T> {
   }
 };
 
-// JSON form of a value: the call that makes it, such as ["truncated_normal", 0, 0.05].
+// JSON form of a value: the call that creates it, such as ["truncated_normal", 0, 0.05].
 
 namespace internal {
 
@@ -211,7 +211,7 @@ Json call_of(std::string name, const Arguments&... arguments) {
   return Json::Array{std::move(name), json_of(arguments)...};
 }
 
-/// Function that makes a value from a JSON array that call_of() wrote.
+/// Function that creates a value from a JSON array written by call_of().
 template <class Made>
 using CallReader = std::function<Made(const Json::Array& call)>;
 

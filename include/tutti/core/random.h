@@ -90,8 +90,8 @@ struct RandomContext {
 /// Returns this thread's current RandomContext; outside a replica {global seed, 0, 0}.
 const RandomContext& current_random_context();
 
-/// Returns 0, 1, 2, ... for successive calls with the same `call_site`, to distinguish calls of one
-/// layer in a step. Counts within this thread's RandomContextScope; outside of every scope, since
+/// Returns 0, 1, 2, ... for successive calls with the same `call_site`, to distinguish the calls to
+/// one layer in a step. Counts within this thread's RandomContextScope; outside any scope, since
 /// the last set_random_seed().
 std::uint64_t next_call_ordinal(std::uint64_t call_site);
 
@@ -126,7 +126,7 @@ std::uint64_t next_layer_number();
 namespace internal {
 /// Fills `bytes` with unpredictable bytes from the operating system.
 void fill_random(std::span<std::byte> bytes);
-/// Returns a random number, not 0, that distinguishes one run from another.
+/// Returns a nonzero random number that distinguishes one run from another.
 std::uint64_t new_run_nonce();
 /// Returns 32 random hexadecimal digits.
 std::string new_unique_name();

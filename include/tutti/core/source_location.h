@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Line of source code. The default argument `SourceLocation where = SourceLocation::current()` is
-/// the line of the caller.
+/// Line of source code. The default argument `SourceLocation where = SourceLocation::current()`
+/// captures the caller's line.
 class SourceLocation {
  public:
   static constexpr SourceLocation current(const char* file = __builtin_FILE(),

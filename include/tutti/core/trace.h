@@ -22,14 +22,14 @@ void start_trace(const std::string& path);
 /// Ends the recording and writes the file; does nothing if no trace is being recorded. Throws
 /// kUnavailable if the file cannot be written.
 void stop_trace();
-/// Calls start_trace() with the path in TUTTI_TRACE, if that is set and no trace was recorded yet.
-/// The constructors of strategies call it.
+/// Calls start_trace() with the path in TUTTI_TRACE, if that is set and no trace has been recorded
+/// yet. Called by the constructors of strategies.
 void start_trace_from_environment();
 
 namespace internal {
 /// Sets the name of this process's task in its job: traces are written to "t.worker-1.json" instead
-/// of "t.json", and their events have `rank` as process number. If the process runs several tasks
-/// of a job, it has no such name.
+/// of "t.json", and their events have `rank` as their process number. A process that runs several
+/// tasks of a job has no such name.
 void set_trace_task(const std::string& task, int rank);
 
 inline std::atomic<bool> trace_is_recording{false};

@@ -112,7 +112,7 @@ struct GpuStream {
   void* stream = nullptr;
 };
 
-/// Options of one call. Name and shape are compared between the ranks.
+/// Options for one call. The name and the shape are compared across ranks.
 struct CallOptions {
   std::string_view name = {};  // truncated to 47 characters; valid until the call has ended
   const Shape* shape = nullptr;
@@ -120,8 +120,8 @@ struct CallOptions {
   /// the same buffer.
   std::uint64_t id = 0;
   std::optional<Duration> timeout = std::nullopt;  // default: the communicator's; plugins ignore it
-  /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
-  /// all ranks or on none; ranks compare this. See Communicator, "On GPUs".
+  /// Set if all buffers of the call are in this GPU's memory, from any CUDA allocator. Must be set
+  /// on all ranks or on none; the ranks compare this. See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;
 };
 

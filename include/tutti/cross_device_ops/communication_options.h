@@ -1,4 +1,4 @@
-// Options of collective operations: tf.distribute.experimental.CommunicationOptions.
+// Options for collective operations: tf.distribute.experimental.CommunicationOptions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -36,7 +36,7 @@ std::string_view to_string(NonFinitePolicy policy);
 /// Default time that a collective waits for the other ranks.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(120);
 
-/// Options of collective operations. merged_with() treats a field with its default value as unset.
+/// Options for collective operations. merged_with() treats a field with its default value as unset.
 struct CommunicationOptions {
   /// Approximate size of the buffers into which tensors are packed, in bytes; 0: 4 MiB.
   std::int64_t bytes_per_pack = 0;

@@ -25,7 +25,7 @@ struct PendingCall;
 }  // namespace internal
 
 /// Implementation of calls on GPUs. kNccl: NCCL if it is available and each rank has its own GPU,
-/// else as kHosts. kHosts: copies to host memory, where the communicator's algorithm runs.
+/// otherwise as kHosts. kHosts: copies to host memory, where the communicator's algorithm runs.
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {

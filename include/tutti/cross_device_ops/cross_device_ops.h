@@ -78,8 +78,8 @@ struct SegmentedSum {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // in increasing order
-  /// For each sum of a segment, the replicas whose values it adds. Only the operation "canonical"
-  /// gets several nodes; other operations get one node with all replicas.
+  /// For each sum of a segment, the replicas whose values are added. Only the operation "canonical"
+  /// receives several nodes; other operations receive one node with all replicas.
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
@@ -144,7 +144,7 @@ class CrossDeviceOps {
   /// `tasks`.
   std::vector<PerReplica<Gradient>> batch_reduce(ReduceOp op, std::span<const ReduceTask> tasks,
                                                  const CommunicationOptions& options = {});
-  /// Returns the combination for each replica, on the device of that replica's value.
+  /// Returns the combined value for each replica, on the device of that replica's value.
   PerReplica<Tensor> all_reduce(ReduceOp op, const PerReplica<Tensor>& value);
   /// Reduces many values, packed by options.bytes_per_pack; dense and sparse values may be mixed.
   /// Returns results in the caller's order.
@@ -153,8 +153,8 @@ class CrossDeviceOps {
                                                      const CommunicationOptions& options = {});
   PerReplica<Tensor> broadcast(const Tensor& value, std::span<const Device> destinations);
   /// Concatenates along `axis` in replica order, on `destination`; lengths along `axis` may differ.
-  /// Throws kInvalidArgument naming the dimension that differs, or for rank 0; kUnimplemented for
-  /// IndexedSlices.
+  /// Throws kInvalidArgument for rank 0, or if another dimension differs, naming that dimension;
+  /// kUnimplemented for IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
   /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw

@@ -27,7 +27,8 @@ class KeyValueStore {
   /// Returns the values of several keys, in the order of `keys`, in one exchange with a remote
   /// store.
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
-  /// Waits for the key and returns its value. Throws kDeadlineExceeded naming store and key.
+  /// Waits for the key and returns its value. Throws kDeadlineExceeded naming the store and the
+  /// key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };
 

@@ -81,8 +81,8 @@ typedef struct tutti_error_v1 {
   char message[508];
 } tutti_error_v1;
 
-// The group. Members are numbered over all processes: this one has first_rank to first_rank +
-// local_count - 1. One process: world_size == local_count, first_rank == 0.
+// The group. Members are numbered across all processes: this one has first_rank to first_rank +
+// local_count - 1. With one process, world_size == local_count and first_rank == 0.
 typedef struct tutti_group_v1 {
   uint32_t struct_size;
   int32_t world_size;
@@ -185,9 +185,9 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*all_reduce_named)(void* self, uint64_t id, const char* name, int32_t op,
                               const tutti_buffer_v1* replicas, uint32_t num_replicas,
                               int64_t timeout_ms, tutti_error_v1* error);
-  // Upper bound of the error of a TUTTI_SUM of floating types. Its unit: each replica's largest
-  // magnitude in the buffer, summed over the replicas. 0 means that only additions round; INFINITY
-  // means that there is no bound. It is 0 with TUTTI_GRADE_CANONICAL. Default: 0.
+  // Upper bound on the error of a TUTTI_SUM of floating-point types. Its unit: each replica's
+  // largest magnitude in the buffer, summed over the replicas. 0 means that only additions round;
+  // INFINITY means that there is no bound. It is 0 with TUTTI_GRADE_CANONICAL. Default: 0.
   double (*max_relative_error)(void* self);
 } tutti_cross_device_ops_v1;
 

@@ -16,7 +16,7 @@ inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
 /// process starts to listen, a descriptor becomes free, a lost connection is restored, a peer in
 /// shared memory exits, a member stops responding.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
-/// Time that a rank that has finished waits for slower peers. Examples: a peer still receives a
+/// Time for which a finished rank waits for slower peers. Examples: a peer is still receiving a
 /// long message that precedes the final one, or its kernel has not acknowledged all bytes; ranks
 /// have yet to reach a call that one of them refuses; MPI, or the rank that closes a group, still
 /// uses the memory of an abandoned call. A server waits this long for clients that are about to

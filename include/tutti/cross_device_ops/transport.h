@@ -16,33 +16,32 @@ namespace tutti {
 
 class HostMemory;
 
-/// A send or receive in progress. The destructor cancels it if it has not ended; the buffer is not
-/// accessed afterwards. Not thread-safe.
+/// A send or receive in progress. The destructor cancels it if it has not completed; the buffer is
+/// not accessed afterwards. Not thread-safe.
 class Work {
  public:
   virtual ~Work() = default;
   /// Makes progress without blocking; returns true if the operation has ended. Throws as wait()
   /// does.
   virtual bool test() = 0;
-  /// Waits until it has ended. Throws kDeadlineExceeded naming the peer; kAborted with the reason
-  /// of Transport::abort(); kUnavailable if the peer exited; and, after receiving the head,
+  /// Waits until this work has ended. Throws kDeadlineExceeded naming the peer; kAborted with the
+  /// reason of Transport::abort(); kUnavailable if the peer exited; and, after receiving the head,
   /// kInvalidArgument naming both lengths if the length of the body is not the one passed to
   /// recv().
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// Totals of what a rank has sent: bodies and heads of messages, without the transport's own
-/// framing.
+/// Totals sent by a rank: message heads and bodies, without the transport's own framing.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
 };
 
-/// The n ranks of a group and the connections between them. A message is a small *head* of a length
-/// that sender and receiver know (0 to 256 bytes), and a *body*. Messages of one (sender, receiver,
-/// tag) arrive in the order in which they were sent; a message waits for its recv(). Memory passed
-/// to send() and recv() must stay valid until their Work has ended or is destroyed. Thread-safe.
-/// Implementations: in_process/ (threads), mpi/, cluster/net (processes).
+/// The n ranks of a group and the connections between them. A message consists of a small *head*,
+/// whose length (0 to 256 bytes) sender and receiver both know, and a *body*. Messages with the
+/// same (sender, receiver, tag) arrive in the order in which they were sent; each is held until its
+/// recv(). Memory passed to send() and recv() must stay valid until their Work has ended or is
+/// destroyed. Thread-safe. Implementations: in_process/ (threads), mpi/, cluster/net (processes).
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -53,18 +52,18 @@ class Transport {
   /// Returns true if ranks are processes, so that bytes are copied; false if ranks are threads.
   virtual bool spans_processes() const { return true; }
 
-  /// Start a message to or from a rank. Throw kInvalidArgument unless 0 <= peer < size() and peer
-  /// != rank().
+  /// Start sending a message to a rank, or receiving one from it. Throw kInvalidArgument unless 0
+  /// <= peer < size() and peer != rank().
   virtual std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                                      std::span<const std::byte> body) = 0;
   virtual std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                                      std::span<std::byte> body) = 0;
 
-  /// Wakes all waiting threads of this rank and its peers: running and later Work of all of them
+  /// Wakes all waiting threads of this rank and its peers. Pending and later Work on all of them
   /// fails with kAborted and this reason's message. Only the first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
   /// Returns the first peer whose connection ended before this transport was aborted; nullopt until
-  /// a call has failed because of that.
+  /// the lost connection has made a call fail.
   virtual std::optional<int> lost_peer() const { return std::nullopt; }
 
   virtual TransportStats stats() const = 0;

@@ -43,14 +43,15 @@ struct AugmentOptions {
   int num_parallel_calls = 1;
 };
 
-/// Random function of an element. It must depend on its two arguments only and, with several
+/// Random function of an element. It must depend only on its two arguments and, with several
 /// parallel calls, be thread-safe.
 using AugmentFunction = std::function<Element(const Element&, const SampleRandom&)>;
 
 /// Same as Dataset::map(), but `fn` also receives random numbers, which differ in every epoch (fit,
 /// repeat()). The results are bit-identical for any number of replicas or parallel calls, with or
 /// without prefetching, after a stop and resume, and with shard() before or after augment(). Call
-/// it after cache(), which would keep the results of one epoch. Throws as map() does.
+/// augment() after cache(), because a later cache would keep the results of one epoch. Throws as
+/// map() does.
 Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions options = {});
 
 struct AugmentImagesOptions {
@@ -85,8 +86,8 @@ double sample_beta(const RandomStream& random, double a, double b);
 // Mixup and CutMix: every row of a batch, with its labels, is mixed with another row.
 
 struct MixupOptions {
-  /// Parameter of Beta(alpha, alpha), from which the weight of a row's own values is drawn. If it
-  /// is small, weights are near 0 or 1.
+  /// Parameter of Beta(alpha, alpha), from which the weight of a row's own values is drawn. If
+  /// alpha is small, weights are near 0 or 1.
   double alpha = 0.2;
   std::uint64_t seed = 0;
   int num_parallel_calls = 1;
@@ -108,10 +109,10 @@ struct CutmixOptions {
   int num_parallel_calls = 1;
 };
 
-/// Replaces a rectangle of every image by the same rectangle of another image of the batch; other
+/// Replaces a rectangle of every image with the same rectangle of another image in the batch; other
 /// components are mixed as in mixup(), by the share of pixels (Yun et al.: "CutMix", 2019). The
 /// first component holds the images, [rows, height, width, channels], of any type. Keys and errors
-/// as in mixup().
+/// are as in mixup().
 Dataset cutmix(const Dataset& batches, CutmixOptions options = {});
 
 }  // namespace tutti

@@ -15,8 +15,8 @@ namespace tutti {
 /// Description of a column; members that are not set are inferred from the file.
 struct CsvColumn {
   std::string name;
-  /// Default: int64 if all fields are whole numbers, float32 if all are numbers, else a category,
-  /// with a warning if most fields are numbers. kBool accepts true, false, 1 and 0.
+  /// Default: int64 if all fields are whole numbers, float32 if all are numbers, otherwise a
+  /// category, with a warning if most fields are numbers. kBool accepts true, false, 1 and 0.
   std::optional<DType> dtype = {};
   /// Value for missing fields (CsvOptions::na_values). Default: a missing field is an error.
   std::optional<double> default_value = {};
@@ -35,7 +35,7 @@ struct CsvOptions {
   /// True if the first record of each file contains the column names, which must be the same in all
   /// files.
   bool header = true;
-  /// Names that replace those in the header. Default without header: "column_0", "column_1", ...
+  /// Names that replace those in the header. Default without a header: "column_0", "column_1", ...
   std::vector<std::string> column_names = {};
   /// Columns to read, in this order, by name or by index (not both). Default: all.
   std::vector<std::string> select_columns = {};
@@ -67,15 +67,15 @@ struct CsvOptions {
 
 /// Returns the records of the files, one file after the other, read on demand (a .gz file is
 /// unpacked in memory when it is reached). Each column is a component [] with the column's name;
-/// the label is the last one. Like tf.data.experimental.make_csv_dataset, without shuffling and
+/// the label is the last one. Like tf.data.experimental.make_csv_dataset, without shuffling or
 /// batching. Lines end in LF, CR LF or CR; empty lines and a byte order mark are skipped. The
 /// locale does not affect how numbers are parsed.
 ///
 /// Throws kNotFound and kInvalidArgument immediately for files, columns and types that are missing
-/// or do not fit, such as a text column without vocabulary. While reading, throws with path, line
-/// and column: kDataLoss for files of another kind, malformed records and a wrong number of fields;
-/// kInvalidArgument for a field that does not fit its column; kResourceExhausted beyond
-/// max_line_bytes and limits. After a refused field or record the pass can continue.
+/// or do not fit, such as a text column without a vocabulary. While reading, throws with the path,
+/// line and column: kDataLoss for files of another kind, malformed records and a wrong number of
+/// fields; kInvalidArgument for a field that does not fit its column; kResourceExhausted beyond
+/// max_line_bytes and limits. After a refused field or record, the pass can continue.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});
 
 /// Contents of whole CSV files, in memory.

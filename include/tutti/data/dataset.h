@@ -36,7 +36,7 @@ class DatasetSource;
 /// Source that datasets share.
 using SourcePtr = std::shared_ptr<const DatasetSource>;
 
-/// Files that a source reads one by one, so that they can be distributed over workers.
+/// Files that a source reads one by one, so that they can be distributed across workers.
 struct SourceFiles {
   /// Number of files; nullopt: unknown before they are read; kInfinite: endless.
   std::optional<std::int64_t> count;
@@ -79,7 +79,7 @@ class DatasetSource {
 
 /// Count for repeat() and take() that means "no end"; also the cardinality of an endless dataset.
 inline constexpr std::int64_t kInfinite = -1;
-/// In a padded shape, stands for the size of the batch's largest element.
+/// Dimension of a padded shape that stands for the size of the batch's largest element.
 inline constexpr std::int64_t kLargest = -1;
 
 /// Options for Dataset::map().
@@ -88,12 +88,12 @@ struct MapOptions {
   /// processes them.
   int num_parallel_calls = 1;
 };
-/// Options of Dataset::batch().
+/// Options for Dataset::batch().
 struct BatchOptions {
   /// True to drop a last batch with fewer rows.
   bool drop_remainder = false;
 };
-/// Options of Dataset::padded_batch().
+/// Options for Dataset::padded_batch().
 struct PaddedBatchOptions {
   bool drop_remainder = false;
   /// One shape per component, where kLargest stands for the size of the batch's largest element.
@@ -111,7 +111,8 @@ struct InterleaveOptions {
 };
 /// Options for Dataset::pack().
 struct PackOptions {
-  /// Distance between the beginnings of rows. Default: the length, so that they do not overlap.
+  /// Distance between the starts of consecutive rows. Default: the length, so that rows do not
+  /// overlap.
   std::optional<std::int64_t> shift = std::nullopt;
   /// Number appended to each element, to mark the end of a document. Default: none; elements are
   /// parts of one stream.
@@ -119,7 +120,7 @@ struct PackOptions {
   /// True to add labels to rows: the label of each number is the number that follows it.
   bool next_as_labels = false;
 };
-/// Options of Dataset::shuffle().
+/// Options for Dataset::shuffle().
 struct ShuffleOptions {
   std::uint64_t seed = 0;
   /// True for a different order in each pass.
@@ -193,7 +194,7 @@ class Dataset {
   Dataset take_while(std::function<bool(const Element&)> predicate) const;
   /// Adds a first component "index", int64 [], which counts from `start`.
   Dataset enumerate(std::int64_t start = 0) const;
-  /// Makes a dataset from each element and interleaves `cycle_length` of these datasets, taking
+  /// Creates a dataset from each element and interleaves `cycle_length` of these datasets, taking
   /// `block_length` elements at a time, in tf's order. Passes over the datasets have this pass's
   /// epoch number. `make` must depend only on its argument.
   Dataset interleave(std::function<Dataset(const Element&)> make,
@@ -266,9 +267,9 @@ struct AutoShardChoice {
 };
 
 /// Resolves `policy`. Follows `dataset` back to its sources: through every decorator, all inputs of
-/// zip() and concatenate(), and the first dataset that interleave() makes. Logs the choice of kAuto
-/// and the reason, as a warning if several workers read everything (kData). Throws kNotFound for
-/// kFile if one of these sources reads no files or does not report them.
+/// zip() and concatenate(), and the first dataset that interleave() makes. Logs what kAuto chose
+/// and why, as a warning if several workers read everything (kData). Throws kNotFound for kFile if
+/// one of these sources reads no files or does not report them.
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy);
 
 /// Returns the shard of worker `index`: a pipeline like `dataset`, sharded by the policy of

@@ -18,7 +18,7 @@ namespace tutti {
 /// the number of rows. A value type.
 class Element {
  public:
-  /// Makes an element without components.
+  /// Creates an element without components.
   Element();
   /// Uses the default names. Throws kInvalidArgument for an undefined tensor.
   explicit Element(std::vector<Tensor> tensors);

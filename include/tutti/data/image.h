@@ -64,7 +64,7 @@ struct ImageSize {
   std::int64_t width = 0;
 };
 
-/// Options of resize_image().
+/// Options for resize_image().
 struct ResizeImageOptions {
   Interpolation interpolation = Interpolation::kBilinear;
   /// True to crop the image around its centre to the new aspect ratio, instead of distorting it
@@ -89,7 +89,7 @@ enum class LabelMode { kInt, kBinary, kCategorical, kNone };
 /// Images to read: all, or those for training or validation (ImageFolderOptions::validation_split).
 enum class Subset { kAll, kTraining, kValidation };
 
-/// Options of image_folder(), as in keras.utils.image_dataset_from_directory.
+/// Options for image_folder(), as in keras.utils.image_dataset_from_directory.
 struct ImageFolderOptions {
   ImageSize image_size = {256, 256};
   /// kGrayscale, kRgb or kRgba, for all images.
@@ -126,7 +126,7 @@ struct ImageFolder {
 /// Returns a dataset of the .png, .jpg and .jpeg files in `directory`: those in each class's folder
 /// and in all folders below it. Images are read, decoded and resized on demand; an error about a
 /// damaged image names its path. Other files, and names that begin with a dot, are ignored. Like
-/// keras.utils.image_dataset_from_directory without shuffling and batching. Throws kNotFound if the
+/// keras.utils.image_dataset_from_directory without shuffling or batching. Throws kNotFound if the
 /// directory or the folder of a class is missing, or if there are no images; kInvalidArgument for
 /// options that contradict the folders; and kUnimplemented for .gif, .bmp and .webp files.
 ImageFolder image_folder(const std::string& directory, ImageFolderOptions options = {});

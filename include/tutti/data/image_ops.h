@@ -29,7 +29,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
 /// Returns the centre of the image (Keras's CenterCrop). If an odd number of pixels is cut off, one
 /// more is cut off at the end.
 Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width);
-/// Crops at the centre if the image is too large, adds zeros around it if it is too small.
+/// Crops at the centre if the image is too large; adds zeros around it if it is too small.
 Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::int64_t width);
 Tensor flip_left_right(const Tensor& image);
 Tensor flip_up_down(const Tensor& image);
@@ -49,7 +49,8 @@ Tensor adjust_brightness(const Tensor& image, double delta);
 Tensor adjust_contrast(const Tensor& image, double factor);
 /// Multiplies the saturation (of HSV) by `factor` >= 0 and clips it to 1. Requires: 3 channels.
 Tensor adjust_saturation(const Tensor& image, double factor);
-/// Adds a delta in [-1, 1] to the hue (of HSV, whose circle has length 1). Requires: 3 channels.
+/// Adds a delta in [-1, 1] to the hue (as in HSV, where the full circle is 1). Requires: 3
+/// channels.
 Tensor adjust_hue(const Tensor& image, double delta);
 /// Returns (x - mean) / max(stddev, 1 / sqrt(number of values)) over the image, float32. uint8
 /// values are used as 0 .. 255.

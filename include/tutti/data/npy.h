@@ -30,7 +30,7 @@ class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
   bool has(std::string_view name) const;
 };
 
-/// Options of read_npz() and parse_npz().
+/// Options for read_npz() and parse_npz().
 struct NpzOptions {
   /// Arrays to read, in this order. Default: all; members that are not arrays, and arrays of types
   /// that tensors do not support (strings, objects), are then skipped with a warning.

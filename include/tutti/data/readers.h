@@ -10,8 +10,8 @@
 namespace tutti {
 
 /// Reads an IDX file (LeCun's format, plain or .gz) as a tensor of its type and shape. Throws
-/// kNotFound, naming the path; kDataLoss, naming path and offset, for a wrong magic number or a
-/// file of the wrong length; and kResourceExhausted for a .gz file beyond `limits`.
+/// kNotFound, naming the path; kDataLoss, naming the path and the offset, for a wrong magic number
+/// or a file of the wrong length; and kResourceExhausted for a .gz file beyond `limits`.
 Tensor read_idx(const std::string& path, const InputLimits& limits = {});
 
 /// Images and their classes.
@@ -32,7 +32,7 @@ ImageData read_mnist(const std::string& directory, Split split);
 /// Reads the binary version of CIFAR-10: data_batch_1.bin ... data_batch_5.bin (train) or
 /// test_batch.bin. Searches `directory`, its subfolder cifar-10-batches-bin, and the downloaded
 /// archive cifar-10-binary.tar.gz in `directory`. `directory` may also be the path of the archive.
-/// Throws kNotFound with the missing file and the searched paths.
+/// Throws kNotFound, naming the missing file and the searched paths.
 ImageData read_cifar10(const std::string& directory, Split split);
 /// Reads one file of the binary version of CIFAR-10: records of 1 label byte and 3072 image bytes
 /// (red, green, blue planes), converted to [n, 32, 32, 3].

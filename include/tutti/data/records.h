@@ -27,10 +27,10 @@ struct TFRecordOptions {
   InputLimits limits = {};
 };
 
-/// Parser of the records of an unpacked file in memory. A record is length (8 bytes, little
-/// endian), masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data. Throws kDataLoss
-/// with `source` (the name of the bytes), record number and offset. Does not copy `bytes`, which
-/// must outlive the parser.
+/// Parser of the records of an unpacked file in memory. A record is the length (8 bytes, little
+/// endian), the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the data.
+/// Throws kDataLoss with `source` (the name of the bytes), the record number and the offset. Does
+/// not copy `bytes`, which must outlive the parser.
 class TFRecordParser {
  public:
   TFRecordParser(std::string_view bytes, std::string source)
@@ -90,10 +90,10 @@ struct FixedLengthRecordOptions {
 
 /// Returns elements {features uint8 [record_bytes]}: the records of the files, one file after the
 /// other, read on demand (a .gz file is unpacked in memory when it is reached). Like
-/// tf.data.FixedLengthRecordDataset. Throws kInvalidArgument if `paths` is empty, for a size below
-/// 1, and for negative options. While reading, throws kNotFound for a missing file; kDataLoss,
-/// naming path and offset, for a file that does not consist of whole records; and
-/// kResourceExhausted beyond the limits.
+/// tf.data.FixedLengthRecordDataset. Throws kInvalidArgument if `paths` is empty, if the size is
+/// below 1, or if an option is negative. While reading, throws kNotFound for a missing file;
+/// kDataLoss, naming the path and the offset, for a file that does not consist of whole records;
+/// and kResourceExhausted beyond the limits.
 Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t record_bytes,
                                     FixedLengthRecordOptions options = {});
 
@@ -130,7 +130,7 @@ Example parse_example(std::string_view bytes, const std::string& source);
 /// Returns the bytes of `example`: names in ascending order, numbers packed.
 std::string serialize_example(const Example& example);
 
-/// Description of one component of an element, like tf.io.FixedLenFeature. Without a shape it is
+/// Description of one component of an element, like tf.io.FixedLenFeature. Without a shape, it is
 /// like tf.io.VarLenFeature, but dense: [n].
 struct FeatureSpec {
   std::string name;
@@ -138,7 +138,7 @@ struct FeatureSpec {
   DType dtype = DType::kInt64;
   /// Shape of the tensor. Default: [n] for n values.
   std::optional<Shape> shape = {};
-  /// Value for an example without this feature. Undefined: such an example is an error.
+  /// Value for an example without this feature. If undefined, such an example is an error.
   Tensor default_value = {};
 };
 

@@ -37,9 +37,9 @@ struct TarOptions {
 /// unpacked in memory when it is reached). An element has uint8 components [bytes]: "__key__", then
 /// the extensions in ascending order. As in WebDataset, folders, links, "__...__" and files without
 /// a dot or with a leading dot are skipped. Throws kInvalidArgument if `paths` is empty. While
-/// reading, throws errors with path and offset: kDataLoss for damaged, truncated and empty files,
-/// other types of archives, and two files of one extension in a sample; kResourceExhausted beyond
-/// `limits`; kUnimplemented for sparse files and multi-volume archives.
+/// reading, throws errors with the path and the offset: kDataLoss for damaged, truncated and empty
+/// files, other types of archives, and two files with the same extension in a sample;
+/// kResourceExhausted beyond `limits`; kUnimplemented for sparse files and multi-volume archives.
 Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
 /// Same as tar_dataset() above, but yields decode(sample). `decode` must depend only on the sample
 /// and, with several parallel calls, be thread-safe. next() rethrows its exceptions; the message of

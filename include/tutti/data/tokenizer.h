@@ -62,12 +62,12 @@ BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
 
 // Training.
 
-/// Learns byte pairs from a text, which it splits like GPT-2, until there are `vocabulary_size`
+/// Learns byte pairs from a text, which it splits as GPT-2 does, until there are `vocabulary_size`
 /// tokens or no pair occurs twice. It merges the most frequent pair first; among equally frequent
-/// pairs, the one with the lower numbers. Returns a tokenizer.json for parse_tokenizer() and
+/// pairs, the one with the lowest numbers. Returns a tokenizer.json for parse_tokenizer() and
 /// Hugging Face's `tokenizers`, equal to that of their BpeTrainer with the initial alphabet of
 /// bytes. Special tokens have the first numbers; the 256 bytes follow. Throws kInvalidArgument if
-/// `vocabulary_size` does not suffice for these.
+/// `vocabulary_size` is too small for these.
 std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
                             const std::vector<std::string>& special_tokens = {});
 

@@ -1,4 +1,4 @@
-// Callbacks of training, and named values: Logs, which callbacks receive, and History.
+// Training callbacks, and named values: Logs, which callbacks receive, and History.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,7 +71,7 @@ class Model;
 struct FitPoint {
   std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
   std::int64_t batches = 0;  // batches done in this epoch
-  std::int64_t steps = 0;    // batches done in all epochs, including epochs before a restart
+  std::int64_t steps = 0;    // batches completed in all epochs, including epochs before a restart
   bool is_stop = false;      // true if a signal makes fit() return here (stop_on_signals)
 };
 
@@ -159,7 +159,7 @@ enum class MonitorMode { kAuto, kMin, kMax };
 
 namespace internal {
 
-/// Monitored value of the logs, and its comparison with the best value so far.
+/// Value monitored in the logs, and its comparison with the best value so far.
 class Monitor {
  public:
   /// Initial best value. is_better() returns true for any number compared with it.

@@ -16,10 +16,10 @@
 namespace tutti {
 
 /// Appends scalars and histograms to "<directory>/events.out.tfevents.<seconds>.<host>.<process>",
-/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0
-/// (which is on one worker) writes, and values from other replicas are ignored, so a step may log
-/// values as with tf.summary. Throws kUnavailable, naming the path, if the file cannot be written.
-/// Not thread-safe, except for calls of the replicas inside run().
+/// which TensorBoard reads. The file is flushed after each record. Inside run(), only replica 0 (on
+/// one worker) writes, and values from other replicas are ignored, so a step may log values as with
+/// tf.summary. Throws kUnavailable, naming the path, if the file cannot be written. Not
+/// thread-safe, except for calls by replicas inside run().
 class EventFileWriter {
  public:
   explicit EventFileWriter(const std::string& directory);
@@ -50,11 +50,11 @@ struct CsvLoggerOptions {
   CsvMode mode = CsvMode::kReplace;
 };
 
-/// Writes a line per epoch: the epoch, then the values in the alphabetical order of their names.
-/// Writes "NA" for a value that an epoch lacks, e.g. without validation. The columns are the values
-/// of the first epoch and of validation, or with kAppend the columns of an existing file; other
-/// values cause a warning. Numbers can be read back exactly. Throws kUnavailable, naming the path,
-/// if the file cannot be written. Keras's CSVLogger.
+/// Writes a line per epoch: the epoch, then the values in alphabetical order of their names. Writes
+/// "NA" for a value that an epoch lacks, e.g. without validation. The columns are the values of the
+/// first epoch and of validation, or with kAppend the columns of an existing file; other values
+/// cause a warning. Numbers can be read back exactly. Throws kUnavailable, naming the path, if the
+/// file cannot be written. Keras's CSVLogger.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path, CsvLoggerOptions options = {});

@@ -63,13 +63,14 @@ struct ValidationData {
   std::vector<Tensor> labels = {};
 };
 
-/// Options of Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers, because
+/// Options for Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers, because
 /// fetching the displayed values is a collective operation.
 struct FitOptions {
   /// Index of the last epoch plus one; the first epoch is initial_epoch.
   std::int64_t epochs = 1;
-  /// Global batch size for tensors; throws kInvalidArgument with a dataset, which is already
-  /// batched. Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch is set.
+  /// Global batch size for tensors; with a dataset, which is already batched, it causes
+  /// kInvalidArgument. Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch
+  /// is set.
   std::optional<std::int64_t> batch_size = std::nullopt;
   /// Tensors or a batched dataset (ValidationData); empty: no validation.
   ValidationData validation_data = {};
@@ -105,7 +106,7 @@ struct FitOptions {
   bool stop_on_signals = false;
 };
 
-/// Options of Model::evaluate().
+/// Options for Model::evaluate().
 struct EvaluateOptions {
   /// Number of rows per batch if the data are tensors; not allowed with a dataset. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
@@ -229,8 +230,8 @@ class Model : public Layer {
 
   /// Returns true while a fit() with validation_data runs. For callbacks.
   bool has_validation() const;
-  /// Returns the replicas of all workers whose loss in this epoch or evaluation is NaN or infinite.
-  /// Collective: every worker must call it.
+  /// Returns the replicas, across all workers, whose loss in this epoch or evaluation is NaN or
+  /// infinite. Collective: every worker must call it.
   std::vector<int> replicas_without_finite_loss() const;
   /// Makes fit() end after the current step. For callbacks; must be called on all workers.
   void stop_training();
@@ -238,8 +239,7 @@ class Model : public Layer {
   /// continue from fit_checkpoint(). For callbacks; must be called on all workers.
   void interrupt_training();
   /// Returns true if the last fit() returned early because of FitOptions::stop_on_signals. The
-  /// program should then exit with status 75; `tutti run` then reports that the job can be
-  /// continued.
+  /// program should exit with status 75; `tutti run` then reports that the job can be resumed.
   bool stopped_by_signal() const;
   /// Number of epochs that fit() has finished, which also determines the order of a shuffled
   /// dataset.
@@ -260,7 +260,7 @@ class Model : public Layer {
   virtual std::vector<std::string> input_names() const { return {}; }
 
  protected:
-  /// If `name` is not empty, it is a prefix of the names of weights ("encoder/dense/kernel").
+  /// If `name` is not empty, it becomes the prefix of all weight names ("encoder/dense/kernel").
   explicit Model(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
   /// Never called: a model creates its weights in its constructor.
   Shape build(const Shape& input) override;

@@ -48,7 +48,7 @@ class ModelCheckpoint : public Callback {
 
   /// Path of the last file written; empty if there is none.
   const std::string& last_path() const { return last_path_; }
-  /// Paths of the files that are kept, oldest first.
+  /// Returns the paths of the kept files, oldest first.
   const std::vector<std::string>& paths() const { return paths_; }
 
  private:
@@ -81,7 +81,7 @@ struct BackupAndRestoreOptions {
   /// returns. stopped() is then true, and the next fit() continues after this batch. Cannot be
   /// combined with FitOptions::stop_on_signals. tf's save_before_preemption.
   std::function<bool()> stop_requested = {};
-  /// Action after a failed save, for example on a full disk. By default training continues.
+  /// Action after a failed save, for example on a full disk. By default, training continues.
   OnSaveError on_error = OnSaveError::kContinue;
 };
 
@@ -124,7 +124,7 @@ class BackupAndRestore : public Callback {
   std::optional<CheckpointManager> manager_;  // manager of the running fit()
   std::optional<CheckpointInfo> restored_;
   std::int64_t saved_steps_ = 0;  // FitPoint::steps at the last save
-  std::int64_t asked_ = 0;        // number of calls of stop_requested()
+  std::int64_t asked_ = 0;        // number of calls to stop_requested()
   bool stopped_ = false;
   std::optional<Error> last_error_;
 };

@@ -1,4 +1,5 @@
-// Progress display of an epoch: one line that is rewritten on a terminal, or one line at its end.
+// Progress display of an epoch: one line that is rewritten on a terminal, or one line at the end of
+// the epoch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,10 +42,10 @@ class Progress {
   /// `num_steps`: number of steps of the epoch, if known.
   void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                    std::optional<std::int64_t> num_steps);
-  /// Reports that `step` steps of the epoch are done, and that `examples` rows were processed since
-  /// the last call.
+  /// Reports that `step` steps of the epoch are done, and that `examples` rows have been processed
+  /// since the last call.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
-  /// Returns true if a call of step() at this moment would display its values.
+  /// Returns true if a call to step() at this moment would display its values.
   bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
   /// Returns the rate up to the last step; the time since that step does not count.
@@ -57,7 +58,7 @@ class Progress {
   std::FILE* out_;
   Clock& clock_;
   bool shows_split_;
-  bool is_rewritten_;  // true on a terminal, where the line of an epoch is rewritten
+  bool is_rewritten_;  // true on a terminal, where each epoch's line is rewritten in place
   std::string title_;  // "epoch 1/10"
   std::optional<std::int64_t> num_steps_;
   TimePoint begin_;

@@ -21,17 +21,18 @@ struct ExponentialMovingAverageOptions {
 
 /// Exponential moving averages: average -= (1 - decay) * (average - value). The average of a
 /// variable starts at the variable's value, has the same placement and is not trainable; the
-/// average of a number starts at 0. apply() follows TensorFlow's rule, and the caller calls it
-/// after each update; for Keras's rule, which is part of the optimizer's step, see EmaOptions. Not
+/// average of a number starts at 0. apply() follows TensorFlow's rule and must be called after each
+/// update; for Keras's rule, which is part of the optimizer's step, see EmaOptions. Not
 /// thread-safe. Use it outside replicas; only apply() and apply_number() may also be called inside
-/// run(), by all replicas. tf.train.ExponentialMovingAverage.
+/// run(), by all replicas. Like tf.train.ExponentialMovingAverage.
 class ExponentialMovingAverage {
  public:
   /// Throws kInvalidArgument if decay is not in [0, 1] or the name is empty.
   explicit ExponentialMovingAverage(ExponentialMovingAverageOptions options = {});
 
   /// Creates the averages of variables. Call it in the strategy's scope. Throws kAlreadyExists if a
-  /// variable already has an average, and kInvalidArgument if a variable is not floating.
+  /// variable already has an average, and kInvalidArgument if a variable does not have a
+  /// floating-point type.
   void track(std::span<const Variable> variables);
   /// Same as track(), but for a number that is not a variable.
   void track_number(const std::string& name);

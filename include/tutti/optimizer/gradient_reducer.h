@@ -16,7 +16,7 @@ namespace tutti {
 
 struct ClippingOptions;
 
-/// Interface that sums gradients over replicas while the backward pass still produces them. A
+/// Interface that sums gradients over replicas while the backward pass is still producing them. A
 /// strategy installs a reducer on each replica thread; without a reducer, gradients stay local.
 /// Collective: all replicas make the same calls in the same order. Used only by its replica's
 /// thread.
@@ -41,7 +41,7 @@ class GradientReducer {
   /// returns, no replica reads values that this step computed from variables, so updates may start.
   virtual std::vector<Gradient> finish() = 0;
   /// Returns true if, for some variables, finish() returned only this replica's shard of the sum:
-  /// `count` elements in row-major order. Equal on all replicas.
+  /// `count` elements in row-major order. The result is the same on all replicas.
   virtual bool gives_shards() const { return false; }
   /// Returns the gradient sum of the full variable. `gradient` is result `index` of finish().
   /// Collective if that result is only a shard.
@@ -78,8 +78,8 @@ namespace internal {
 /// In a replica, waits until all replicas have finished reading, runs `write`, and returns when all
 /// replicas have run it. Outside replicas, only runs `write`.
 void with_exclusive_access(const std::function<void()>& write);
-/// Clips `gradients`. They are results of `reducer`, which may be shards; if `reducer` is nullptr,
-/// they are full gradients. Norms are those of full gradients in both cases.
+/// Clips `gradients`: the results of `reducer`, which may be shards, or full gradients if `reducer`
+/// is nullptr. Norms are those of the full gradients in both cases.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal

@@ -55,7 +55,7 @@ class RuleWith final : public FormulaRule {
 struct ClippingOptions {
   std::optional<double> clipnorm = std::nullopt;         // maximum norm of each gradient
   std::optional<double> clipvalue = std::nullopt;        // maximum absolute value of each element
-  std::optional<double> global_clipnorm = std::nullopt;  // maximum norm of all gradients together
+  std::optional<double> global_clipnorm = std::nullopt;  // maximum joint norm of all gradients
   void validate(std::string_view who) const;
   bool any() const { return clipnorm || clipvalue || global_clipnorm; }
 };
@@ -75,17 +75,17 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
 
 // Options that all optimizers share, in addition to the hyperparameters of their rules.
 
-/// Options of the exponential moving average of weights (Keras's use_ema). After each update,
+/// Options for the exponential moving average of weights (Keras's use_ema). After each update,
 /// average = momentum * average + (1 - momentum) * weight; averages start at the initial weights.
 /// Optimizer::finalize_variable_values(), and every `overwrite_frequency`-th update if set, replace
 /// the weights by their averages.
 struct EmaOptions {
   double momentum = 0.99;  // weight of the previous average
-  /// Number of updates between replacements of weights by their averages; nullopt: none.
+  /// Number of updates between overwriting the weights with their averages; nullopt: never.
   std::optional<std::int64_t> overwrite_frequency = std::nullopt;
 };
 
-/// Options of dynamic loss scaling (tf's DynamicLossScale), which finds the largest scale with
+/// Options for dynamic loss scaling (tf's DynamicLossScale), which finds the largest scale with
 /// finite gradients. If a gradient is not finite on some replica, all replicas skip the update, and
 /// the scale is divided by `multiplier` (but not below 1). After `growth_steps` consecutive
 /// updates, the scale is multiplied by `multiplier` if the result is finite in float32.
@@ -95,8 +95,8 @@ struct DynamicLossScaleOptions {
   double multiplier = 2.0;           // factor by which the scale changes
 };
 
-/// Options of all optimizers, repeated in each optimizer's options struct. Names and meanings are
-/// Keras's.
+/// Options shared by all optimizers, repeated in each optimizer's options struct. Names and
+/// meanings are Keras's.
 struct OptimizerOptions {
   LearningRate learning_rate = 0.01;
   /// Decoupled weight decay: before each update, weight -= weight * learning_rate * weight_decay.
@@ -127,7 +127,7 @@ OptimizerOptions shared_options(const Options& options) {
 }
 
 namespace internal {
-/// Makes the update rule for the options of an optimizer of this library.
+/// Creates the update rule for the options of one of tutti's optimizers.
 template <class Options>
 std::unique_ptr<UpdateRule> rule_of(const Options& options);
 }  // namespace internal
@@ -140,9 +140,9 @@ class GradientReducer;
 class StepRecorder;
 
 /// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has summed
-/// them (Keras's skip_gradients_aggregation). Then all replicas must pass equal gradients of every
-/// variable, shared or copied; otherwise throws kInvalidArgument, naming variable and replicas.
-/// Each replica's component of an ON_READ variable uses that replica's gradient.
+/// them (Keras's skip_gradients_aggregation). Then all replicas must pass equal gradients for every
+/// variable, shared or copied; otherwise throws kInvalidArgument, naming the variable and the
+/// replicas. Each replica's component of an ON_READ variable uses that replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
@@ -157,8 +157,8 @@ struct ApplyOptions {
 /// "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
 class Optimizer {
  public:
-  /// Throws kInvalidArgument if `variables` is empty or contains a duplicate or a variable that is
-  /// not floating, or if an option is out of range.
+  /// Throws kInvalidArgument if `variables` is empty, or contains a duplicate or a variable whose
+  /// type is not floating-point, or if an option is out of range.
   Optimizer(std::span<const Variable> variables, std::unique_ptr<UpdateRule> rule,
             OptimizerOptions options);
   virtual ~Optimizer();
@@ -186,7 +186,7 @@ class Optimizer {
   /// kFailedPrecondition if there already is a loss scale.
   void use_dynamic_loss_scale(const DynamicLossScaleOptions& options);
 
-  /// Disables weight decay of variables whose name contains one of these strings. Throws
+  /// Disables weight decay for variables whose name contains one of these strings. Throws
   /// kInvalidArgument for a string that no name contains. Must not be called inside a replica.
   void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
   /// Return and set, for each of variables(), whether weight decay applies to it; by default it
@@ -255,7 +255,7 @@ class Optimizer {
   std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
-/// An optimizer of this library, made from its options struct: Sgd, Adam, ...
+/// Optimizer of this library, created from its options struct: Sgd, Adam, ...
 template <class Options>
 class OptimizerWith final : public Optimizer {
  public:

@@ -110,7 +110,8 @@ T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   }
 }
 
-/// Builds a result of type T from the front of `tensors`, and removes the used tensors from it.
+/// Builds a result of type T from the first elements of `tensors`, and removes these elements from
+/// the span.
 template <class T>
 T result_of_tensors(std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -169,12 +170,12 @@ class CapturedCalls {
 
 }  // namespace internal
 
-/// Step function for strategy.run() that replays the device work of an earlier call of `fn`. Made
-/// by captured(); a cheap handle whose copies share the graphs. On GPUs the first call with
-/// arguments of new shapes runs `fn`. The next call also runs it, and captures the device work of
-/// all replicas of this process in one graph. Later calls launch that graph without running `fn` on
-/// the host. On CPU devices `fn` runs each time. It also runs each time on XLA devices, where each
-/// run() is compiled as one program.
+/// Step function for strategy.run() that replays the device work of an earlier call to `fn`.
+/// Created by captured(); a cheap handle whose copies share the graphs. On GPUs, the first call
+/// with arguments of new shapes runs `fn`. The next call also runs it, and captures the device work
+/// of all replicas of this process in one graph. Later calls launch that graph without running `fn`
+/// on the host. On CPU devices `fn` runs each time. It also runs each time on XLA devices, where
+/// each run() is compiled as one program.
 ///
 /// So `fn` must do the same work each time. Tensors that it makes from numbers are constants. Each
 /// step uses the current argument tensors, variables, optimizer iterations, schedules and dropout

@@ -19,10 +19,10 @@ struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
-/// Options of this worker's replicas, of connections between workers, and of checks for slow or
+/// Options for this worker's replicas, for connections between workers, and for checks for slow or
 /// corrupt workers. Must be equal on all workers, except for the devices in `local`.
 struct MultiWorkerOptions {
-  /// Options of this worker, except that `replicas` and `replica_weights` cover all workers.
+  /// Options for this worker, except that `replicas` and `replica_weights` cover all workers.
   /// Replicas are divided evenly, and the first workers get one more if needed; 0: one replica per
   /// local device. cross_device_ops names the algorithm that sums gradients between workers:
   /// canonical, ring, hierarchical_copy, mpi or a plugin that spans processes; or nccl, if each

@@ -77,7 +77,7 @@ class Recovery {
   /// Returns true if this process replaces a worker that died. Do not restore a checkpoint on it
   /// before run(), which gets the state from the other workers.
   bool is_replacement() const;
-  /// Returns the number of times that run() returned to a commit.
+  /// Returns the number of times that run() rolled back to a commit.
   int num_recoveries() const { return num_recoveries_; }
 
  private:

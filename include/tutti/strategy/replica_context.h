@@ -119,8 +119,8 @@ class ReplicaScope {
   const std::unique_ptr<internal::StrategyModeScope> mode_;
 };
 
-/// Return properties of the calling thread, as in tf. Outside every scope it is in the replica
-/// context of the default strategy, and has_strategy() is false. Inside scope() it is in a
+/// Return properties of the calling thread, as in tf. Outside any scope, the thread is in the
+/// replica context of the default strategy, and has_strategy() is false. Inside scope() it is in a
 /// cross-replica context, and inside run() in a replica context.
 bool in_cross_replica_context();
 bool in_replica_context();

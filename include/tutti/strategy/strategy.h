@@ -86,10 +86,10 @@ class Strategy {
 
   /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device:
   /// tensors are created there, and operations copy their inputs there. Each replica receives its
-  /// element of a PerReplica<T> argument; all replicas receive the other arguments. Returns
-  /// fn's results as a PerReplica, or nothing if fn returns void. If a replica throws, the others
-  /// are aborted. run() then rethrows the exception of the lowest-numbered replica that failed by
-  /// itself (a tutti::Error with the prefix "replica r, step s: "); see last_failure(). Throws
+  /// element of a PerReplica<T> argument; all replicas receive the other arguments. Returns fn's
+  /// results as a PerReplica, or nothing if fn returns void. If a replica throws, the others are
+  /// aborted. run() then rethrows the exception of the lowest-numbered replica that failed on its
+  /// own (a tutti::Error with the prefix "replica r, step s: "); see last_failure(). Throws
   /// kFailedPrecondition inside a replica. A result that is a single non-finite number in host
   /// memory is logged once as a warning.
   template <class Fn, class... Args>
@@ -205,7 +205,7 @@ class Strategy {
   };
   virtual const Failure& last_failure() const;
 
-  /// Times spent in run() since the last call of take_run_times(); zeros if they are not measured.
+  /// Times spent in run() since the last call to take_run_times(); zeros if they are not measured.
   struct RunTimes {
     double run = 0.0;            // seconds that the caller of run() waited
     double communication = 0.0;  // mean seconds of a replica in gradient exchange and collectives,
@@ -218,12 +218,13 @@ class Strategy {
   int num_compiled() const;
   /// Returns the StableHLO text of the last program that XLA ran; empty if there was none.
   const std::string& last_program() const;
-  /// Requests all workers to stop after a step that they agree on. Returns at once.
+  /// Requests that all workers stop after a step on which they agree. Returns immediately.
   void request_stop(std::string_view reason);
   /// Returns true if training must stop after this step. When a worker has requested a stop, all
-  /// workers agree on a step after which they stop. All workers call it when step number `step` (1,
-  /// 2, ...) is done. Waits, at most 4 s, only while workers agree. In a process that trains alone
-  /// or independently, returns true if request_stop() was called since the last call.
+  /// workers agree on a step after which they stop. All workers must call it when step number
+  /// `step` (1, 2, ...) is done. Waits only while the workers agree on the step, for at most 4 s.
+  /// In a process that trains alone or independently, returns true if request_stop() has been
+  /// called since the last call.
   bool stops_after(std::int64_t step);
 
  protected:
@@ -233,7 +234,7 @@ class Strategy {
   /// replicas.
   Strategy(std::string_view name, LocalStrategyOptions options,
            std::shared_ptr<internal::WorkerTeam> team = nullptr);
-  /// For a strategy that has no StrategyExtended, and must therefore override all functions that
+  /// For a strategy that has no StrategyExtended and must therefore override all functions that
   /// StrategyExtended implements.
   Strategy();
   /// Throws kUnimplemented for a strategy that has no StrategyExtended.

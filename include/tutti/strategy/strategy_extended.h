@@ -59,8 +59,8 @@ struct LocalStrategyOptions {
   /// throws if another one is named. false: same as unset, but without the warning.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
-  /// Relative shares of the global batch, for devices of different speed: one positive number per
-  /// replica.
+  /// Relative shares of the global batch, for devices with different speeds: one positive number
+  /// per replica.
   std::vector<double> replica_weights = {};
   /// Time to wait for other replicas in a collective before throwing kDeadlineExceeded, which names
   /// the missing replicas.

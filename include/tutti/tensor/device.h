@@ -57,7 +57,7 @@ Device current_device();
 /// Returns all usable GPUs, or cpu:0 if there are none: the default devices of strategies.
 std::vector<Device> default_devices();
 
-// A device name with job, replica and task, each optional: tf's DeviceSpec.
+// A device name with an optional job, replica and task: tf's DeviceSpec.
 
 /// Device specification: "/job:worker/replica:0/task:1/device:GPU:0", or some of these parts. The
 /// device need not exist. Task::device_prefix() (tutti/cluster/cluster_spec.h) returns the prefix

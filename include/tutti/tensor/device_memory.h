@@ -14,8 +14,8 @@ class BufferAllocator;
 /// Argument of set_memory_limit(): usage is counted, but not limited.
 inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
-/// Memory use of the tensors of a device: the current use, its peak since reset_peak_memory(), and
-/// the limit. In bytes, rounded up to size classes (by at most a quarter).
+/// Memory use of a device's tensors: the current use, its peak since reset_peak_memory(), and the
+/// limit. In bytes, rounded up to size classes (by at most a quarter).
 /// tf.config.experimental.get_memory_info.
 struct DeviceMemory {
   std::size_t in_use = 0;
@@ -37,7 +37,7 @@ void clear_memory_limit(Device device);
 
 /// Returns the memory use of `device`. CPU devices without a separate memory are counted together.
 DeviceMemory device_memory(Device device);
-/// Resets the peak to the current use.
+/// Resets the peak to the current usage.
 void reset_peak_memory(Device device);
 
 namespace internal {

@@ -92,7 +92,7 @@ struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
   /// Sums the products over the batch: a [..., k, m] and b [..., k, n] -> [m, n], as in the
-  /// gradient of a kernel. Needs transpose_a, and equal leading dimensions.
+  /// gradient of a kernel. Requires transpose_a and equal leading dimensions.
   bool sum_over_batch = false;
 };
 /// Attributes of conv2d(). The padding is given in pixels, so kernels need not distinguish SAME and
@@ -239,7 +239,7 @@ struct Operand {
   }
 };
 
-/// Returns file and line: "train.cc:41".
+/// Returns the file and the line: "train.cc:41".
 std::string to_string(const SourceLocation& where);
 
 }  // namespace tutti

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Reduction over replicas: tf.distribute.ReduceOp, extended by operations of MPI. The numbers of
+/// Reduction over replicas: tf.distribute.ReduceOp, extended with MPI's operations. The numbers of
 /// the enumerators never change, because plugins depend on them.
 enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
 

@@ -112,7 +112,7 @@ class Tensor {
   Tensor min(SourceLocation where = SourceLocation::current()) const;
   Tensor min(int axis, bool keep_dims = false,
              SourceLocation where = SourceLocation::current()) const;
-  /// Same as reshape(*this, dims) of shape_ops.h. Recorded on tapes.
+  /// Same as reshape(*this, dims) in shape_ops.h. Recorded on tapes.
   Tensor reshape(std::initializer_list<std::int64_t> dims,
                  SourceLocation where = SourceLocation::current()) const;
 
@@ -158,7 +158,7 @@ class Tensor {
   /// Returns the elements, converted to double; waits for them if they are on a GPU.
   std::vector<double> to_doubles(const SourceLocation& where = SourceLocation::current()) const;
 
-  /// Returns shape, type and at most the first 32 elements as readable text.
+  /// Returns the shape, the type and at most the first 32 elements as readable text.
   std::string to_string() const;
 
   /// Returns rows [first, first + count) along axis 0, which share the storage. Not recorded on

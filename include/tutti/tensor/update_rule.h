@@ -77,7 +77,7 @@ class UpdateRule {
   /// Returns a number that is unique among all past and present rules of this process, for use as a
   /// cache key.
   std::uint64_t number() const;
-  /// Returns "sgd", "adam": the name in checkpoints and error messages.
+  /// Returns the name used in checkpoints and error messages, such as "sgd" or "adam".
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;

@@ -11,10 +11,10 @@
 
 namespace tutti::internal {
 
-/// VariableService for a process of job ps, which runs the program only up to
-/// ClusterCoordinator::start() and may change nothing until then. It stores descriptions of values,
-/// and tensors that the program provided; values are computed when they are read. Other operations
-/// are refused with kFailedPrecondition. Thread-safe.
+/// VariableService for a process of job ps. Such a process runs the program only up to
+/// ClusterCoordinator::start() and must not change any value before that. It stores descriptions of
+/// values, and tensors that the program provided; values are computed when they are read. Other
+/// operations are refused with kFailedPrecondition. Thread-safe.
 class FirstValues final : public VariableService {
  public:
   explicit FirstValues(std::string name) : name_(std::move(name)) {}

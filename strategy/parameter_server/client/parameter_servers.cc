@@ -109,7 +109,7 @@ void ParameterServers::begin_step() {
   if (replica_steps_) replica_steps_->begin_step();
 }
 
-/// Reports to all servers that this worker begins or has ended.
+/// Reports to all servers that this worker is starting or has finished.
 void ParameterServers::report(bool has_ended, TimePoint deadline) {
   std::vector<std::shared_ptr<PendingAnswers>> pending;
   for (const auto& each : links_) {
@@ -263,8 +263,8 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
        "Set a greater local.timeout to wait longer");
 }
 
-/// Fetches values. If servers add up gradients, repeats the fetch until all values are of one step,
-/// because a step may end between two reads.
+/// Fetches values. If servers add up gradients, repeats the fetch until all values belong to one
+/// step, because a step may end between two reads.
 void ParameterServers::fetch(const Caches& caches) {
   const TimePoint end = read_deadline();
   std::optional<std::uint64_t> at_least = 0;
@@ -272,7 +272,7 @@ void ParameterServers::fetch(const Caches& caches) {
     fetch_once(caches, *at_least);
     MutexLock lock(mutex_);
     at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
-    if (Clock::system().now() > end) return;  // values of different steps: gradients are unused
+    if (Clock::system().now() > end) return;  // values of different steps; gradients go unused
   }
 }
 
@@ -329,7 +329,7 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
   }
 }
 
-/// Adds the change before it invalidates the cache, so that values fetched in between are not
+/// Adds the change before invalidating the cache, so that values fetched in between are not
 /// mistaken for current ones.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();

@@ -66,7 +66,7 @@ class ParameterServers {
   std::string unique_name(const std::string& name);
 
   /// Begins a step: invalidates all cached values. If servers add up gradients, the first step also
-  /// reports to them that this worker begins.
+  /// reports to them that this worker is starting.
   void begin_step();
   void end_step();
   /// If servers add up gradients, reports to them that this worker has ended. The destructor does
@@ -104,7 +104,7 @@ class ParameterServers {
   /// behalf. Checkpoints saved before a change do not contain it.
   std::uint64_t num_outside_changes() const { return num_outside_changes_.load(); }
   void note_outside_change() { num_outside_changes_.fetch_add(1); }
-  /// Returns the shards that this process has made.
+  /// Returns the shards that this process has created.
   std::vector<RemoteShard> shards();
   void note_made(const std::vector<RemoteShard>& shards);
 
@@ -118,8 +118,8 @@ class ParameterServers {
   /// `change`, and all wait until the changes have been applied. `what` is compared between
   /// workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes of this client (or closure) have been applied. Collective if there is
-  /// a team: it then waits for the changes of all workers.
+  /// Waits until the changes of this client (or closure) have been applied. With a team, it is
+  /// collective, and waits for the changes of all workers.
   void meet(const std::string& what);
   void settle();
   /// Declares that the calling thread's closure makes no more changes.

@@ -30,7 +30,7 @@ void ReplicaSteps::note_rows(const Variable& variable, std::uint64_t num_steps) 
   if (!step_) seen_[variable].add({num_steps, num_steps});
 }
 
-/// Returns the lowest and highest step of the values read, over the participating variables. In a
+/// Returns the lowest and highest step of the values read, across the participating variables. In a
 /// worker's first step, any variable may participate.
 ReplicaSteps::Range ReplicaSteps::range_of_parts() const {
   Range all;
@@ -71,8 +71,8 @@ std::optional<SyncSpec> ReplicaSteps::assign_step(const Variable& variable) {
   std::uint64_t& next = next_[variable];
   if (!*step_) return std::nullopt;
   next = **step_ + 1;
-  // The sum of num_to_aggregate_ gradients is used as an estimate of the sum over all workers, so
-  // it is divided by the fraction of workers that it contains.
+  // The sum of num_to_aggregate_ gradients serves as an estimate of the sum over all workers, so it
+  // is divided by the fraction of workers that contributed.
   const double divisor = static_cast<double>(num_to_aggregate_) / num_ranks_;
   return SyncSpec{**step_, rank_, num_ranks_, num_to_aggregate_, divisor};
 }

@@ -40,8 +40,8 @@ class ReplicaSteps {
       : rank_(rank), num_ranks_(num_ranks), num_to_aggregate_(num_to_aggregate) {}
 
   void begin_step();
-  /// Notes that all shards of the variable were read, with these numbers of applied steps. Replaces
-  /// earlier reads.
+  /// Records that all shards of the variable were read, with these counts of applied steps.
+  /// Replaces earlier reads.
   void note_read(const Variable& variable, std::span<const std::uint64_t> num_steps);
   /// Same as note_read(), but for rows of one shard, and keeps earlier reads.
   void note_rows(const Variable& variable, std::uint64_t num_steps);
@@ -51,7 +51,7 @@ class ReplicaSteps {
       std::span<const std::shared_ptr<ReadCache>> variables) const;
   /// Returns the number of steps that a read waits for: those up to this worker's last gradient.
   std::uint64_t at_least(const Variable& variable) const;
-  /// Returns the step for an update; nullopt if the update must be left out. Throws kUnimplemented
+  /// Returns the step for an update; nullopt if the update must be skipped. Throws kUnimplemented
   /// for the second update of a variable in a step, because servers count one gradient per worker.
   std::optional<SyncSpec> assign_step(const Variable& variable);
 
@@ -67,7 +67,7 @@ class ReplicaSteps {
 
   const int rank_, num_ranks_, num_to_aggregate_;
   std::set<Variable> given_;                          // variables updated in this step
-  std::map<Variable, Range> seen_;                    // steps of the values read in this step
+  std::map<Variable, Range> seen_;                    // range of steps of the values read
   std::map<Variable, std::uint64_t> next_;            // step to wait for, by participating variable
   std::optional<std::optional<std::uint64_t>> step_;  // result of decide() in this step
 };

@@ -1,4 +1,4 @@
-// Connection to one server: changes are collected, and reads send them first.
+// Link to one parameter server: collects changes, and sends them before the next read.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,10 +22,10 @@
 namespace tutti::internal {
 
 /// Parameter server in another process, to which batches are sent as calls. Tensors of a batch are
-/// sent from their own memory, which is kept until the answer arrives. After a broken connection,
+/// sent from their own memory, which is kept until the answer arrives. After a connection breaks,
 /// it reconnects and resends unanswered batches in order; no change is applied twice
-/// (AppliedTable). wait() throws errors of sending. Only one thread may wait for the answers to a
-/// batch. Thread-safe.
+/// (AppliedTable). wait() throws errors that occur while sending. Only one thread may wait for the
+/// answers to a batch. Thread-safe.
 class RemoteService final : public VariableService {
  public:
   struct Options {
@@ -82,8 +82,8 @@ UpdateOrigin current_update_origin(std::uint64_t client);
 
 /// This process's link to one server. A server applies the requests of a process in the order in
 /// which they were sent, and a read first sends the collected changes of all threads. So if one
-/// thread changes a value and another reads it later (after a barrier, say), it sees the change.
-/// Thread-safe.
+/// thread changes a value and another thread reads it later (after a barrier, say), the reader sees
+/// the change. Thread-safe.
 class ServerLink {
  public:
   /// `client`: random number of this process.
@@ -94,8 +94,8 @@ class ServerLink {
   void change(Operation operation);
   void send_changes();
   /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to
-  /// each read, or is empty. Long answers arrive in several messages, so that the server makes one
-  /// while it sends another.
+  /// each read, or is empty. Long answers arrive in several messages, so that the server prepares
+  /// one while it sends another.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
@@ -143,7 +143,7 @@ inline bool is_of_infrastructure(ErrorCode code) {
          code == ErrorCode::kDataLoss;
 }
 
-/// Calls `wait` and rethrows failures of servers as OriginError.
+/// Calls `wait` and rethrows server failures as OriginError.
 template <class Wait>
 auto from_server(const Wait& wait) {
   try {

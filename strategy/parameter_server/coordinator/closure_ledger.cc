@@ -166,8 +166,8 @@ void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   if (std::exchange(closure.has_finished, state == State::kFinished)) --num_repeated_;
 }
 
-/// The first failure cancels queued closures, except those whose results are known: their changes
-/// must not be lost.
+/// The first failure cancels queued closures, except those whose results are already known, because
+/// their changes must not be lost.
 void ClosureLedger::add_failure(ClosureFailure failure) {
   failures_.push_back(std::move(failure));
   const std::set<std::uint64_t> queued = queued_;

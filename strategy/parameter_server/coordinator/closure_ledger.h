@@ -1,4 +1,4 @@
-// States of all closures: the coordinator's state without threads, clocks or I/O.
+// Ledger of all closures and their states: the coordinator's state, without threads, clocks or I/O.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ struct AttemptReport {
   enum class Kind : std::uint8_t {
     kNotStarted = 1,  // the worker was lost or stopped before the attempt began
     kInterrupted,     // infrastructure failed: the worker, a server or a connection
-    kFailed,          // the step failed, or its arguments could not be made
+    kFailed,          // the step failed, or its arguments could not be created
     kStopped,         // the step noticed its cancellation and stopped
   };
   Kind kind = Kind::kInterrupted;
@@ -41,16 +41,16 @@ struct LedgerRules {
 /// States of all closures. Errors follow tf: the first failure cancels queued closures, running
 /// ones are waited for, the failure is raised once, and then the next closure is accepted.
 /// Functions that change the ledger throw kFailedPrecondition, and change nothing, if the event is
-/// impossible in the present state. Value type.
+/// impossible in the current state. Value type.
 class ClosureLedger {
  public:
   enum class State : std::uint8_t { kQueued = 1, kRunning, kFinished, kFailed, kCancelled };
   struct Closure {
     State state = State::kQueued;
-    int attempts = 0;             // number of attempts begun, including the running one
+    int attempts = 0;             // number of attempts started, including the current one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation and not ended
-    bool has_finished = false;    // true if the last attempt to end finished; rollbacks keep this
+    bool has_finished = false;    // true if the last ended attempt finished; rollbacks keep this
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -76,14 +76,14 @@ class ClosureLedger {
   std::vector<ClosureFailure> raise_failures();
   /// Records that a checkpoint contains every closure below `number`, each of which has ended.
   void note_saved(std::uint64_t number);
-  /// Prepares for restoring the servers from the last checkpoint: queues again all closures that
+  /// Prepares for restoring the servers from the last checkpoint: requeues all closures that
   /// finished after it, voids all attempts, and begins the next generation. The closures begin in
-  /// their order, so that no checkpoint contains a later closure but lacks an earlier one.
+  /// their original order, so that no checkpoint contains a later closure but lacks an earlier one.
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }
-  /// Returns how often the coordinators of this strategy have set the servers' state. The number is
-  /// part of closure_id(), so that servers refuse requests of earlier generations.
+  /// Returns how many times the coordinators of this strategy have set the servers' state. The
+  /// number is part of closure_id(), so that servers refuse requests of earlier generations.
   std::uint64_t generation() const { return generation_; }
   /// Returns the first queued closure. Closures that were put back precede those queued later.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;

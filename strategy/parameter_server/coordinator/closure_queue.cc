@@ -163,8 +163,8 @@ void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string tex
   mark_failed(*assigned, code, origin, std::move(text));
 }
 
-/// For each closure with a number >= `first`: if it ended without success, ends its result with an
-/// error; cancels its token if its result is not needed.
+/// For each closure with a number >= `first`: if the closure ended unsuccessfully, ends its result
+/// with an error; if its result is not needed, cancels its token.
 void ClosureQueue::settle(std::uint64_t first) {
   for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
     auto& [number, entry] = *its;
@@ -240,7 +240,7 @@ bool ClosureQueue::end_attempt(const AssignedClosure& assigned, const std::funct
   return true;
 }
 
-/// Notes the failure of a closure that had finished before a rollback: its changes are lost.
+/// Reports the failure of a closure that had finished before a rollback: its changes are lost.
 void ClosureQueue::require_no_failure(std::uint64_t number) {
   const auto& failures = ledger_.failures();
   const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);

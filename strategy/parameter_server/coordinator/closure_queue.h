@@ -1,4 +1,4 @@
-// Thread-safe queue of the closures that wait for a worker or run on one.
+// Thread-safe queue of the closures that are waiting for a worker or running on one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -45,8 +45,8 @@ struct ClosureQueueOptions {
   /// previous one is being reported.
   int window = 2;
   int num_workers = 1;
-  /// Returns true if the worker may be given a closure now. Called with the queue's lock held.
-  /// Empty: all workers may.
+  /// Returns true if the worker may be given a closure now; called with the queue's lock held. If
+  /// empty, every worker may be given one.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
   /// Initial values of ClosureLedger: number of the first closure, and generation of closure ids.
@@ -135,7 +135,8 @@ class ClosureQueue {
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
   std::uint64_t finished_below() const { return of_ledger(&ClosureLedger::finished_below); }
   std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
-  /// Returns the number of bytes of ended closures that are kept until a checkpoint contains them.
+  /// Returns the size, in bytes, of finished closures that are held until a checkpoint contains
+  /// them.
   std::size_t num_held_bytes() const;
   /// Returns the number of closures ever scheduled, including those before continue_from().
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }

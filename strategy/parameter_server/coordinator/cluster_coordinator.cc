@@ -383,7 +383,7 @@ void Watchdog::run() {
 namespace tutti {
 namespace {
 
-/// Rejects variables made by the function of a dataset.
+/// VariableCreator that rejects variables created by a dataset function.
 class NoVariables final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,

@@ -52,9 +52,9 @@ class WorkerLink {
   virtual bool is_alive() const { return true; }
   /// Calls `on_change` after is_alive() changed, until the link is destroyed.
   virtual void watch(std::function<void()>) {}
-  /// Drops the worker's value of this handle.
+  /// Releases the worker's value for this handle.
   virtual void release(const PerWorkerHandle& handle) = 0;
-  /// Describes what the worker runs now: "closure 7 (train)", or "nothing".
+  /// Describes what the worker is running: "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
   /// Returns why a connected worker cannot be used: it defines different steps, or belongs to
   /// another job.
@@ -101,8 +101,8 @@ class CoordinatedStrategy {
   struct CoordinatorSlot {
     Mutex mutex;
     std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
-    /// First numbers that the next coordinator uses. Not reused, because servers remember closures
-    /// of earlier coordinators.
+    /// First number and generation of the next coordinator. They are not reused, because servers
+    /// remember closures of earlier coordinators.
     std::uint64_t next_number TUTTI_GUARDED_BY(mutex) = 0;
     std::uint64_t next_generation TUTTI_GUARDED_BY(mutex) = 1;
   };

@@ -45,7 +45,7 @@ namespace tutti::internal {
 
 class CoordinatorCore;
 
-/// Pointer to a coordinator for the handles of its per-worker values; null after the coordinator
+/// Pointer to a coordinator for the handles of its per-worker values; null once the coordinator has
 /// ended, because handles may outlive it.
 struct ReleaseRegistry {
   Mutex mutex;

@@ -54,8 +54,8 @@ std::string text_of(const RemoteShard& shard) {
                 shard.server);
 }
 
-/// Throws if the version lacks variables of the program: restoring it would leave their current
-/// values.
+/// Throws if the version lacks variables of the program, because restoring it would leave those
+/// variables unchanged.
 void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteShard>& saved,
                  const std::string& folder) {
   for (const RemoteShard& own : made) {
@@ -435,7 +435,7 @@ void JobCheckpoint::require_no_outside_change(const std::string& why) const {
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
 
-/// Restores all servers, and starts over whenever a server is lost meanwhile.
+/// Restores all servers; starts over if a server is lost meanwhile.
 void JobCheckpoint::roll_back_servers() {
   for (int num_tries = 1;; ++num_tries) {
     const std::string why = servers_.take_loss().value_or("a server was started again");

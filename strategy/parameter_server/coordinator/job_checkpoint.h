@@ -25,8 +25,8 @@ namespace tutti::internal {
 class JobCheckpoint {
  public:
   /// Restores the newest version in the folder, or saves the first one. All arguments must outlive
-  /// it. Throws kInvalidArgument for an interval of 0, kFailedPrecondition for a version that
-  /// another program saved, and as ServerGroup and save_version() do.
+  /// this object. Throws kInvalidArgument for an interval of 0, kFailedPrecondition for a version
+  /// that another program saved, and the errors of ServerGroup and save_version().
   JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
                 const ClusterCoordinatorOptions& options);
   ~JobCheckpoint() { stop(); }
@@ -77,14 +77,14 @@ class JobCheckpoint {
   const ClusterCoordinatorOptions options_;
   /// Number of server losses and failures, and how many of them recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
-  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures that the version has
+  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
   // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;
   bool has_failed_ = false;  // true if the last attempt to save failed
   mutable Mutex mutex_;
   CondVar changed_;
-  std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of calls of save_now()
+  std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of calls to save_now()
   std::uint64_t num_served_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> last_problem_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> gave_up_ TUTTI_GUARDED_BY(mutex_);

@@ -19,8 +19,8 @@ namespace tutti::internal {
 
 struct RemoteWorkerOptions {
   int worker = 0;
-  /// Opens a connection; called on the link's thread, again after a loss or an error. Errors are
-  /// logged at intervals.
+  /// Opens a connection; called on the link's thread, and called again after a loss or an error.
+  /// Errors are logged at intervals.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
   /// Registers a callback for as long as the returned object exists. It is called when the job
   /// declares the worker lost. If when_lost is empty, only a broken connection reveals a loss.

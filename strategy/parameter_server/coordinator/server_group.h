@@ -16,10 +16,10 @@
 
 namespace tutti::internal {
 
-/// All servers of a job, which may die and be restarted. Each order contains the generation that
-/// close() began; a restarted server has another generation and answers kAborted. Functions that
-/// give orders throw errors that name the server, or kCancelled after interrupt(). Thread-safe, but
-/// only one thread at a time may give orders.
+/// The servers of a job, any of which may die and be restarted. Each order contains the generation
+/// that close() began; a restarted server has another generation and answers kAborted. Functions
+/// that give orders throw errors that name the server, or kCancelled after interrupt().
+/// Thread-safe, but only one thread at a time may give orders.
 class ServerGroup {
  public:
   /// Returns true if the server will be restored; otherwise calls to the server fail.
@@ -37,11 +37,11 @@ class ServerGroup {
   /// Opens the servers so that the program can create its variables. Waits for servers of an
   /// earlier run to exit.
   void begin();
-  /// Called by the job for a server that exited or was given up. Returns false if it will not be
-  /// restored.
+  /// Called by the job for a server that exited or that the job gave up on. Returns false if it
+  /// will not be restored.
   bool note_loss(const std::string& why);
-  /// Returns and clears the reason of the last note_loss(), such as "ps 1: killed"; nullopt if
-  /// there is none.
+  /// Returns and clears the reason passed to the last note_loss(), such as "ps 1: killed"; nullopt
+  /// if there is none.
   std::optional<std::string> take_loss();
   bool has_loss() const;
   /// Sets the callback that note_loss() calls while it holds a lock; an empty function removes it.
@@ -55,7 +55,7 @@ class ServerGroup {
   void open(std::uint64_t finished_below);
   /// Returns false if a server was restarted.
   bool is_open();
-  /// Returns the shards that the servers have, sorted by server.
+  /// Returns the shards that the servers store, sorted by server.
   std::vector<RemoteShard> shards();
   /// Makes servers keep the current values until release(); a later change copies the shard.
   void freeze();

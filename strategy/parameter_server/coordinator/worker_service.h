@@ -45,7 +45,7 @@ class WorkerResourceTable final : public WorkerResources {
 /// Runs a worker's tasks one at a time, on the threads that call it. Thread-safe.
 class TaskRunner final : public WorkerLink {
  public:
-  /// `strategy` and `registry` must outlive it.
+  /// `strategy` and `registry` must outlive this object.
   TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
       : worker_(worker), strategy_(strategy), registry_(registry), resources_(worker, registry) {}
 
@@ -66,8 +66,8 @@ class TaskRunner final : public WorkerLink {
   TimePoint running_since_ TUTTI_GUARDED_BY(mutex_) = {};
 };
 
-/// Runs the tasks of the coordinator in order, on a thread of its own. Tasks of a client whose
-/// connection ended are cancelled. Thread-safe.
+/// Runs the tasks of the coordinator in order, on its own thread. If a client's connection ends,
+/// its tasks are cancelled. Thread-safe.
 class WorkerService final : public RpcHandler {
  public:
   /// `strategy` and `registry` must outlive the service.

@@ -217,8 +217,8 @@ struct OperationAnswer {
 /// undefined tensors, and kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
 /// Throws kDataLoss for a packet that encode() did not write: compares the head with the payload
-/// before it allocates memory. Tensors stay in the memory in which the payload was received: code
-/// that keeps one longer than the batch copies it (VariableComponent does).
+/// before it allocates memory. Tensors stay in the memory in which the payload was received, so
+/// code that needs one after the batch is destroyed must copy it (as VariableComponent does).
 OperationBatch decode_batch(const Packet& packet);
 
 /// Encodes specs as the bytes of a tensor. decode_specs() is the inverse, and throws kDataLoss for

@@ -127,7 +127,7 @@ Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t
   return tensor_in_buffer(buffer, offset, shape, dtype);
 }
 
-/// Copies `count` bytes to `out`, or skips them if `out` is null. Requires: `count` bytes are left.
+/// Copies `count` bytes to `out`, or skips them if `out` is null. Requires: `count` bytes remain.
 void PayloadReader::copy(std::byte* out, std::size_t count) {
   left_ -= count;
   while (count > 0) {

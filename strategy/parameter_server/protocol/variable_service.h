@@ -26,7 +26,7 @@ class PendingAnswers {
   virtual std::vector<OperationAnswer> wait(TimePoint deadline) = 0;
 };
 
-/// A parameter server. Applies a caller's batches in the order of the calls of start().
+/// A parameter server. Applies a caller's batches in the order of the calls to start().
 /// Thread-safe.
 class VariableService {
  public:

@@ -29,8 +29,8 @@ class AppliedTable {
   explicit AppliedTable(std::uint64_t finished_below = 0) : finished_below_(finished_below) {}
 
   /// Returns the number of leading changes of a batch that were applied before (all, some or none).
-  /// Throws kAborted for changes of a finished closure, and for a gap: an ordinal arrived before
-  /// those below it.
+  /// Throws kAborted for changes of a finished closure, and for a gap, that is, if an ordinal
+  /// arrived before a lower one.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
   /// Records that all changes of the batch are applied, and raises finished_below() to the batch's
   /// value. Requires: num_applied_before() has returned, and the stream has not changed since.

@@ -117,9 +117,10 @@ struct VariableStore::CheckedOperation {
   bool was_applied_before = false;
 };
 
-/// Checks the operations of a batch. For the first `num_applied_before` ones that change values,
-/// checks only that the shards exist. Throws kNotFound for an unknown shard, kInvalidArgument that
-/// names the operation's number and its variable. The operations must outlive the result.
+/// Checks the operations of a batch. For the first `num_applied_before` operations that change
+/// values, checks only that the shards exist. Throws kNotFound for an unknown shard, and
+/// kInvalidArgument naming the operation's number and its variable. The operations must outlive the
+/// result.
 class VariableStore::Checker {
  public:
   using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
@@ -560,7 +561,7 @@ void VariableStore::fail_hopeless_reads(Results& results) {
   }
 }
 
-/// Returns the ranks of the workers for whose gradients reads wait: int64 [n].
+/// Returns the ranks of the workers whose gradients reads are waiting for: int64 [n].
 Tensor VariableStore::awaited_workers() const {
   std::set<std::int64_t> ranks;
   for (const auto& [id, shard] : shards_) {
@@ -572,7 +573,7 @@ Tensor VariableStore::awaited_workers() const {
 }
 
 void VariableStore::owner_left(std::uint64_t owner) {
-  // Destroyed without the lock, because their answers may be destroyed with them.
+  // Destroyed after the lock is released, because this may also destroy their answers.
   std::vector<WaitingRead> waiting;
   std::vector<Held> dropped;
   const auto take_from = [&](auto& all, auto& taken) {

@@ -33,9 +33,10 @@ struct StoreCounts {
 };
 
 /// Store of shards. Batches are applied one at a time, and a whole batch is checked before any of
-/// it is applied. Elements change like those of local variables (VariableComponent). Synchronous
-/// updates are applied when their step is complete; reads that wait for it block no thread. While a
-/// store is closed, batches wait until its coordinator opens it (StoreOrder). Thread-safe.
+/// it is applied. Elements are updated like those of local variables (VariableComponent).
+/// Synchronous updates are applied when their step is complete; reads that wait for that step do
+/// not block a thread. While a store is closed, batches wait until its coordinator opens it
+/// (StoreOrder). Thread-safe.
 class VariableStore final : public VariableService {
  public:
   /// `name`: prefix of errors, "ps 1". `incarnation`: number of restarts of the task before this

@@ -72,10 +72,10 @@ struct StoredShard {
   OperationAnswer answer() const;  // returns an answer without a value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
-  /// Applies the rule, and increments the version of the shard and its slots.
+  /// Applies the rule, and increments the versions of the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);
-  /// Returns the ranks that have not given a gradient for the next synchronous step.
+  /// Returns the ranks that have not contributed a gradient to the next synchronous step.
   std::vector<int> missing_ranks() const;
   /// Returns an error if the next synchronous step can no longer be completed: too few ranks remain
   /// that have sent a gradient or can still send one. `ended`: ranks that have ended. Returns

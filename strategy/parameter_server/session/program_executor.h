@@ -1,4 +1,4 @@
-// Executor of programs on the kernels and variables of one task.
+// Executor that runs programs with the kernels and variables of one task.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,8 @@ namespace tutti::internal {
 class ProgramExecutor {
  public:
   /// Executes an operation and returns its outputs. Throws the errors of the operation, and
-  /// kInvalidArgument or kDataLoss for an operation that no program made by this library contains.
+  /// kInvalidArgument or kDataLoss for an operation that never occurs in a program made by this
+  /// library.
   std::vector<Tensor> execute(const ProgramOperation& operation, std::vector<Tensor> inputs);
 
  private:

@@ -1,4 +1,4 @@
-// Variables of a session, stored on the task of the device scope in which they were made.
+// Variables of a session, stored on the task of the device scope in which they were created.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

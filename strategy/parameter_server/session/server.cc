@@ -123,7 +123,7 @@ struct Server::Impl final : internal::VariableHandler {
   std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // keyed by RpcPeer::client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
-  std::unique_ptr<RpcServer> rpc;  // last member, so that it stops before the members that it calls
+  std::unique_ptr<RpcServer> rpc;  // last member: stops before the members it calls
 };
 
 Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,

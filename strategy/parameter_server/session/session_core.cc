@@ -180,7 +180,8 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
     }
   }
   if (errors.empty()) return number;
-  // Releases the values that the tasks would keep: no tensor of this process refers to them.
+  // Releases the values that the tasks would otherwise keep: no tensor of this process refers to
+  // them.
   for (const auto& [task, part] : parts) {
     for (const auto& kept : part.program.kept()) release(task, number, kept.value());
   }

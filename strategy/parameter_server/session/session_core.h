@@ -46,8 +46,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   /// tasks.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
-  /// Runs all parts, waits until they have ended, and returns the number of the run. Throws the
-  /// first error that was not caused by an error of another part.
+  /// Runs all parts, waits until they have finished, and returns the run's number. Throws the first
+  /// error that was not caused by an error in another part.
   std::uint64_t run(std::map<Task, TaskPart> parts);
   Tensor fetch(const Task& task, std::uint64_t run, ValueNumber value);
   /// Makes the task drop a value when it receives its next run.
@@ -79,7 +79,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
       TUTTI_REQUIRES(mutex_);
   TimePoint deadline() const;
   std::optional<std::string> why_lost(const Task& task, const Link& link) const;
-  /// Returns the error, extended by the lost tasks and their variables if there are any.
+  /// Returns the error, with any lost tasks and their variables added to its message.
   Error explained(const Error& error);
   void announce_return() noexcept;
 

@@ -42,7 +42,7 @@ class RemoteValue final : public LazyValue {
   /// Returns the number of the run that produced this value; 0 if its step has not run.
   std::uint64_t run() const;
   void set_run(std::uint64_t run);
-  /// Called if the step that makes this value will never run.
+  /// Called if the step that produces this value will never run.
   void give_up();
 
   void materialize(std::byte* to) override;
@@ -73,7 +73,7 @@ class SessionRecorder final : public RemoteRecorder {
   static SessionRecorder* find(const SessionCore& core);
 
   const std::shared_ptr<SessionCore>& core() const { return core_; }
-  /// Throws kFailedPrecondition within another step.
+  /// Throws kFailedPrecondition if called within another step.
   void begin();
   /// Runs the step. Throws as SessionCore::run() does.
   void end();
@@ -123,7 +123,7 @@ class SessionRecorder final : public RemoteRecorder {
   ValueNumber host_argument(const Tensor& tensor);
   ValueNumber remote_argument(const Tensor& tensor, const std::shared_ptr<RemoteValue>& value);
   ValueNumber view(ValueNumber whole, const RemoteValue& value, const Tensor& tensor);
-  /// Divides the step among tasks: moves each operation to the part of its task.
+  /// Divides the step among tasks: moves each operation to its task's part.
   static std::map<Task, TaskPart> cut(Step& step);
   void run_step();
 

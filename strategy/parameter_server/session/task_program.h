@@ -26,9 +26,9 @@ Attributes get_attributes(const ProgramOperation& in);
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out);
 std::vector<TensorSpec> get_specs(const ProgramOperation& in);
 
-/// Throws kDataLoss for a program with values that are used before they are made, or made twice.
+/// Parses a program. Throws kDataLoss if it uses a value before defining it, or defines one twice.
 TaskProgram parse_program(const std::string& bytes);
-/// Returns, for each operation, the values that no later one uses.
+/// Returns, for each operation, the values that no later operation uses.
 std::vector<std::vector<ValueNumber>> last_uses(const TaskProgram& program);
 
 using ValueAddress = v1::SessionRequest::ValueAddress;

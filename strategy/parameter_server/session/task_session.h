@@ -39,22 +39,22 @@ class TaskSession {
   /// Calls end(), then waits for the running operations.
   ~TaskSession();
 
-  /// Executes message.run() of the request, and answers `call` when it has ended.
+  /// Executes the request's message.run(), and answers `call` once the run has ended.
   void run(TaskRequest request, std::shared_ptr<RpcCall> call);
   /// Answers `call` once the value exists.
   void fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call);
   /// Returns a list of (job, index, values, bytes): the traffic from each task.
   Nest transfers() const;
-  /// Returns the number of values that are kept.
+  /// Returns the number of kept values.
   std::size_t num_held() const;
   /// Prevents further runs; waiting callers get an error.
   void end();
-  /// Returns true if end() was called and no thread executes a run any more.
+  /// Returns true if end() has been called and no thread is still executing a run.
   bool has_ended() const;
 
  private:
   struct Held {
-    Tensor value = {};                                   // undefined: not made yet
+    Tensor value = {};                                   // undefined until it is created
     std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for the value
     std::size_t num_receivers = 0;  // receivers not served yet; 0: the value is kept until release
   };

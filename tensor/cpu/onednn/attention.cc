@@ -87,7 +87,7 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
   return sum;
 }
 
-/// A block of queries of one head, paired with a block of the keys of that head.
+/// A block of one head's queries, paired with a block of the same head's keys.
 struct Block {
   std::int64_t first_query, queries, first_key, keys;
 };
@@ -209,7 +209,7 @@ std::vector<float> means_of_gradients(const float* dy, const float* results, std
   return means;
 }
 
-/// Turns scores into weights, and the gradients of weights into those of scores.
+/// Converts scores to weights, and the gradients of weights to those of scores.
 void differentiate_block(const AttentionExtent& extent, const Block& block, const float* log_sums,
                          const float* means, float* scores, float* gradients) {
   const auto scale = static_cast<float>(extent.attributes.scale);

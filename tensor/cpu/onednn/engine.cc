@@ -62,7 +62,8 @@ ThreadState& thread_state() {
   return state;
 }
 
-// Returns the instruction set of oneDNN: the processor's, up to our cap or ONEDNN_MAX_CPU_ISA.
+// Returns the instruction set that oneDNN uses: the processor's, limited by our cap or
+// ONEDNN_MAX_CPU_ISA.
 std::string_view effective_isa() {
   constexpr std::pair<dnnl::cpu_isa, std::string_view> kNames[] = {
       {dnnl::cpu_isa::sse41, "sse41"},

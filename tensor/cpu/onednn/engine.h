@@ -48,8 +48,8 @@ class SignalsHeld {
 /// Returns a memory object over a plain buffer.
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data);
 
-/// Runs `primitive` with this thread's stream and scratchpad. Requires a SingleThreadScope, like
-/// the creation of primitives.
+/// Runs `primitive` with this thread's stream and scratchpad. Requires a SingleThreadScope, as
+/// creating primitives does.
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad);
 

@@ -1,4 +1,4 @@
-// Elementwise operations and dropout, one element after the other.
+// Elementwise operations and dropout, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 

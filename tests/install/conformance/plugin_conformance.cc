@@ -1,4 +1,4 @@
-// Test program of a plugin that runs the conformance kit as GoogleTest tests. Usage:
+// Test program for a plugin: runs the conformance kit as GoogleTest tests. Usage:
 // plugin_conformance LIBRARY
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Compares modules of tutti/libtorch.h in two processes with a module that one process trains.
+// Compares tutti/libtorch.h modules trained in two processes with a module trained in one.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     tutti run -n 2 -- libtorch_test       prints "rank R: ok NAME" for each case
@@ -162,7 +162,7 @@ void backward_recovers_after_exception(const Ranks& ranks) {
   }
 }
 
-// Expects the same parameters as from Adam in one process with the same gradients.
+// Expects the same parameters as Adam computes in one process with the same gradients.
 void sharded_optimizer_matches_adam(const Ranks& ranks) {
   std::vector<torch::Tensor> kept;
   {

@@ -80,7 +80,7 @@ TEST(AppliedTable, RejectsClosuresOfEarlierGenerations) {
   AppliedTable table(closure_id(1, 0));
   table.note_applied(changes(closure(old_id), 0, 1));
   EXPECT_EQ(table.num_applied_before(changes(closure(old_id), 0, 1)), 1u);
-  // The server returns to a checkpoint of 3 closures.
+  // The server restores a checkpoint that contains 3 closures.
   table = AppliedTable(closure_id(2, 3));
   EXPECT_EQ(table.finished_below(), closure_id(2, 3));
   for (const std::uint64_t refused : {old_id, closure_id(1, 3), closure_id(2, 2)}) {

@@ -273,7 +273,7 @@ TEST(FirstValues, UpdatesAreRejected) {
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 
-/// Handler that counts clients that left or were lost, and concurrent calls of `take`.
+/// Handler that counts clients that left or were lost, and concurrent calls to `take`.
 class CountingHandler final : public internal::VariableHandler {
  public:
   using VariableHandler::VariableHandler;

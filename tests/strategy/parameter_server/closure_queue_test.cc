@@ -48,7 +48,7 @@ bool user_failure(ClosureQueue& queue, const AssignedClosure& assigned, const st
   return queue.mark_failed(assigned, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
 }
 
-/// Returns options of a queue with room for two closures.
+/// Returns options for a queue with room for two closures.
 ClosureQueueOptions two_entries(int window = 2) {
   ClosureQueueOptions options;
   options.most_queued = 2;

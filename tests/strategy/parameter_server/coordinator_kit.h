@@ -97,7 +97,7 @@ inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   return ClusterSpec(std::move(tasks));
 }
 
-/// Expects that `body` throws a ClosureError of this origin and code whose message contains `part`.
+/// Expects `body` to throw a ClosureError with this origin and code whose message contains `part`.
 template <class Body>
 void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string& part,
                           const Body& body) {
@@ -111,7 +111,7 @@ void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string&
   }
 }
 
-/// Polls `is_done` for up to a minute and expects that it becomes true.
+/// Polls `is_done` for up to a minute and expects it to become true.
 template <class IsDone>
 void expect_soon(const IsDone& is_done) {
   const TimePoint deadline = store_tests::soon();

@@ -105,8 +105,8 @@ struct Program {
   std::optional<ClusterCoordinator> coordinator;
 };
 
-/// Runs 3,000 closures. 30 times, even during saves, a worker, the coordinator or the program is
-/// killed. A killed program continues from a version.
+/// Runs 3,000 closures. A worker, the coordinator or the program is killed 30 times in all, even
+/// during saves. A killed program continues from a checkpoint version.
 TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
   const HangWatchdog watchdog("any death", 600s);
   const std::string folder = empty_folder();
@@ -180,7 +180,7 @@ TEST(JobCheckpoint, ReadAfterJoinSeesAllJoinedClosures) {
   }
 }
 
-/// The save waits until closures that had finished before the loss are repeated.
+/// The save waits until the closures that had finished before the loss have run again.
 TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   const HangWatchdog watchdog("a version during recovery", 120s);
   const std::string folder = empty_folder();
@@ -485,7 +485,7 @@ TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   EXPECT_LE(num_tries, 2);
 }
 
-/// The disk fails at a later call in each round, and sometimes also while the failed save is
+/// In each round, the disk fails at a later call, and sometimes also while the failed save is
 /// cleaned up. The next save succeeds.
 TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   const HangWatchdog watchdog("a disk that fails", 120s);

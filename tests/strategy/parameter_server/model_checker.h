@@ -26,7 +26,8 @@ struct ModelCheckResult {
 /// after visiting `most_states` states.
 ModelCheckResult check_model(const ModelOptions& options, std::size_t most_states);
 
-/// Takes `num_walks` random walks, each until no step is possible. Ends at the first violation.
+/// Takes `num_walks` random walks, each until no further step is possible. Ends at the first
+/// violation.
 ModelCheckResult walk_model(const ModelOptions& options, std::uint64_t seed, int num_walks);
 
 }  // namespace tutti::testing

@@ -145,7 +145,7 @@ inline Packet packet_of(const std::string& message, std::size_t payload = 0) {
   if (payload > 0) packet.payload = {{*zeros, zeros}};
   return packet;
 }
-/// Returns the encoded batch of a client; `operations` are its operations, already encoded.
+/// Returns a client's encoded batch; `operations` are the client's operations, already encoded.
 inline Packet batch_packet(const std::string& operations, std::size_t payload = 128) {
   return packet_of(number(2, 1) + operations, payload);
 }

@@ -489,7 +489,7 @@ class Bytes {
       add_id(each.order.number);
     }
   }
-  /// Adds the watermark of a table and the ids above it that the table contains.
+  /// Adds the table's watermark and the ids at or above it that the table contains.
   void add(const AppliedTable& table, const ClosureLedger& ledger) {
     const std::uint64_t below = table.finished_below();
     add_id(below), add(table.num_streams());

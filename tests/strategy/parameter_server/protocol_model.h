@@ -78,7 +78,7 @@ struct ModelServer {
 };
 
 struct ModelState {
-  /// Phase of the coordinator, which gives orders to all servers in each phase from kFreezing on.
+  /// Phase of the coordinator. From kFreezing on, it sends an order to all servers in each phase.
   enum class Phase : std::uint8_t {
     kRunning,
     kPausing,
@@ -96,12 +96,12 @@ struct ModelState {
   std::uint8_t answered_by = 0;        // one bit per server that answered this phase's order
   std::uint8_t save = 0;               // number of the current or latest version
   bool has_loss = false;               // a server was lost, which the coordinator will notice
-  std::uint64_t frozen_below = 0;      // the frozen values contain closures below this number
+  std::uint64_t frozen_below = 0;      // frozen values include the closures numbered below this
   std::vector<ModelCounts> read = {};  // frozen values, by server
   std::vector<ModelTask> tasks = {};   // sorted by number
   std::vector<ModelPush> strays = {};  // sorted
   std::vector<ModelServer> servers = {};
-  /// The newest version in the folder contains the closures below this number.
+  /// Closure number below which the newest version in the folder contains all closures.
   std::uint64_t version_number = 0;
   std::vector<ModelCounts> version = {};
   std::uint8_t reported = 0;  // one bit per content whose result the program received

@@ -1,4 +1,5 @@
-// Tests when and how a run with parameter servers ends for one of its tasks, and its exit code.
+// Tests when and how a run with parameter servers ends for one of its tasks, and with which exit
+// code.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 

@@ -59,7 +59,7 @@ TEST(Server, ResolverWithoutTaskIsRejected) {
                kNotFound, "2");
 }
 
-/// Cluster with one server per task, each at a separate port.
+/// Cluster with one server per task, each on a separate port.
 class SessionCluster {
  public:
   explicit SessionCluster(const std::map<std::string, int>& jobs) {

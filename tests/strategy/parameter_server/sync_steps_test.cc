@@ -309,8 +309,8 @@ TEST(SyncSteps, ConcurrentRanksMatchSequentialRanksBitForBit) {
 }
 
 /// Workers with the values of tf's SyncReplicasOptimizer test. The gradients of three variables are
-/// 0.1 + 0.2 rank, 0.9 + 0.2 rank and, for row 1 only, 0.1 + 0.2 rank. Descent has rate 2 and takes
-/// the mean of `num_to_aggregate` gradients.
+/// 0.1 + 0.2 rank, 0.9 + 0.2 rank and, for row 1 only, 0.1 + 0.2 rank. Gradient descent has
+/// learning rate 2 and applies the mean of `num_to_aggregate` gradients.
 class Workers {
  public:
   Workers(int num_ranks, int num_to_aggregate)

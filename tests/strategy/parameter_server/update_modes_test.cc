@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using Body = std::function<void(ParameterServerStrategy&)>;
 using Services = std::vector<std::shared_ptr<internal::VariableService>>;
 
-/// Fixture that ends a test that hangs because its threads wait for each other.
+/// Fixture that ends a test if its threads deadlock.
 class UpdateModes : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"workers that share servers"};
 };

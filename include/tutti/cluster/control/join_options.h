@@ -51,7 +51,8 @@ struct HealthOptions {
   /// server's machine with a thread that runs or waits for a processor counts as alive
   /// indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
-  /// Time that other members wait in a collective for a missing member before a warning.
+  /// Time that the other members wait in a collective for a missing member before a warning is
+  /// logged.
   Duration warn_stuck_after = durations::kSayAgainEvery;
   /// Time that other members wait in a collective for a missing member before a fatal error.
   Duration abort_stuck_after = durations::kAbortStuckAfter;

@@ -1,4 +1,4 @@
-// Options of connect_ranks().
+// Options for connect_ranks().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,14 +15,14 @@ class Interruption;  // cluster/net/socket.h
 /// Options of connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be equal on all
 /// ranks; addresses and timeouts may differ.
 struct ConnectOptions {
-  /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
-  /// enough memory; TCP with all other ranks. kSharedMemory and kTcp force one transport.
+  /// kAuto: shared memory for ranks in the same user and network namespaces on the same machine, if
+  /// there is enough memory; TCP for all other ranks. kSharedMemory and kTcp force one transport.
   enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
   /// TCP: address at which the other ranks reach this machine.
   std::string address = "127.0.0.1";
-  /// TCP through mapped ports: the address where this rank listens ("0.0.0.0:5000"; empty: a free
-  /// port of `address`), and the one by which other ranks reach it ("203.0.113.7:31000"; empty:
-  /// `address` with the port of `listen_at`).
+  /// TCP through mapped ports: the address on which this rank listens ("0.0.0.0:5000"; empty: a
+  /// free port of `address`), and the one at which other ranks reach it ("203.0.113.7:31000";
+  /// empty: `address` with the port of `listen_at`).
   std::string listen_at = "";
   std::string reached_at = "";
   /// Timeout for finding and connecting all ranks. It restarts with each connection that this rank
@@ -42,7 +42,7 @@ struct ConnectOptions {
   JobSecret secret = {};
   /// Id of the job; ranks of other jobs are refused. Default: TUTTI_JOB_ID.
   std::string job_id = {};
-  /// Allows an address that other machines can reach even if there is no secret. Set it only in
+  /// Allows an address that other machines can reach, even without a secret. Set it only in
   /// isolated networks.
   bool allow_insecure_network = false;
   /// Lets another thread cancel connecting: connect_ranks() then throws its reason. May be null.

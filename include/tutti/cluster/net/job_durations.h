@@ -35,11 +35,11 @@ inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// Time after which a member on another machine counts as dead if its connection was closed and it
 /// has not opened a new one; the same applies to a server whose port refuses connections. A process
-/// that exits closes its connections; a silent link does not. Also the minimum timeout of a
-/// handshake.
+/// that exits closes its connections, whereas a silent link leaves them open. Also the minimum
+/// handshake timeout.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives count as deadlocked,
-/// which is fatal. Longer than a busy machine needs to enter a call that the program has issued.
+/// a fatal error. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 /// Time that members wait in a collective for a missing member before the wait becomes fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
@@ -62,7 +62,7 @@ inline constexpr Duration kSpin = std::chrono::microseconds(100);
 /// than this to wake. Transfers of 1 KiB between 4 ranks on 2 cores took 145 us without yielding,
 /// 58 us with 20 us of yielding, and up to 100 us with 100 us.
 inline constexpr Duration kYield = std::chrono::microseconds(20);
-/// Time without acknowledgements after which a link counts as broken. On a fast link the system
+/// Time without acknowledgements after which a link counts as broken. On a fast link, the system
 /// retransmits after 0.2, 0.6, 1.4, 3 and 6.2 s. A link that is silent for 3 to 6 s is therefore
 /// known to work again only after 6.2 s. Links are checked seven times per period.
 inline constexpr Duration kLinkSilence = std::chrono::seconds(7);

@@ -51,7 +51,7 @@ struct TlsFiles {
 /// exists, kUnavailable if it cannot be written.
 void write_job_secret_file(const std::string& path);
 
-/// Conditions for listening at an address that other machines can reach.
+/// Conditions for listening on an address that other machines can reach.
 struct Exposure {
   bool has_secret = false;
   bool has_tls = false;

@@ -53,8 +53,8 @@ struct Pod {
 std::vector<Pod> pods_from_json(const Json& list, std::string_view path = "pods");
 
 struct KubernetesPodsOptions {
-  /// Label selectors "key=value,key2=value2" of each job's pods. Pods of one selector are sorted by
-  /// name; selectors keep their order.
+  /// Label selectors "key=value,key2=value2" for each job's pods. Pods that match one selector are
+  /// sorted by name; selectors keep their order.
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;

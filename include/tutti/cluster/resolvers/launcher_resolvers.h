@@ -36,12 +36,12 @@ class MpiResolver : public ClusterResolver {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Rank among the processes of this host, and their number; nullopt if unknown.
+  /// Return the rank among the processes on this host, and their number; nullopt if unknown.
   std::optional<int> local_rank() const { return local_rank_; }
   std::optional<int> local_size() const { return local_size_; }
   /// Returns true if all ranks are known to be on this host.
   bool is_one_host() const { return local_size_ == size_; }
-  /// Family of the launcher: "Open MPI", "PMI" or "PMIx".
+  /// Returns the launcher's family: "Open MPI", "PMI" or "PMIx".
   const std::string& launcher() const { return launcher_; }
 
  private:

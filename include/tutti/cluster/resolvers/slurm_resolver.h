@@ -21,7 +21,7 @@ struct SlurmResolverOptions {
   std::optional<int> gpus_per_node = {};
   /// Number of GPUs per task. Default: a node's GPUs divided equally among its tasks.
   std::optional<int> gpus_per_task = {};
-  /// Number of tasks on every node, which replaces Slurm's numbers.
+  /// Number of tasks on every node; overrides Slurm's numbers.
   std::optional<int> tasks_per_node = {};
   std::string rpc_layer = "grpc";
 };

@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// RPC methods that carry a stream of calls (calls.proto): Apply of ParameterServer, Run of Worker
-/// and Operate of Session.
+/// RPC methods that carry a stream of calls (calls.proto): ParameterServer.Apply, Worker.Run and
+/// Session.Operate.
 enum class RpcMethod { kApply, kRun, kOperate };
 
 /// Bytes together with their owner: they do not change while `owner` lives. A value type.

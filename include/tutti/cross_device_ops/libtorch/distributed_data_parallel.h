@@ -90,7 +90,7 @@ class DistributedDataParallel {
     return module_->forward(std::forward<Inputs>(inputs)...);
   }
 
-  /// Disables reductions, to accumulate gradients of several batches: `{ auto guard =
+  /// Disables reductions, to accumulate gradients over several batches: `{ auto guard =
   /// model.no_sync(); loss(...).backward(); }`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*buckets_); }
 

@@ -31,8 +31,8 @@ struct DistributedSamplerOptions {
 /// the next epoch. Not thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
-  /// Samples a dataset of `size` examples. Copies rank and size from `ranks` and does not use it
-  /// later. Throws kInvalidArgument if `size` is 0.
+  /// Samples a dataset of `size` examples. Copies the rank and the number of ranks from `ranks`,
+  /// which is not used later. Throws kInvalidArgument if `size` is 0.
   DistributedSampler(std::size_t size, const Communicator& ranks,
                      const DistributedSamplerOptions& options = {})
       : size_(size),

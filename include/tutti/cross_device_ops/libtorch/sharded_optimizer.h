@@ -30,8 +30,8 @@ namespace tutti::torch {
 template <class Optimizer>
 class ShardedOptimizer {
  public:
-  /// Collective: every rank passes the same parameters, which get rank 0's values. They must be
-  /// dense and on the CPU. `options` is the argument after the parameters in the optimizer's
+  /// Collective: every rank passes the same parameters, which receive rank 0's values. They must be
+  /// dense and on the CPU. `options` is the argument that follows the parameters in the optimizer's
   /// constructor.
   template <class Options>
   ShardedOptimizer(std::vector<::torch::Tensor> parameters, std::shared_ptr<Communicator> ranks,

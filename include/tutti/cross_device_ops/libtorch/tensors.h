@@ -92,7 +92,7 @@ inline Tensor to_tutti(const ::torch::Tensor& tensor) {
 
 namespace internal {
 
-/// Returns names, types and shapes of parameters and buffers, one per line.
+/// Returns the names, types and shapes of the module's parameters and buffers, one per line.
 inline std::string description_of(const ::torch::nn::Module& module) {
   std::string text;
   const auto describe = [&](const auto& named) {

@@ -33,8 +33,8 @@ struct SessionRunContext {
   void request_stop() { is_asked_to_stop = true; }
 };
 
-/// Hook of Estimator::train(). Hooks are called in list order on the thread of train(), outside
-/// replicas, on all workers. tf.estimator.SessionRunHook.
+/// Hook of Estimator::train(). Hooks are called in list order on the thread that called train(),
+/// outside replicas, on all workers. tf.estimator.SessionRunHook.
 class SessionRunHook {
  public:
   virtual ~SessionRunHook() = default;
@@ -45,8 +45,8 @@ class SessionRunHook {
   virtual void end(SessionRunContext& /*context*/) {}
 };
 
-/// Ends training after `last_step` updates in total, or after `num_steps` updates in this train().
-/// Throws kInvalidArgument unless exactly one of the options is given.
+/// Ends training after `last_step` updates in total, or after `num_steps` updates in this train()
+/// call. Throws kInvalidArgument unless exactly one of the options is given.
 class StopAtStepHook : public SessionRunHook {
  public:
   struct Options {
@@ -99,7 +99,7 @@ class SummarySaverHook : public SessionRunHook {
   std::optional<EventFileWriter> events_;  // event file; opened by the chief for the first value
 };
 
-/// Logs loss and step every `every_n_steps` steps. RunConfig::log_step_count_steps.
+/// Logs the loss and the step every `every_n_steps` steps. RunConfig::log_step_count_steps.
 class LoggingHook : public SessionRunHook {
  public:
   explicit LoggingHook(std::int64_t every_n_steps) : every_(every_n_steps) {}
@@ -168,7 +168,7 @@ struct RunConfig {
   std::int64_t log_step_count_steps = 100;
 };
 
-/// Options of Estimator::train(). Without steps and max_steps, training ends when the data ends or
+/// Options for Estimator::train(). Without steps and max_steps, training ends when the data ends or
 /// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;      // steps of this call
@@ -203,7 +203,7 @@ class Estimator {
   /// estimator.serve(input_fn)) return *code;`. On workers and servers, serves until the chief is
   /// done and returns the exit code of this process. On the chief, returns nullopt at once, and the
   /// chief continues with train_on_workers(). Each worker reads the data of its own `input_fn`.
-  /// Without a cluster the workers are threads. Throws kInvalidArgument for another strategy,
+  /// Without a cluster, the workers are threads. Throws kInvalidArgument for another strategy,
   /// kFailedPrecondition on a second call, and the errors of ClusterCoordinator.
   std::optional<int> serve(const InputFn& input_fn);
   /// Same as train(), but asynchronous, on the workers that called serve(). Each step of a worker

@@ -1,4 +1,4 @@
-// Convolutions of images and of sequences.
+// Convolution layers for images and for sequences.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -130,7 +130,7 @@ class Masking : public LayerOf<Masking> {
   double mask_value_;
 };
 
-// A layer made from a function.
+// A layer created from a function.
 
 struct LambdaOptions {
   /// Shape of one example of the result. Default: determined by a call with one row of zeros.

@@ -26,8 +26,8 @@ class Disturbing : public Layer {
 };
 
 /// In training, sets elements to 0 with probability `rate` and multiplies the other elements by 1 /
-/// (1 - rate). The mask depends only on seed, step, replica, layer, number of the call in the step,
-/// and element, so a repeated step draws the same mask.
+/// (1 - rate). The mask depends only on the seed, step, replica, layer, call within the step, and
+/// element, so a repeated step draws the same mask.
 class Dropout : public LayerOf<Dropout, Disturbing> {
  public:
   /// Throws kInvalidArgument unless rate is in [0, 1).

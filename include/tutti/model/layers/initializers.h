@@ -58,7 +58,7 @@ namespace initializers {
 enum class FanMode { kIn, kOut, kAverage };
 /// Distribution of the values.
 enum class Distribution { kUniform, kTruncatedNormal, kUntruncatedNormal };
-/// Options of variance_scaling().
+/// Options for variance_scaling().
 struct VarianceScalingOptions {
   double scale = 1.0;
   FanMode mode = FanMode::kIn;
@@ -73,7 +73,7 @@ Initializer ones();
 Initializer constant(double value);
 /// Copies of `values`, which must have the weight's shape.
 Initializer values(const Tensor& values);
-/// Uniform in [low, high).
+/// Returns an initializer that draws uniformly from [low, high).
 Initializer random_uniform(double low = -0.05, double high = 0.05);
 /// Normal with this mean and standard deviation.
 Initializer random_normal(double mean = 0.0, double stddev = 0.05);

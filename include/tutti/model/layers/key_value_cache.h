@@ -27,7 +27,7 @@ class KeyValueCache {
   std::int64_t steps() const { return steps_; }
 
   /// For layers: appends keys and values, and returns the keys and values of all steps, [batch,
-  /// heads, steps, length]. Layers must call it in the same order in each call of the model.
+  /// heads, steps, length]. Layers must call it in the same order in every call to the model.
   std::pair<Tensor, Tensor> appended(const Tensor& key, const Tensor& value);
 
  private:

@@ -53,7 +53,7 @@ class MaskScope {
 /// also the mask of the result. kOwn: the layer reads and sets masks itself.
 enum class MaskUse { kEnds, kKeeps, kOwn };
 
-/// Data types of a layer: weights have the type `variable`, and floating inputs are cast to
+/// Data types of a layer: weights have the type `variable`, and floating-point inputs are cast to
 /// `compute`. A value type. keras.DTypePolicy.
 struct DTypePolicy {
   DTypePolicy() = default;
@@ -161,7 +161,7 @@ class Layer {
   const std::vector<Shape>& output_shapes() const;
   /// Data types of this layer. Default: the global policy at the time of the layer's construction.
   const DTypePolicy& dtype_policy() const;
-  /// Sets the policy of only this layer, e.g. float32 for the last layer of a mixed-precision
+  /// Sets the policy of this layer only, e.g. float32 for the last layer of a mixed-precision
   /// model. Throws kFailedPrecondition if the layer already has weights.
   void set_dtype_policy(const DTypePolicy& policy);
   /// Data type of the computation: dtype_policy().compute.
@@ -175,7 +175,7 @@ class Layer {
   std::int64_t num_parameters() const;
   std::int64_t num_trainable_parameters() const;
 
-  /// Freeze or unfreeze the layer. Frozen weights do not change in training, and frozen batch
+  /// Freeze or unfreeze the layer. Frozen weights do not change during training, and frozen batch
   /// normalisation runs as in inference. Model::fit() uses the state at the time of compile(), and
   /// warns if it has changed.
   void freeze();
@@ -215,7 +215,8 @@ class Layer {
   /// Returns the extras of this layer and all its sub-layers, in the order in which they were
   /// added.
   std::vector<Extras> extras() const;
-  /// Sets the extras of these layers. Throws kInvalidArgument if the number of layers differs.
+  /// Restores the values that extras() returned. Throws kInvalidArgument if the number of layers
+  /// differs.
   void restore_extras(std::span<const Extras> extras);
 
   /// Row for one direct sub-layer in a table of layers.
@@ -279,7 +280,7 @@ class Layer {
     add_weight(options.bias_initializer, shape, {.name = std::move(name)}, options.bias_regularizer,
                options.bias_constraint);
   }
-  /// Weights of this layer itself, in the order of add_weight().
+  /// Weights that this layer itself has added, in the order of the add_weight() calls.
   std::span<const Variable> own_weights() const;
   const Variable& weight(std::size_t index) const;
   /// Names and builds a sub-layer, and returns the shape of its result. A layer that is already

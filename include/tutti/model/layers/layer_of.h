@@ -41,9 +41,9 @@ class SymbolicTensor {
   std::size_t result_ = 0;
 };
 
-/// Input of a model, with the shape of one example, without the batch: `Input{{28, 28, 1}}`. It is
-/// the first argument of a Sequential, or begins a graph: `auto x = Input{{28, 28, 1}};`. Copies
-/// refer to the same input. keras.Input.
+/// Input of a model, with the shape of one example (without the batch dimension): `Input{{28, 28,
+/// 1}}`. It is the first argument of a Sequential, or begins a graph: `auto x = Input{{28, 28,
+/// 1}};`. Copies refer to the same input. keras.Input.
 class Input : public SymbolicTensor {
  public:
   Input(Shape shape, std::string name = "");  // NOLINT: a shape alone is an input
@@ -62,7 +62,7 @@ struct GraphNode {
   std::string input_name;        // name if this node is an input; may be empty
   std::vector<SymbolicTensor> inputs;
   std::vector<Shape> shapes;  // shapes of the results
-  std::uint64_t number = 0;   // position in the order of creation
+  std::uint64_t number = 0;   // position in creation order
 };
 
 /// Adds a call to the graph and returns its results. Rethrows errors from the layer's build() for

@@ -86,7 +86,7 @@ Tensor log_cosh(const Operand& labels, const Operand& predictions);
 Tensor hinge(const Operand& labels, const Operand& predictions);
 /// The square of max(1 - label * prediction, 0).
 Tensor squared_hinge(const Operand& labels, const Operand& predictions);
-/// max(largest prediction of a wrong class - prediction of the label + 1, 0); labels one-hot.
+/// max(largest prediction of a wrong class - prediction of the label + 1, 0), for one-hot labels.
 Tensor categorical_hinge(const Operand& labels, const Operand& predictions);
 /// Sum over classes of label * log(label / prediction). Labels and predictions are distributions.
 Tensor kl_divergence(const Operand& labels, const Operand& predictions);
@@ -104,8 +104,8 @@ std::ostream& operator<<(std::ostream& out, LossReduction reduction);
 /// Kind of a cross-entropy's predictions, given by its options or determined by Model::compile().
 enum class PredictionKind { kLogits, kProbabilities };
 
-/// A loss function with its reduction. Made by name, from a function, or as an object of a class
-/// below. A value type. Thread-safe.
+/// Loss function with its reduction: a value type, created by name, from a function, or as an
+/// object of a class below. Thread-safe.
 class Loss {
  public:
   using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
@@ -174,7 +174,7 @@ struct CrossentropyLossOptions {
   double label_smoothing = 0.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options of losses that have only the common options.
+/// Options for losses that have only the common options.
 struct LossOptions {
   LossReduction reduction = LossReduction::kAuto;
 };
@@ -221,7 +221,7 @@ class PlainLoss : public Loss {
   explicit PlainLoss(LossOptions options = {}) : Loss(kFunction, options.reduction) {}
 };
 
-/// Loss objects for the functions of losses:: without options: `MeanSquaredError()`.
+/// Loss objects for the functions in losses:: without options: `MeanSquaredError()`.
 using MeanSquaredError = PlainLoss<&losses::mean_squared_error>;
 using MeanAbsoluteError = PlainLoss<&losses::mean_absolute_error>;
 using MeanAbsolutePercentageError = PlainLoss<&losses::mean_absolute_percentage_error>;
@@ -245,15 +245,15 @@ struct AverageLossOptions {
   /// and a warning is logged once, if replicas have different numbers of rows, e.g. in a smaller
   /// last batch; then pass batch.global_rows().
   std::optional<std::int64_t> global_batch_size = std::nullopt;
-  /// Factor of the losses: [], [batch], or the shape of the losses.
+  /// Factor applied to the losses: [], [batch], or the shape of the losses.
   Tensor sample_weight = {};
 };
 
 /// Returns sum(per_example_loss * sample_weight) / global_batch_size, []; 0 if global_batch_size is
-/// 0. The sum over replicas is the mean over the global batch. per_example_loss: [batch, ...]
-/// floating; only the first dimension counts as examples, so average over pixels before the call.
-/// Throws kInvalidArgument for a scalar, a negative size or weights of an incompatible shape;
-/// kFailedPrecondition in the cross-replica context. tf.nn.compute_average_loss.
+/// 0. The sum over replicas is the mean over the global batch. per_example_loss: [batch, ...], of a
+/// floating-point type; only the first dimension counts as examples, so average over pixels before
+/// the call. Throws kInvalidArgument for a scalar, a negative size or weights of an incompatible
+/// shape; kFailedPrecondition in the cross-replica context. tf.nn.compute_average_loss.
 Tensor compute_average_loss(const Tensor& per_example_loss, AverageLossOptions options = {});
 
 template <std::integral Int>

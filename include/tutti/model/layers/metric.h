@@ -50,7 +50,7 @@ class Metric {
   }
   /// Creates a float64 variable of this shape, initially 0.
   Variable add_sum(const std::string& name, const Shape& shape = {});
-  /// Returns the sum over replicas of a variable made by add_sum().
+  /// Returns the sum over replicas of a variable created by add_sum().
   static Tensor total(const Variable& sum);
   /// Adds the variables of `part` to those of this metric; this metric contains `part`.
   void adopt(const Metric& part);
@@ -78,7 +78,7 @@ class Mean final : public Metric {
   Variable count_;
 };
 
-/// The sum of all values (times their weights).
+/// Sum of all values (multiplied by their weights).
 class Sum final : public Metric {
  public:
   explicit Sum(std::string name = "sum");

@@ -46,8 +46,8 @@ class MetricSpec {
   static MetricSpec from_json(const Json& json);
   /// Creates the metric. "accuracy" creates the kind of accuracy that suits `loss` or, if several
   /// kinds do, the shapes. If `loss` takes logits, AUC and metrics with a threshold are adapted
-  /// when made by name: for a categorical loss they apply a softmax to predictions; for a binary
-  /// loss AUC applies a sigmoid, and the threshold is 0 instead of 0.5.
+  /// when created by name: for a categorical loss, they apply a softmax to predictions; for a
+  /// binary loss, AUC applies a sigmoid, and the threshold is 0 instead of 0.5.
   std::shared_ptr<PredictionMetric> make(const Loss& loss) const;
 
  private:

@@ -219,9 +219,9 @@ struct AucOptions {
   std::string name = "auc";
 };
 
-/// Keras's AUC: evenly spaced thresholds in [0, 1], with trapezoids under the ROC curve, and the
-/// interpolation of Davis and Goadrich under the precision-recall curve. Labels are 0 or 1, and
-/// have the shape of the predictions; predictions are in [0, 1].
+/// Keras's AUC over evenly spaced thresholds in [0, 1]: the trapezoidal rule for the ROC curve, and
+/// Davis and Goadrich's interpolation for the precision-recall curve. Labels are 0 or 1 and have
+/// the shape of the predictions; predictions are in [0, 1].
 class Auc : public PredictionMetric {
  public:
   explicit Auc(AucOptions options = {});
@@ -235,7 +235,7 @@ class Auc : public PredictionMetric {
   AucOptions options_;
   std::vector<double> thresholds_;
   Variable positives_;  // [2, thresholds]: predictions above the threshold, for labels 1 and 0
-  Variable labels_;     // [2]: numbers of labels 1 and 0
+  Variable labels_;     // [2]: number of labels equal to 1, and to 0
 };
 
 }  // namespace tutti

@@ -106,8 +106,8 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   /// request it.
   Tensor positioned(const Tensor& heads, std::int64_t first_step) const;
   /// Returns a bool tensor, true where masks other than the causal mask let a query attend to a
-  /// value; broadcasts to [batch, heads, query steps, value steps]. Returns an undefined tensor if
-  /// they exclude nothing.
+  /// value. The tensor broadcasts to [batch, heads, query steps, value steps]; it is undefined if
+  /// these masks exclude nothing.
   Tensor seen_by(std::span<const Tensor> inputs) const;
   /// Returns the weighted sums of values for each query: [batch, heads, query steps, length].
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& seen,

@@ -85,8 +85,8 @@ struct LayerNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// gamma * (x - mean) / sqrt(variance + epsilon) + beta, with mean and (biased) variance over the
-/// given axes; gamma and beta have the dimensions of these axes.
+/// Layer that computes gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the mean and the
+/// (biased) variance over the given axes; gamma and beta have the dimensions of these axes.
 class LayerNormalization : public LayerOf<LayerNormalization> {
  public:
   explicit LayerNormalization(LayerNormalizationOptions options = {});
@@ -141,7 +141,8 @@ struct RMSNormalizationOptions {
 };
 
 /// RMSNorm: scale * x / sqrt(mean of x^2 + epsilon), with the mean over the given axes; scale has
-/// the dimensions of these axes. Unlike LayerNormalization, it subtracts no mean and adds no beta.
+/// the dimensions of these axes. Unlike LayerNormalization, it does not subtract the mean or add
+/// beta.
 class RMSNormalization : public LayerOf<RMSNormalization> {
  public:
   explicit RMSNormalization(RMSNormalizationOptions options = {});

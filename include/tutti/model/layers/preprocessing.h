@@ -34,9 +34,9 @@ class Rescaling : public LayerOf<Rescaling> {
   double offset_;
 };
 
-// Layers that change images at random in training.
+// Layers that change images randomly during training.
 
-// Random numbers depend on seed, step, replica and layer, as in Dropout. For images of a dataset
+// Random numbers depend on seed, step, replica and layer, as in Dropout. For a dataset's images,
 // use tutti/data/augment.h, whose random numbers do not depend on replicas.
 
 struct RandomFlipOptions {

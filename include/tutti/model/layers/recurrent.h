@@ -17,7 +17,7 @@ namespace tutti {
 /// Options of all recurrent layers, with Keras's defaults.
 struct RecurrentOptions {
   std::string activation = "tanh";
-  /// Activation of the gates of LSTM and GRU.
+  /// Activation of the LSTM and GRU gates.
   std::string recurrent_activation = "sigmoid";
   bool use_bias = true;
   Initializer kernel_initializer = "glorot_uniform";
@@ -35,7 +35,7 @@ struct RecurrentOptions {
   /// If true, returns the results of all steps, [batch, steps, units], instead of the last one,
   /// [batch, units].
   bool return_sequences = false;
-  /// If true, adds the states after the last step to the results, which only apply() can return.
+  /// If true, the results, which only apply() can return, include the states after the last step.
   bool return_state = false;
   /// If true, sets the result of a masked step to 0 instead of the previous step's result.
   bool zero_output_for_mask = false;
@@ -118,8 +118,8 @@ class LSTM : public LayerOf<LSTM, Recurrent> {
   Initializer bias_initializer() const override;
 };
 
-/// GRU with gates in the order update (z), reset (r), candidate. With reset_after the bias is [2, 3
-/// * units], with one row for the inputs and one for the state.
+/// GRU with gates in the order update (z), reset (r), candidate. With reset_after, the bias is [2,
+/// 3 * units]: one row for the inputs and one for the state.
 class GRU : public LayerOf<GRU, Recurrent> {
  public:
   explicit GRU(std::int64_t units, RecurrentOptions options = {});
@@ -131,7 +131,7 @@ class GRU : public LayerOf<GRU, Recurrent> {
   Tensor input_bias() const override;
 };
 
-// A recurrent layer in both directions of time.
+// Recurrent layers applied in both time directions.
 
 struct BidirectionalOptions {
   /// "concat", "sum", "mul" or "ave".

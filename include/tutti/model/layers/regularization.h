@@ -42,7 +42,7 @@ class Regularizer : public WeightFunction {
   using WeightFunction::WeightFunction;
   Regularizer() = default;
   /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
-  /// kInvalidArgument for another name, listing these.
+  /// kInvalidArgument for any other name, listing the valid ones.
   Regularizer(const char* name);
   static Regularizer from_json(const Json& call);
 };
@@ -94,14 +94,14 @@ struct MaxNormOptions {
 struct MinMaxNormOptions {
   double min_value = 0.0;
   double max_value = 1.0;
-  /// Fraction of the difference to the allowed norm that one update corrects; 1: all of it.
+  /// Fraction of the deviation from the allowed norm that one update corrects; 1: all of it.
   double rate = 1.0;
   NormAxes axis = 0;
 };
 
-/// Scales vectors longer than max_value to this length.
+/// Scales vectors longer than max_value down to that length.
 Constraint max_norm(MaxNormOptions options = {});
-/// Replaces negative values by 0.
+/// Replaces negative values with 0.
 Constraint non_neg();
 /// Scales vectors to length 1.
 Constraint unit_norm(NormAxes axis = 0);

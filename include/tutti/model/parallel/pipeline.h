@@ -27,7 +27,7 @@ enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 /// Returns the name of the order for logs and flags.
 std::string_view to_string(PipelineOrder order);
 
-/// Task in the schedule of a stage.
+/// Task in a stage's schedule.
 struct PipelineTask {
   bool is_forward = true;
   int micro_batch = 0;
@@ -59,13 +59,13 @@ struct PipelineResult {
 };
 
 /// Runs a StagedSequential with a thread per stage: while stage 1 works on micro-batch 0, stage 0
-/// continues with micro-batch 1. Gradients are added in the order of micro-batches. So results do
-/// not depend on timing, and are bit-identical to those of one device that runs the micro-batches
-/// one after the other. Layers treat a micro-batch as a batch, so batch normalisation computes its
-/// statistics per micro-batch (as in GPipe). Not thread-safe.
+/// continues with micro-batch 1. Gradients are added in micro-batch order, so results do not depend
+/// on timing and are bit-identical to those of one device that runs the micro-batches one after
+/// another. Layers treat a micro-batch as a batch, so batch normalisation computes its statistics
+/// per micro-batch (as in GPipe). Not thread-safe.
 class Pipeline {
  public:
-  /// Maps labels and predictions of a micro-batch to one loss per example, like the functions of
+  /// Maps labels and predictions of a micro-batch to one loss per example, like the functions in
   /// losses::. Called on the thread of the last stage.
   using LossFunction = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
 

@@ -69,7 +69,7 @@ struct TrainingSessionOptions {
   /// Resumes from the latest checkpoint; throws kNotFound if there is none.
   bool resume = false;
   /// Time between a signal and the shutdown of this machine. If > 0, the session saves at once,
-  /// continues training, and saves again and ends before this time has passed. It allows for two
+  /// continues training, and saves again and ends before this time has passed, allowing for two
   /// steps as long as the longest so far, and for two saves as long as the first. A second signal
   /// ends the session after the current step. tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
@@ -121,7 +121,8 @@ class TrainingSession {
   bool begin_epoch();
   /// Records a finished step; returns false if the run should end here.
   bool step(float loss, std::int64_t examples);
-  /// Displays and stores the result of the evaluation after the epoch, and saves a checkpoint.
+  /// Displays and stores the result of the evaluation at the end of the epoch, and saves a
+  /// checkpoint.
   void end_epoch(const std::string& metric, double value);
   /// Prints the result and waits for the last checkpoint. Returns the exit code: 0; 75 if the run
   /// ended because of a stop request; 1 if the checkpoint of that stop could not be written.

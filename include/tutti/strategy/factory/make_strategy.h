@@ -38,7 +38,7 @@ struct StrategySpec {
   /// "model" shards layers as transformer_tensor_parallel() does; an axis "sequence" shards
   /// sequences.
   std::string mesh = "";
-  std::string blocks = "";  // value of MeshOptions::blocks, as "data=4,model=4"
+  std::string blocks = "";  // value of MeshOptions::blocks, such as "data=4,model=4"
   // Used by parameter_server only:
   std::string update_mode = "sync";        // sync, async or sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // used by sync_replicas only; 0: all workers

@@ -34,7 +34,7 @@ struct InputOptions {
   /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
   /// reads. (tf's experimental_per_replica_buffer_size counts batches of one replica.)
   int prefetch = 2;
-  /// Neither this option nor the next one affects datasets made by a function.
+  /// Neither this option nor the next one affects datasets created by a function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;

@@ -92,8 +92,8 @@ class ReplicaGradients {
     return group.memory.value();
   }
 
-  // Makes the views the gradients of the parameters that were used. If a gradient is then cleared
-  // in place, the next one needs no copy.
+  // Replaces the gradients of the used parameters with the views. If a gradient is then cleared in
+  // place, the next one needs no copy.
   static void scatter(Group& group, const Gradient& combined) {
     group.memory.take(combined);
     for (std::size_t i = 0; i < group.views.size(); ++i) {

@@ -74,7 +74,7 @@ class Replicated {
     broadcast();
   }
 
-  /// Calls forward() of this replica's module.
+  /// Calls forward() on this replica's module.
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) {
     return module()->forward(std::forward<Inputs>(inputs)...);
@@ -85,10 +85,10 @@ class Replicated {
   Module& module() { return modules_[internal::local_replica(strategy_, "Replicated")]; }
   auto* operator->() { return &*module(); }
 
-  /// Replaces gradients by their mean over all replicas of all workers, or by their sum (for losses
-  /// divided by the global batch size, as in tf). Results are bit-identical on all replicas. All
-  /// replicas call it inside run(), after backward(). A parameter that this replica did not use
-  /// contributes a gradient of 0; one that no replica used keeps its gradient. Throws
+  /// Replaces gradients with their mean over all replicas of all workers, or with their sum (for
+  /// losses divided by the global batch size, as in tf). Results are bit-identical on all replicas.
+  /// All replicas must call it inside run(), after backward(). A parameter that this replica did
+  /// not use contributes a gradient of 0; one that no replica used keeps its gradient. Throws
   /// kFailedPrecondition outside run(), kInvalidArgument for another op, kUnimplemented for sparse
   /// gradients, and the errors of ReplicaContext::all_reduce().
   void reduce_gradients(ReduceOp op = ReduceOp::kMean,

@@ -25,8 +25,8 @@ struct MeshAxis {
 /// value type. keras.distribution.DeviceMesh.
 class DeviceMesh {
  public:
-  /// Throws kInvalidArgument for no axis or more than eight, an empty or repeated name, and a size
-  /// below 1.
+  /// Throws kInvalidArgument for zero or more than eight axes, an empty or repeated name, and a
+  /// size below 1.
   DeviceMesh(std::initializer_list<MeshAxis> axes) : DeviceMesh(std::vector<MeshAxis>(axes)) {}
   explicit DeviceMesh(std::vector<MeshAxis> axes);
   /// Parses text such as "data=2,model=4". Throws kInvalidArgument, showing this format, for other

@@ -34,7 +34,7 @@ class LocalMapContext {
   /// Returns the sum of all positions' values.
   Tensor all_reduce(const Tensor& x, std::string_view axis,
                     const SourceLocation& where = SourceLocation::current()) const;
-  /// Returns all positions' values, concatenated along `dim` in the order of index().
+  /// Returns all positions' values, concatenated along `dim` in index() order.
   Tensor all_gather(const Tensor& x, std::string_view axis, int dim,
                     const SourceLocation& where = SourceLocation::current()) const;
   /// Adds all positions' values, and divides the sum along `dim` into size() parts of equal size;

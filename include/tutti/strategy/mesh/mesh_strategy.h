@@ -63,10 +63,10 @@ struct MeshOptions {
 
 /// Bytes sent in exchanges of one kind.
 struct MeshTraffic {
-  /// Sum over all positions of the bytes that they sent.
+  /// Number of bytes sent by all positions together.
   std::uint64_t bytes = 0;
-  /// Each exchange adds the number of bytes that its busiest position sent or received, whichever
-  /// is larger. If each position has its own link, the time of exchanges grows with this number.
+  /// Sum over all exchanges of the bytes that the busiest position sent or received, whichever is
+  /// larger. If each position has its own link, exchange time grows with this number.
   std::uint64_t busiest_bytes = 0;
 };
 
@@ -88,7 +88,7 @@ struct MeshReport {
     std::vector<std::string> axes;  // names of mesh axes
     std::uint64_t bytes = 0;
     int count = 0;
-    std::string where;  // "model.cc:12"; a library line for exchanges of layers and tapes
+    std::string where;  // "model.cc:12"; a library line for exchanges by layers and tapes
   };
   /// Bytes of tensor elements. Does not include the temporary memory of kernels and reductions, or
   /// the bytes by which allocators round up.
@@ -135,7 +135,7 @@ class MeshStrategy final : public Strategy {
   /// kUnimplemented for XLA devices, for a cross_device_ops other than canonical, and for
   /// compression and non-finite policies.
   explicit MeshStrategy(MeshOptions options);
-  /// Divides the positions over the cluster's chief and workers. All workers make the same calls.
+  /// Divides the positions among the cluster's chief and workers. All workers make the same calls.
   /// Throws as MultiWorkerMirroredStrategy does, and kInvalidArgument if the positions of a worker
   /// do not form a block of the mesh.
   MeshStrategy(const ClusterResolver& resolver, MeshOptions options);
@@ -170,7 +170,7 @@ class MeshStrategy final : public Strategy {
   /// not divide a variable, and kUnimplemented for dynamic loss scaling.
   MeshReport explain(const std::function<MeshStep()>& build, const std::vector<TensorSpec>& batch,
                      const SourceLocation& where = SourceLocation::current());
-  /// Overload for a step on existing variables, which it does not change.
+  /// Overload for a step on existing variables; does not change them.
   MeshReport explain(const MeshStep& step, const std::vector<TensorSpec>& batch,
                      const SourceLocation& where = SourceLocation::current());
 
@@ -214,9 +214,9 @@ MeshOptions hybrid_sharded(int copies, int shards);
 
 /// Returns the layouts of Megatron's tensor parallelism over `axis`. They shard the heads of
 /// MultiHeadAttention, the columns of layers named "up", "gate" and "output", and the rows of
-/// layers named "down" and "embedding". Forward and backward pass each need one sum over the axis
-/// after the attention and one after the feed-forward layer. Shoeybi et al., "Megatron-LM: training
-/// multi-billion parameter language models using model parallelism", arXiv:1909.08053.
+/// layers named "down" and "embedding". The forward and the backward pass each need one sum over
+/// the axis after the attention and one after the feed-forward layer. Shoeybi et al., "Megatron-LM:
+/// training multi-billion parameter language models using model parallelism", arXiv:1909.08053.
 LayoutMap transformer_tensor_parallel(const std::string& axis = "model");
 
 /// In a step of a MeshStrategy, returns `value` sharded by `layout`, which overrides the layout

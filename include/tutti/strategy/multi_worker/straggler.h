@@ -1,4 +1,4 @@
-// Options and reports of slow workers.
+// Slow workers: options for their detection, and reports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ struct StragglerOptions {
 /// A worker that is slower than the others.
 struct Straggler {
   int worker = 0;
-  double share = 0.0;             // fraction of time in which the others waited for this worker
+  double share = 0.0;             // fraction of time that the others spent waiting for this worker
   double seconds_per_step = 0.0;  // seconds per step that other workers waited for this one
   std::int64_t step = 0;          // number of gradient sums at the time of measurement
 };

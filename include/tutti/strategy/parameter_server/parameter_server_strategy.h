@@ -48,7 +48,7 @@ struct ParameterServerOptions {
   /// ClusterCoordinator.
   int num_servers = 1;
   int num_workers = 2;
-  /// Timeout for each response of a server.
+  /// Timeout for each response from a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// With a cluster: options for connecting workers and detecting failed ones; options of servers.
   WorkerGroupOptions cluster = {};
@@ -72,9 +72,9 @@ struct ShardPlace {
 /// with the same number of replicas. Every worker makes the same calls, as under
 /// MultiWorkerMirroredStrategy. tf.distribute.ParameterServerStrategy.
 ///
-/// In the other update modes each worker trains independently, with its own loop. Workers share the
-/// variables; the first worker that makes a variable creates it on the servers. Replicas are
-/// numbered over all workers, all workers have the same number of them, and distribute_dataset()
+/// In the other update modes, each worker trains independently, with its own loop. Workers share
+/// the variables; the first worker to define a variable creates it on the servers. Replicas are
+/// numbered across all workers, all workers have the same number of them, and distribute_dataset()
 /// divides a global batch among all replicas. Exchanges between replicas in a step (all_reduce,
 /// reduce(), assignments, ON_READ variables) stay within a worker. kSyncReplicas with the gradients
 /// of all workers gives results bit-identical to MirroredStrategy's.
@@ -87,13 +87,13 @@ class ParameterServerStrategy final : public Strategy {
   /// Throws kInvalidArgument as MirroredStrategy does, and if num_servers is below 1.
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   /// Joins the cluster; with an empty cluster, same as the constructor above. All tasks run the
-  /// same program. Workers train; `local.replicas` is the number of replicas on all workers. Tasks
-  /// of the job "ps", and the chief, run the program up to serve(): there the servers serve and the
-  /// chief waits until the workers are done. With `coordinated`, workers and servers run the
-  /// program up to ClusterCoordinator::serve(), `local.replicas` is the number on each worker, and
-  /// the run ends when the chief destroys this object. Throws kInvalidArgument for a cluster
-  /// without workers or without servers, and for `coordinated` without a chief; also throws as
-  /// MultiWorkerMirroredStrategy does.
+  /// same program. Workers train; `local.replicas` is the total number of replicas across all
+  /// workers. Tasks of the job "ps", and the chief, run the program up to serve(): there, the
+  /// servers serve, and the chief waits until the workers are done. With `coordinated`, workers and
+  /// servers run the program up to ClusterCoordinator::serve(), `local.replicas` is the number on
+  /// each worker, and the run ends when the chief destroys this object. Throws kInvalidArgument for
+  /// a cluster without workers or without servers, and for `coordinated` without a chief; also
+  /// throws as MultiWorkerMirroredStrategy does.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
   /// Uses workers that `communicator` connects, and servers that all these workers can reach.

@@ -17,7 +17,7 @@ namespace tutti {
 /// one shard. If the function is empty, no variable is divided.
 using Partitioner = std::function<std::vector<std::int64_t>(const Shape& shape, DType dtype)>;
 
-/// Partitioner that makes `num_shards` shards, but at most one per row.
+/// Partitioner that creates `num_shards` shards, but at most one per row.
 class FixedShardsPartitioner {
  public:
   /// Throws kInvalidArgument if num_shards < 1.
@@ -41,8 +41,8 @@ class MinSizePartitioner {
   std::int64_t min_shard_bytes_, max_shards_;
 };
 
-/// Partitioner that makes the fewest shards of at most `max_shard_bytes` each, but at most
-/// `max_shards` shards. Rows are not divided.
+/// Partitioner that creates as few shards as possible, with at most `max_shard_bytes` each, but at
+/// most `max_shards` shards. Rows are not split.
 class MaxSizePartitioner {
  public:
   explicit MaxSizePartitioner(std::int64_t max_shard_bytes,

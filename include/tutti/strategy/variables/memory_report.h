@@ -1,4 +1,4 @@
-// Bytes of variables on each device, for their present placement and for alternatives.
+// Bytes of variables on each device, for their current placement and for alternatives.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,7 @@ enum class VariablePolicy { kFirstDevice, kCpu, kMirrored };
 /// Returns "first device", "cpu" or "mirrored".
 std::string_view to_string(VariablePolicy policy);
 
-/// Bytes on one device, one number per group, in the order of the groups.
+/// Bytes on one device, one number per group, in group order.
 struct DeviceBytes {
   Device device;
   std::vector<std::uint64_t> bytes;

@@ -1,4 +1,4 @@
-// The GPUs of this process, which are found at the first call and split into logical devices.
+// The GPUs of this process, which are found on the first call and split into logical devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

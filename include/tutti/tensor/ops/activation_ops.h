@@ -14,7 +14,7 @@ namespace tutti {
 
 /// x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);
-/// x where x is positive, else slope * x.
+/// Returns x where x is positive, and slope * x elsewhere.
 Tensor leaky_relu(const Operand& x, double slope = 0.2);
 /// 1.0507 * (x where x is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is 1.0507.
 Tensor selu(const Operand& x);
@@ -29,8 +29,8 @@ Tensor softsign(const Operand& x);
 
 // Softmax, and cross-entropies computed from logits.
 
-/// softmax() returns e^x divided by its sum over the last axis, log_softmax() the logarithm of the
-/// softmax.
+/// softmax() returns e^x divided by its sum over the last axis; log_softmax() returns the logarithm
+/// of that.
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 

@@ -25,10 +25,10 @@ struct AttentionOptions {
 /// heads, steps, length]. `shared`, the number of key and value heads, must divide `heads`: groups
 /// of consecutive query heads share a key and a value. Without value steps, the result is 0.
 ///
-/// On CPUs and GPUs this is one operation that processes the keys block by block. Besides its
-/// result it stores one number per query, so forward and backward pass use O(steps) additional
-/// memory. Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online
-/// normalizer calculation for softmax" (arXiv 1805.02867). Under XLA, and for gradients of
+/// On CPUs and GPUs, this is one operation that processes the keys block by block. Besides its
+/// result, it stores one number per query, so the forward and backward passes use O(steps)
+/// additional memory. Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein,
+/// "Online normalizer calculation for softmax" (arXiv 1805.02867). Under XLA, and for gradients of
 /// gradients, it is composed of matmul() and softmax(), and uses O(steps * value steps) memory.
 /// Same as tf.keras.ops.dot_product_attention, but with the heads axis before the steps axis.
 Tensor attention(const Operand& query, const Operand& key, const Operand& value,

@@ -23,7 +23,7 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
 };
 
-/// Options of conv2d_transpose(). An output size of -1 means stride * size for SAME, and stride *
+/// Options for conv2d_transpose(). An output size of -1 means stride * size for SAME, and stride *
 /// size + max(0, window - stride) for VALID (Keras's rule). Other sizes are allowed if conv2d()
 /// maps them to the size of the input.
 struct Conv2dTransposeOptions {
@@ -45,10 +45,10 @@ Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {
 Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
               Conv2dOptions options = {});
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, multiplier] -> [batch,
-/// out_height, out_width, in * multiplier]: each input channel has `multiplier` separate filters;
-/// result k of input channel i is output channel i * multiplier + k. options.groups must be 1.
-/// tf.nn.depthwise_conv2d.
+/// Convolves x [batch, height, width, in] with filter [kernel_height, kernel_width, in, multiplier]
+/// -> [batch, out_height, out_width, in * multiplier]: each input channel has `multiplier` separate
+/// filters; result k of input channel i is output channel i * multiplier + k. options.groups must
+/// be 1. tf.nn.depthwise_conv2d.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// Overload with a bias [in * multiplier], added before the activation.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, const Operand& bias,
@@ -74,7 +74,7 @@ Tensor bias_grad(const Operand& dy);
 
 // Pooling over windows of NHWC images.
 
-/// Options of pooling: the size of the window and its strides.
+/// Options for pooling: the window size and the strides.
 struct Pool2dOptions {
   std::int64_t window_h = 2;
   std::int64_t window_w = 2;

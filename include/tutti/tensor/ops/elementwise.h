@@ -57,7 +57,7 @@ inline Tensor operator<=(const Operand& a, const Operand& b) { return less_equal
 inline Tensor operator>(const Operand& a, const Operand& b) { return greater(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return greater_equal(a, b); }
 
-/// Replace `a` by a new tensor; copies of the old tensor keep its value.
+/// Replace `a` with a new tensor; copies of the old tensor keep its value.
 inline Tensor& operator+=(Tensor& a, const Operand& b) { return a = add(a, b); }
 inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, b); }
 inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
@@ -119,7 +119,7 @@ Tensor where(const Operand& condition, const Operand& a, const Operand& b);
 Tensor stop_gradient(const Operand& x);
 
 /// Return dy times the derivative of the activation, given its result y. dy and y have the same
-/// shape and floating type.
+/// shape and floating-point type.
 Tensor relu_grad(const Operand& dy, const Operand& y);
 Tensor sigmoid_grad(const Operand& dy, const Operand& y);
 Tensor tanh_grad(const Operand& dy, const Operand& y);

@@ -12,9 +12,9 @@ struct MatMulOptions {
   bool transpose_b = false;
 };
 
-/// Multiplies matrices of floating types: a [..., m, k] times b [..., k, n] -> [..., m, n]. Leading
-/// (batch) dimensions are equal in both, or absent in one. With transpose_a, a is [..., k, m]; with
-/// transpose_b, b is [..., n, k]. If k = 0, the result is zeros.
+/// Multiplies matrices of floating-point type: a [..., m, k] times b [..., k, n] -> [..., m, n].
+/// Leading (batch) dimensions are equal in both, or absent in one. With transpose_a, a is [..., k,
+/// m]; with transpose_b, b is [..., n, k]. If k = 0, the result is all zeros.
 Tensor matmul(const Operand& a, const Operand& b, MatMulOptions options = {});
 
 /// Returns activation(x [batch, ..., in] times kernel [in, out] + bias [out]), computed in one

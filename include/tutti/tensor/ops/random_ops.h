@@ -74,7 +74,7 @@ inline Tensor dropout(const Operand& x, double rate, NoRandomKey) {
 }
 
 /// Draws `count` classes per row with the probabilities softmax(logits): logits [batch, classes],
-/// floating -> int64 [batch, count]. tf.random.categorical.
+/// floating-point -> int64 [batch, count]. tf.random.categorical.
 Tensor random_categorical(const Operand& logits, std::int64_t count,
                           const RandomKey& key = next_random_key());
 inline Tensor random_categorical(const Operand& logits, std::int64_t count, NoRandomKey) {

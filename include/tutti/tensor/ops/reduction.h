@@ -32,10 +32,10 @@ Tensor reduce_product(const Operand& x, ReduceOptions options = {});
 /// tf.math.reduce_variance, tf.math.reduce_std.
 Tensor reduce_variance(const Operand& x, ReduceOptions options = {});
 Tensor reduce_std(const Operand& x, ReduceOptions options = {});
-/// Returns log(sum(exp(x))), computed without overflow; -inf without elements. Floating types only.
-/// tf.reduce_logsumexp.
+/// Returns log(sum(exp(x))), computed without overflow; -inf if there are no elements.
+/// Floating-point types only. tf.reduce_logsumexp.
 Tensor reduce_logsumexp(const Operand& x, ReduceOptions options = {});
-/// Return true if any element is true, and if all elements are true; bool only.
+/// Return true if any element (reduce_any) or every element (reduce_all) is true; bool only.
 Tensor reduce_any(const Operand& x, ReduceOptions options = {});
 Tensor reduce_all(const Operand& x, ReduceOptions options = {});
 
@@ -58,7 +58,8 @@ Tensor reduce_min(const Operand& x, Axis axis, bool keep_dims = false) {
   return reduce_min(x, ReduceOptions{{axis}, keep_dims});
 }
 
-/// Return the int64 index of the first largest (smallest) element along `axis`, which is removed.
+/// Return the int64 index of the first largest (smallest) element along `axis`; the result does not
+/// have that axis.
 Tensor argmax(const Operand& x, int axis = -1);
 Tensor argmin(const Operand& x, int axis = -1);
 
@@ -78,7 +79,7 @@ struct CumulativeSumOptions {
 /// Returns running sums along an axis. Numbers only; floats are added in double. tf.cumsum.
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
 
-/// Returns running products along an axis. Floating types only. tf.math.cumprod.
+/// Returns running products along an axis. Floating-point types only. tf.math.cumprod.
 Tensor cumulative_product(const Operand& x, CumulativeSumOptions options = {});
 
 /// Result of top_k(): elements and their indices along the last axis.

@@ -22,7 +22,7 @@ inline Tensor reshape(const Operand& x, std::initializer_list<std::int64_t> dims
 }
 /// Reshapes x [batch, ...] to [batch, product of the other dimensions].
 Tensor flatten_rows(const Operand& x);
-/// Insert, and remove, an axis of length 1.
+/// Insert or remove an axis of length 1.
 Tensor expand_dims(const Operand& x, int axis);
 Tensor squeeze(const Operand& x, int axis);
 
@@ -61,8 +61,8 @@ Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::
 /// index is out of range; on GPUs, returns a row of zeros for it instead. The gradient with respect
 /// to params is IndexedSlices. tf.nn.embedding_lookup.
 Tensor gather(const Operand& params, const Operand& indices);
-/// Adds the rows of values [n, ...] in order to a zero tensor of `dense_shape`, at the rows given
-/// by indices [n].
+/// Adds the rows of values [n, ...], in this order, to a zero tensor of `dense_shape`, at the rows
+/// given by indices [n].
 Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& dense_shape);
 
 /// Adds values to a zero tensor of `shape` at indices [..., d] (int32 or int64). Each vector along
@@ -82,8 +82,8 @@ struct UniqueResult {
   Tensor values;
   Tensor indices;  // int64
 };
-/// Returns the m distinct elements of x [n] in the order of their first occurrence, and for each
-/// element of x its index among these: values [m], indices [n]. Each NaN is distinct. The host
+/// Returns the m distinct elements of x [n] in the order of their first occurrence, and, for each
+/// element of x, its index among them: values [m], indices [n]. Each NaN is distinct. The host
 /// reads x. Not differentiable. tf.unique.
 UniqueResult unique(const Operand& x);
 
@@ -109,7 +109,7 @@ inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
                     SourceLocation where = SourceLocation::current()) {
   return stack(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
-/// Splits x into slices along `axis`, which is removed: the inverse of stack(). tf.unstack.
+/// Splits x into slices along `axis`, which the slices lack: the inverse of stack(). tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// Returns the slices of x at `indices` (int32 or int64, any shape) along `axis`; the shape of the
 /// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs, the

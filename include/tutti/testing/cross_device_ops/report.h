@@ -57,7 +57,7 @@ struct Case {
   int variant = 0;         // for reduce and broadcast: the root; for kMismatch: its kind
   std::uint64_t seed = 1;
 
-  /// "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1".
+  /// Returns an id such as "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1".
   std::string id() const;
   /// Returns the case with that id. Throws kInvalidArgument if no plan contains it.
   static Case parse(std::string_view id);
@@ -90,7 +90,8 @@ struct Subject {
   explicit Subject(const std::string& registered_name, const std::string& plugin_options = "");
 
   /// Sets the devices of local groups. If there are fewer devices than replicas, consecutive
-  /// replicas share one. With GPUs only local groups are tested: communicators use host memory.
+  /// replicas share one. With GPUs, only local groups are tested, because communicators use host
+  /// memory.
   void use_devices(std::vector<Device> of_groups);
 
   std::string name;

@@ -16,8 +16,8 @@ namespace tutti::conformance {
 /// A strategy under test.
 struct StrategySubject {
   std::string name;  // letters, digits and '_'; part of the tests' names
-  /// Makes a strategy for each check. All strategies must have the same configuration and a single
-  /// worker (num_workers() 1).
+  /// Creates a strategy for each check. All strategies must have the same configuration and a
+  /// single worker (num_workers() 1).
   std::function<std::unique_ptr<Strategy>()> make;
   /// True if gradients are summed in the canonical tree order, so that results are bit-identical to
   /// those of one device that adds the replicas' gradients in that order.

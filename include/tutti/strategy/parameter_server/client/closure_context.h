@@ -45,7 +45,8 @@ class ClosureWatermark {
   std::atomic<std::uint64_t> id_{0};
 };
 
-/// One attempt at running a closure. Value type; copies share watermark and token. Thread-safe.
+/// One attempt at running a closure. Value type; copies share the watermark and the token.
+/// Thread-safe.
 class ClosureContext {
  public:
   /// `id`: closure_id(), equal in all attempts. `attempt` counts from 1. `run`: random number that

@@ -1,4 +1,4 @@
-// Scheduler of steps on the workers that are alive: asynchronous training with parameter servers.
+// Schedules steps on live workers: asynchronous training with parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -114,7 +114,7 @@ class ClusterCoordinator {
   /// Waits until workers can run closures. With a checkpoint_folder, also restores the variables,
   /// which must all exist, from its last version. Throws kDeadlineExceeded if no worker joined.
   /// Throws kFailedPrecondition on a task that must call serve(), for a checkpoint of another
-  /// program, or if a worker defines other steps; then the error names the difference.
+  /// program, or, naming the difference, if a worker defines other steps.
   void start();
 
   /// Queues one call of the step for the next free worker and returns at once, except that it waits
@@ -170,8 +170,8 @@ class ClusterCoordinator {
   /// when it is on disk. Throws the error that prevented saving, kDeadlineExceeded at the deadline,
   /// and kFailedPrecondition without a checkpoint_folder.
   void save_checkpoint(TimePoint deadline = TimePoint::max());
-  /// Returns the number of closures scheduled so far. Directly after start() with a checkpoint, it
-  /// is the number of closures whose effects the checkpoint contains, so a restarted program
+  /// Returns the number of closures scheduled so far. Immediately after start() with a checkpoint,
+  /// it is the number of closures whose effects the checkpoint contains, so a restarted program
   /// continues by scheduling the closure with this index.
   std::uint64_t num_scheduled() const;
 

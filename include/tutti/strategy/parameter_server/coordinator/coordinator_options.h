@@ -37,8 +37,8 @@ struct ClusterCoordinatorOptions {
   /// stacks of all threads; zero or less disables it.
   Duration watchdog_timeout = Duration::zero();
   /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, no checkpoint is saved,
-  /// and the loss of a server process ends the run. With a folder, all servers return to the last
-  /// version when one is lost, and the closures since that version are repeated; a restarted
+  /// and the loss of a server process ends the run. With a folder, the loss of a server returns all
+  /// servers to the last version, and the closures since that version are repeated; a restarted
   /// coordinator continues from the last version (num_scheduled()). Only the coordinator accesses
   /// the folder. One coordinator per folder.
   std::string checkpoint_folder = {};

@@ -25,8 +25,8 @@ struct PerWorkerHandle {
   std::shared_ptr<const void> owner = {};
 };
 
-/// A value that is empty, a tensor, a text, a handle, a list or a map. A number is a tensor without
-/// dimensions. nest_conversion.h converts from and to C++ values. Value type.
+/// A value that is empty, a tensor, a string, a handle, a list or a map. A number is a tensor
+/// without dimensions. nest_conversion.h converts to and from C++ values. Value type.
 class Nest {
  public:
   using List = std::vector<Nest>;

@@ -56,11 +56,12 @@ class DistributedIterator {
   std::optional<DistributedDataset::Iterator> place_;  // nullopt before the first batch
 };
 
-/// Dataset that each worker reads independently, made by create_per_worker_dataset(). A handle.
+/// Dataset that each worker reads independently, created by create_per_worker_dataset(). A handle.
 template <class Iterator>
 class PerWorkerDatasetOf {
  public:
-  /// Starts a new pass on each worker. The order of shuffles is different for each worker and pass.
+  /// Starts a new pass on each worker. The shuffled order differs between workers and between
+  /// passes.
   PerWorkerValues<Iterator> iterate() const { return iterate_(); }
 
  private:

@@ -26,8 +26,8 @@ struct ServerOptions {
   bool allow_insecure_network = false;
 };
 
-/// Server that listens at its task's address, from construction until destruction, for workers and
-/// sessions (session/session.h) of the job. Thread-safe.
+/// Server that listens on its task's address for the job's workers and sessions
+/// (session/session.h), from construction until destruction. Thread-safe.
 class Server {
  public:
   /// Throws kNotFound if the cluster does not have the task, kUnavailable if the address cannot be

@@ -124,8 +124,8 @@ class Session {
 };
 
 /// Returns each variable's gradient, summed over the replicas of a computation. All lists are in
-/// the order of `variables`. Each sum is computed on its variable's task, in the canonical order of
-/// replicas, so it is bit-identical to MirroredStrategy's with the same number of replicas.
+/// the order of `variables`. Each sum is computed on its variable's task, in canonical replica
+/// order, so it is bit-identical to MirroredStrategy's with the same number of replicas.
 std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
                                         std::span<const std::vector<Gradient>> per_replica);
 
