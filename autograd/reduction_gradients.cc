@@ -7,7 +7,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The reduced axes, and the shape of the result with those axes kept as 1.
+/// The reduced axes, and the shape of the result with those axes kept at length 1.
 struct Reduction {
   explicit Reduction(const GradientContext& c) {
     const std::uint32_t bits = c.attributes_as<AxesAttributes>().axes;

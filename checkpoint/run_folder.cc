@@ -316,7 +316,7 @@ std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json(
   }
   std::vector<Json> values;
   std::vector<std::string> messages;
-  std::optional<ErrorCode> code;  // code of the first error, other than kDataLoss if there is one
+  std::optional<ErrorCode> code;  // code of the first error, preferring one other than kDataLoss
   const std::vector<std::string> texts = self.exchange(own.dump());
   for (std::size_t w = 0; w < texts.size(); ++w) {
     const Json told = Json::parse(texts[w], concat("worker ", w));
@@ -379,8 +379,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
   return all;
 }
 
-/// Empty file by which workers recognize the folder of worker 0. The destructor deletes it, or else
-/// the next save does.
+/// Empty file by which workers recognize worker 0's folder. If the destructor cannot delete it, the
+/// next save does.
 struct SharedFolderMark {
   explicit SharedFolderMark(const std::string& directory)
       : folder(Folder::make(directory)),

@@ -71,7 +71,7 @@ struct SafetensorsHeader {
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
                       std::uint64_t offset, const std::string& source);
 /// Parses the head of a file of `file_size` bytes. `bytes` is the start of the file, at least up to
-/// the end of the head. Throws as parse_safetensors() does.
+/// the end of the head. Throws the same errors as parse_safetensors().
 SafetensorsHeader parse_safetensors_header(std::string_view bytes, std::size_t file_size,
                                            const std::string& source);
 

@@ -288,7 +288,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
          "; try fewer variables, or another folder");
   }
   write_text(folder, kNewIndexName, text);
-  folder.sync();  // puts the file names on the disk before the index
+  folder.sync();  // writes the file names to disk before the index
   folder.rename(kNewIndexName, kIndexName);
   folder.sync();
   return index;

@@ -68,7 +68,7 @@ Json to_json(const VersionIndex& index);
 /// of the index contradict each other.
 VersionIndex index_in(const Json& json);
 
-/// Returns the text of `json`, an object, with the checksum of the text as its last member.
+/// Returns the text of the object `json` with a checksum of that text as its last member.
 std::string sealed(Json json);
 std::string format_index(const VersionIndex& index);
 /// Inverse of format_index(). `source` names the text in errors. Throws kDataLoss for text that is
@@ -85,10 +85,10 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
 /// Adds the files of `more`. Throws kInvalidArgument if the two indexes have inconsistent entries
 /// for the same tensor.
 void add_files(VersionIndex& index, const VersionIndex& more);
-/// Writes info and states of `values` as index.state_file, then the index, whose rename commits the
-/// version, even after a power cut. Returns the index. Requires: the tensor files are synced.
+/// Writes the info and states of `values` as index.state_file, then the index, whose rename commits
+/// the version, even after a power cut. Returns the index. Requires: the tensor files are synced.
 /// Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the index is too
-/// large to be read again, else errors of Folder.
+/// large to be read back, and otherwise Folder's errors.
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
 /// Returns nullopt if the folder has no index, because it was never committed. Throws kDataLoss for

@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Table of functions by name. Each function makes a `Made` from a JSON call that has the
-/// function's name. Thread-safe.
+/// Table of functions by name. Each function makes a `Made` from a JSON call that names the
+/// function. Thread-safe.
 template <class Made>
 class CallTable {
  public:

@@ -91,7 +91,7 @@ FileDescriptor make_wake_event();
 FileDescriptor watch_process(int pid);
 
 /// Waits until a descriptor is ready or the deadline passes, but at most one hour. Returns the
-/// number of ready descriptors, or -1 with errno. While it waits, it releases the run token and
+/// number of ready descriptors, or -1 with errno. The waiting thread releases the run token and
 /// counts as asleep.
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
 

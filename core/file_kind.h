@@ -1,4 +1,4 @@
-// Descriptions of kinds of files, for errors about files that a reader does not accept.
+// Descriptions of file types, for errors about files that a reader does not accept.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -37,7 +37,7 @@ LogLevel level_from_environment() {
   return LogLevel::kWarning;
 }
 
-/// State of the log, made on first use.
+/// State of the log, created on first use.
 struct LogState {
   LogState() : level(level_from_environment()) {
     // The log is coloured on terminals, unless the user sets NO_COLOR (no-color.org).

@@ -1,4 +1,4 @@
-// Network addresses as text: host and port, an IPv6 address in brackets.
+// Network addresses as text: host and port, with IPv6 addresses in brackets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

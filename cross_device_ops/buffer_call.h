@@ -38,7 +38,7 @@ void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Same as copy_buffer(), but converts from or to float32 if the types differ. Accepts any
 /// alignment in host memory.
 void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// Divides all elements by `divisor`, for MEAN. Accepts floating types at any alignment.
+/// Divides all elements by `divisor`, for MEAN. Accepts floating-point types at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);
 
 /// Returns the elements of a communicator's call as a mutable buffer; operations do not write to

@@ -60,8 +60,8 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
   return internal::sum_on_gpu(op, operands, where).to(destination);
 }
 
-/// Returns the mean. Floating types keep their own precision, except 16-bit types, which use
-/// float32 because their sum may overflow. Integers use float64, with a float32 result.
+/// Returns the mean. Floating-point types keep their own precision, except 16-bit types, which use
+/// float32 because their sum may overflow. Integers use float64 and give a float32 result.
 Tensor mean(std::span<const Tensor> values, Device destination) {
   const SeparateObservers unseen;
   const NoDeviceScope where_it_is;
@@ -212,7 +212,8 @@ bool are_aligned(Inputs inputs, Outputs outputs) {
   return std::ranges::all_of(inputs, is_aligned<T>) && std::ranges::all_of(outputs, is_aligned<T>);
 }
 
-/// Sums n inputs and stores to m outputs, each of which may be exactly one of the inputs.
+/// Sums n inputs and stores the result in m outputs, each of which may be exactly one of the
+/// inputs.
 template <std::size_t n, std::size_t m, class T>
 void sum_in_registers(Inputs inputs, Outputs outputs, std::size_t count) {
   std::array<const T*, n> from;

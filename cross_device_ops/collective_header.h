@@ -33,7 +33,7 @@ enum class Mismatch {
 std::string_view to_string(Mismatch mismatch);
 
 /// Header of a call, equal on all ranks except for rank, call site and names_seen. A plain value
-/// without padding, which is encoded as a copy of its memory in kEncodedHeaderBytes.
+/// without padding, encoded in kEncodedHeaderBytes bytes as a copy of its memory.
 struct CollectiveHeader {
   std::uint64_t sequence = 0;  // number of this call in its group, from 0
   std::uint64_t group = 0;     // hash of the group's members and number

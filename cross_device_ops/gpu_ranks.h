@@ -55,7 +55,7 @@ std::vector<std::string> gather_texts(Communicator& communicator, std::string_vi
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 
-/// Report of a rank about its GPUs. All ranks make the same decision, because each bases it on the
+/// A rank's report about its GPUs. All ranks make the same decision, because each bases it on the
 /// reports of all ranks.
 struct GpusOfRank {
   std::string reason;  // reason why the GPUs cannot be NCCL ranks, "has ..."; "" if they can
@@ -70,9 +70,9 @@ GpusOfRank gpus_for_nccl(std::span<const Device> devices);
 /// Returns why some rank cannot use NCCL, as "<who> 1 has ..."; empty if all can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
-/// Makes the operation "nccl" over `group`, which needs neither store nor transport: `gather`
-/// distributes NCCL's id as a text. Collective. If one rank fails, all ranks throw its error, which
-/// names that rank: "rank 1: nccl: ...".
+/// Creates the operation "nccl" over `group`. It needs neither a store nor a transport, because
+/// `gather` distributes NCCL's id as text. Collective. If one rank fails, all ranks throw its
+/// error, which names that rank: "rank 1: nccl: ...".
 std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
                                                 const GatherTexts& gather);
 

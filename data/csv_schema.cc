@@ -207,7 +207,7 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
 
 namespace {
 
-// Returns advice for the error about a text in a column of numbers.
+// Returns the advice for an error about text in a numeric column.
 std::string remark_on_numbers(const CsvField& field) {
   if (!field.text_form.empty()) {
     return concat(" (a number with ", field.text_form,

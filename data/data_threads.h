@@ -1,5 +1,5 @@
-// Functions of elements: execution on several threads with ordered results, and keyed random
-// numbers.
+// Functions applied to elements: execution on several threads with ordered results, and keyed
+// random numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -59,8 +59,8 @@ class FunctionRandom {
  public:
   FunctionRandom() {
     const RandomContext& here = current_random_context();
-    // A separate call site, so that making a dataset does not change other random numbers of the
-    // program.
+    // A separate call site, so that creating a dataset does not change the program's other random
+    // numbers.
     constexpr std::uint64_t kCallSite = ~std::uint64_t{1};
     seed_ =
         bits({here.seed, kAugmentPurpose, here.step, here.replica, next_call_ordinal(kCallSite)});

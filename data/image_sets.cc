@@ -255,7 +255,7 @@ Tensor read_idx(const std::string& path, const InputLimits& limits) {
   });
 }
 
-// MNIST and similar sets: four IDX files in a folder.
+// MNIST and similar data sets: four IDX files in a folder.
 
 namespace {
 

@@ -220,7 +220,7 @@ std::size_t data_bytes(const Header& header, const std::string& source) {
 }
 
 // Copies elements to C order. An element's position in the file is the sum of its indices, each
-// multiplied by Fortran's stride.
+// multiplied by its Fortran stride.
 void copy_from_fortran_order(const char* from, const Shape& shape, std::size_t size,
                              std::byte* to) {
   std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()), 0);

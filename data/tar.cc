@@ -340,7 +340,8 @@ bool TarReader::find_next_archive(std::string& block) {
   return block.substr(257, 5) == "ustar" && wrong_checksum(block).empty();
 }
 
-// If the first block shows that the file is not a tar file, throws an error that names its kind.
+// If the first block shows that the file is not a tar file, throws an error that names the file's
+// kind.
 void TarReader::require_tar(std::string_view block) const {
   if (header_ != 0) return;
   const std::string kind = kind_of_file(block);

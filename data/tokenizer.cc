@@ -111,8 +111,8 @@ struct BytePairRules {
 
 namespace {
 
-/// Tokens of a piece, in which neighbours are merged: first the pair with the lowest rank, and
-/// among equal pairs the leftmost. A linked list in an array, because merges leave gaps.
+/// Tokens of a piece, in which neighbours are merged: the pair with the lowest rank first, and the
+/// leftmost of pairs with equal rank. A linked list in an array, because merges leave gaps.
 class MergingPiece {
  public:
   MergingPiece(const BytePairRules& rules, std::string_view piece) : rules_(rules) {
@@ -161,7 +161,7 @@ class MergingPiece {
 
   void merge(const Pair& pair) {
     Part& left = parts_[pair.left];
-    // One token of the pair may have been merged with another neighbour meanwhile.
+    // In the meantime, one token of the pair may have been merged with its other neighbour.
     const auto* const found = left.is_gone ? nullptr : merge_at(pair.left);
     if (!found || found->token != pair.token) return;
     Part& right = parts_[left.next];
@@ -512,7 +512,7 @@ using internal::ByteAlphabet;
 using internal::BytePairRules;
 using internal::TextPattern;
 
-/// Limit of token numbers. Larger numbers are refused before memory is allocated.
+/// Limit on token numbers. Larger numbers are refused before memory is allocated.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
 /// Builder of rules from the entries of a tokenizer file.

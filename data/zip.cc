@@ -218,8 +218,8 @@ Dataset Dataset::concatenate(const Dataset& next) const {
 }
 
 // Dataset::interleave(), in tf's order. It cycles through slots and takes up to block_length
-// elements from each slot. When a slot's dataset ends, it continues with the next slot, and refills
-// the empty slot when it returns to it.
+// elements from each slot. When a slot's dataset ends, iteration moves on to the next slot; the
+// empty slot is refilled in the next cycle.
 
 namespace {
 

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // On a cluster: tutti run --workers 2 --ps 2 -- parameter_server_fit. Without a cluster, this
-// process has two replicas and two servers. Workers make each step together; with --update-mode
+// process has two replicas and two servers. Workers run each step together; with --update-mode
 // async, each worker proceeds independently, as in TensorFlow.
 #include <cstdio>
 #include <string>

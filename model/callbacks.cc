@@ -57,8 +57,8 @@ void EarlyStopping::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   model().stop_training();
 }
 
-/// Restores the weights after the optimizer has finished, because an optimizer with `.ema` then
-/// writes averages into them.
+/// Restores the weights after the optimizer has finished, because an optimizer with `.ema` writes
+/// averages into them when it finishes.
 void EarlyStopping::on_train_end(const Logs&) {
   if (!options_.restore_best_weights || best_weights_.empty()) return;
   std::map<std::string, Tensor> best;

@@ -161,8 +161,8 @@ struct FeedSteps {
   const char* who;                                    // "Model::fit"
   const char* option;                                 // "steps_per_epoch"
   std::optional<std::int64_t> number = std::nullopt;  // nullopt: a whole pass
-  /// True if an epoch may span passes: the next epoch continues in the current pass, and a new pass
-  /// begins within an epoch. Otherwise an epoch begins and ends with a pass.
+  /// If true, an epoch may span passes: the next epoch continues the current pass, and a new pass
+  /// may begin within an epoch. Otherwise, each epoch begins and ends with a pass.
   bool across_passes = false;
 };
 

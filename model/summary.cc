@@ -111,9 +111,9 @@ std::string Model::summary() const {
                        memory_text(), thin, '\n');
 }
 
-/// Returns the line on memory. It omits results of layers, because the amount that a step keeps
-/// depends on the layers: for recurrent and composed layers it is orders of magnitude larger than
-/// the outputs.
+/// Returns the line about memory. It omits the layers' results, because how much of them a step
+/// keeps depends on the layers: for recurrent and composed layers, it is orders of magnitude more
+/// than the outputs.
 std::string Model::memory_text() const {
   const std::vector<Variable> weights = variables(), trainable = trainable_variables();
   std::string text = concat("Memory per replica: weights ", bytes_text(bytes_of(weights)),

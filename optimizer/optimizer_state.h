@@ -29,7 +29,7 @@ class DecoupledWeightDecayRule final : public UpdateRule {
   const UpdateRule& rule_;
 };
 
-/// Rule that follows an update: average = momentum * average + (1 - momentum) * w; in the first
+/// Rule applied after an update: average = momentum * average + (1 - momentum) * w; in the first
 /// iteration, average = w. In every overwrite_frequency-th iteration, w becomes the average.
 /// Ignores the gradient. Slot "average".
 class MovingAverageRule final : public FormulaRule {

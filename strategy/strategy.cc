@@ -381,7 +381,7 @@ void Strategy::restore_state(const Json& state) {
   StrategyExtended::Impl& impl = *extended().impl_;
   impl.restored_seed = std::stoull(state.at("seed").as_string());
   impl.step = static_cast<std::uint64_t>(state.at("step").as_int());
-  // Older checkpoints counted every run: step takes the place of random_step.
+  // Older checkpoints counted every run, so step replaces random_step.
   const Json* const random_step = state.find("random_step");
   impl.random_step = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl.step;
   impl.half_updated = false;

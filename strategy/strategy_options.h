@@ -41,10 +41,10 @@ struct TeamSetup {
   std::shared_ptr<WorkerTeam> team = {};
 };
 
-/// Connects the workers. `options.replicas` counts those of all workers; `options.cross_device_ops`
-/// names the algorithm that sums gradients between them. `who` is the prefix of messages.
-/// Collective. Throws kInvalidArgument for contradictory options or a worker without replicas,
-/// kUnimplemented for compression with an algorithm that is not canonical.
+/// Connects the workers. `options.replicas` is the number of replicas on all workers;
+/// `options.cross_device_ops` names the algorithm that sums gradients between workers. `who` is the
+/// prefix of messages. Collective. Throws kInvalidArgument for contradictory options or a worker
+/// without replicas, and kUnimplemented for compression with an algorithm other than canonical.
 TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,
                     const LocalStrategyOptions& options, const StragglerOptions& stragglers);
 /// Same as above, but over a communicator, whose algorithm sums the gradients.

@@ -143,7 +143,8 @@ class DeviceContext {
   // Kernels.
 
   virtual bool supports(OpId op, DType dtype) const = 0;
-  /// Runs the kernel of `call`. Throws kUnimplemented naming operation and dtype if there is none.
+  /// Runs the kernel of `call`. Throws kUnimplemented, naming the operation and the dtype, if there
+  /// is none.
   virtual void run(const DeviceCall& call, Workspace& workspace) = 0;
   virtual void fill(const DeviceTensor& tensor, double value) = 0;
   virtual void update(const DeviceUpdate& update) = 0;
@@ -185,8 +186,8 @@ class DeviceContext {
   /// Returns the cudaStream_t, for libraries such as NCCL.
   virtual void* native_stream(StreamId stream) = 0;
   /// Same as record() and wait(), but for a stream of another library: a cudaStream_t of this GPU,
-  /// nullptr for CUDA's default stream. record_foreign() throws kFailedPrecondition while the
-  /// stream is captured.
+  /// or nullptr for CUDA's default stream. record_foreign() throws kFailedPrecondition while the
+  /// stream is being captured.
   virtual std::shared_ptr<DeviceEvent> record_foreign(void* stream) = 0;
   virtual void wait_foreign(void* stream, const DeviceEvent& event) = 0;
 

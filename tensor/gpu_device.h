@@ -63,14 +63,14 @@ class PeerWatch {
   mutable std::vector<std::weak_ptr<PeerWork>> works_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// One logical GPU. Calls put work into its streams in the order of the calls. Only copies to host
-/// memory, synchronize() and functions whose comments say so wait for the GPU. Lives as long as the
+/// One logical GPU. Calls enqueue work in its streams, in call order. Only copies to host memory,
+/// synchronize() and functions whose comments say so wait for the GPU. Lives as long as the
 /// process. Thread-safe: a mutex lets one thread at a time use the context.
 class GpuDevice {
  public:
   static constexpr std::size_t kAlignment = 256;  // alignment of device memory, in bytes
 
-  /// Returns the number of GPU devices: gpu:0, gpu:1, ... Throws as logical_gpus() does.
+  /// Returns the number of GPU devices: gpu:0, gpu:1, ... Throws the same errors as logical_gpus().
   static int count();
   /// Same as gpu_unavailable_reason().
   static const std::string& why_none();

@@ -71,7 +71,7 @@ const KernelTable& cpu_kernels();
 /// Runs one call without observers: on the StepTracer or RemoteRecorder of this thread
 /// (step_hooks.h), otherwise on the kernels of its device.
 std::vector<Tensor> compute(const OpCall& call);
-/// Runs one call on the CPU, on the kernels of `table`. Tests use it to compare two tables.
+/// Runs one call on the CPU, with the kernels of `table`. Tests use it to compare two tables.
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call);
 
 }  // namespace tutti

@@ -106,8 +106,8 @@ class StepTracer {
   static StepTracer* exchange_current(StepTracer* tracer);
 };
 
-/// Recorder of the operations that belong to other tasks: operations in a DeviceScope of another
-/// task, and operations on values of another task. compute() calls it before it looks for a kernel.
+/// Recorder of the operations that belong to other tasks: operations in another task's DeviceScope,
+/// and operations on another task's values. compute() calls it before looking for a kernel.
 /// Recorded operations return lazy tensors of Device{}; their views bypass the recorder, as with a
 /// StepTracer.
 class RemoteRecorder {
@@ -178,7 +178,7 @@ bool host_reads_at_once(const Tensor& value);
 class LazyValue {
  public:
   virtual ~LazyValue() = default;
-  /// Writes the elements to host memory at the first call; later calls do nothing. Throws
+  /// Writes the elements to host memory on the first call; later calls do nothing. Throws
   /// kFailedPrecondition if there are no elements.
   virtual void materialize(std::byte* to) = 0;
 };

@@ -185,7 +185,7 @@ std::vector<std::string> libraries_of_interest() {
   return names;
 }
 
-/// Checks the GPUs, the module, and each CUDA library that it needs.
+/// Checks the GPUs, the module, and each CUDA library that the module needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
   // A machine without a driver merely has no GPU, but a GPU module that does not load limits this

@@ -3,7 +3,7 @@
 //
 // Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone,
 // where workers are threads. A round schedules 20,000 closures and joins; the first is a warm-up.
-// Then it measures single closures from schedule() to their values.
+// Finally, measures the time of single closures from schedule() to their values.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

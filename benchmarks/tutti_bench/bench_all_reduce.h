@@ -1,4 +1,4 @@
-// Measurement of all_reduce of the registered operations, compared with this machine's lower bound.
+// Measurement of the registered operations' all_reduce against this machine's lower bound.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +33,7 @@ struct BenchRow {
   BenchCell in_place;
   double largest_error = 0.0;  // maximum over this and smaller sizes; see ListErrors
   BenchTime floor;
-  BenchTime of_floor;  // time of the lower bound divided by the time in place, within one round
+  BenchTime of_floor;  // lower bound divided by the in-place time, within one round
 };
 
 /// Returns the median, minimum and maximum duration of the rounds.

@@ -33,8 +33,8 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   return communicators;
 }
 
-/// Subject in which each rank calls a separate communicator, as in a program of several threads or
-/// processes.
+/// Subject in which each rank calls a separate communicator, as in a program with several threads
+/// or processes.
 class SpreadSubject final : public BenchSubject {
  public:
   SpreadSubject(const std::string& name, const BenchOptions& options)

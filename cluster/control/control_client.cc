@@ -89,7 +89,7 @@ class ControlSession final : public ControlClient {
   }
   bool is_on_its_machine() const;
   bool hosts_the_server() const;
-  /// Returns the state of the server's process; unknown if it is on another machine.
+  /// Returns the state of the server's process; unknown if the server is on another machine.
   ProcessState state_of_server() const;
   void renew();
   void take(const v1::JobEvent& event);
@@ -305,8 +305,8 @@ void ControlSession::run() {
     }
     const std::vector<v1::JobEvent> events = stream->receive(next_heartbeat);
     const TimePoint time = now();
-    // Do not count a pause of this process, in which it could not receive messages, as silence of
-    // the server.
+    // A pause in which this process could not receive messages must not count as the server's
+    // silence.
     if (time - last_round > 2 * every)
       last_heard_ = std::min(time, last_heard_ + (time - last_round));
     last_round = time;

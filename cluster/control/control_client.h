@@ -60,7 +60,7 @@ class ControlClient : public KeyValueStore {
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                                     std::string_view why) = 0;
 
-  /// Stores the reason for an exception that may end this process; "" clears it. Does not send it.
+  /// Stores the text of an error that may end this process; "" clears it. Does not send it.
   virtual void note_failure(std::string_view text) = 0;
 
   /// Requests all members to stop after a step that they agree on. Returns immediately; later

@@ -28,7 +28,7 @@ struct ControlServerOptions {
   std::vector<MemberTask> expected = {};
   /// Additional tasks that may join; no member waits for them.
   std::vector<MemberTask> welcome = {};
-  /// Task whose process hosts the server; "launcher" if the launcher does.
+  /// Task whose process hosts the server; "launcher" if the launcher hosts it.
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
   /// Time that the destructor waits for members that have not left.

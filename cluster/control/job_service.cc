@@ -565,9 +565,9 @@ JobService::Reactor* JobService::RequestStop(Context* context,
   return answer(context, request->member(), [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;
     for (const auto& [number, record] : records_) {
-      // The agreement starts at step 1 and not at the members' progress, because progress also
-      // counts evaluation steps, which stops_after() does not count. Members at a later step answer
-      // with their own step.
+      // The agreement starts at step 1, not at the members' progress, because progress includes
+      // evaluation steps, which stops_after() does not count. Members at a later step answer with
+      // their own step.
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request->reason());

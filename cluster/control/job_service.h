@@ -89,8 +89,8 @@ class JobService final : public v1::Job::CallbackService {
   void tick();
   /// Waits until every member has left or been given up.
   void wait_until_all_have_left(TimePoint deadline);
-  /// Announces to all members that the server is shutting down; each stream ends after it has sent
-  /// this.
+  /// Announces to all members that the server is shutting down; each stream ends after sending the
+  /// announcement.
   void announce_server_end();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;

@@ -118,7 +118,7 @@ class ProgressTracker {
 
 namespace tutti::internal {
 
-// Rules that detect silent, lost and stuck members, independent of transport and clock.
+// Rules that detect silent, lost and stuck members, independently of transport and clock.
 
 /// Description that a process sends when it joins.
 struct JoiningProcess {

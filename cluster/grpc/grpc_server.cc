@@ -153,7 +153,7 @@ void GrpcServer::adopt_socket(FileDescriptor socket) {
   acceptor_->HandleNewConnection(&parameters);
 }
 
-// Local sockets: folders of mode 0700, locks, free ports.
+// Local sockets: folders with mode 0700, locks, free ports.
 
 namespace {
 
@@ -251,8 +251,8 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
        "; end that process or try another port (0 takes a free one)");
 }
 
-/// Waits for the lock, because another server that starts at the same time calls remove_orphans(),
-/// which briefly locks each file, even one that was just created here.
+/// Waits for the lock: another server that is starting at the same time may be in remove_orphans(),
+/// which briefly locks every file, even one that was just created here.
 std::string LocalSocketClaim::try_to_lock(Duration patience) {
   const std::string path = concat(path_, ".lock");
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);

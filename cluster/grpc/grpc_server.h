@@ -55,10 +55,10 @@ class LocalSocketClaim {
 Endpoint checked_listen_address(std::string_view who, const std::string& text,
                                 const Exposure& exposure);
 
-/// Serves until shutdown(), with health checking and reflection. At a loopback address without TLS
-/// files it listens only on the socket local_socket_path(), not on a port. At other addresses it
+/// Serves until shutdown(), with health checking and reflection. On a loopback address without TLS
+/// files it listens only on the socket local_socket_path(), not on a port. On other addresses it
 /// requires a certificate of the job (derive_identity() or TLS files) before HTTP/2 begins, and
-/// limits the connections per address. At "0.0.0.0" and "::" it listens on both the socket and the
+/// limits the connections per address. On "0.0.0.0" and "::" it listens on both the socket and the
 /// port. Thread-safe.
 class GrpcServer {
  public:

@@ -122,7 +122,7 @@ void set_name(X509_NAME* name, const char* text) {
         "X509_NAME_add_entry_by_txt");
 }
 
-/// Makes a certificate. If `issuer` is null, makes the authority's own certificate, which is
+/// Creates a certificate. If `issuer` is null, creates the authority's own certificate, which is
 /// self-signed.
 Certificate make_certificate(EVP_PKEY* key, const char* name, X509* issuer, EVP_PKEY* issuer_key) {
   Certificate certificate(X509_new());

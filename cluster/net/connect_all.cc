@@ -61,8 +61,8 @@ struct PendingPeer {
               const JobSecret& secret)
       : socket(std::move(opened)), handshake(side, own, secret) {}
 
-  /// Reads at most the handshake's next bytes; later bytes belong to the connection. Returns false
-  /// if the other side closed it.
+  /// Reads no further than the handshake's next bytes; later bytes belong to the connection.
+  /// Returns false if the other side closed the connection.
   bool read() {
     std::array<std::byte, kLongestHandshake> bytes{};
     std::size_t count = 0;
@@ -388,8 +388,8 @@ class GroupConnector {
     refusals_.note(last_refusal_, now());
   }
 
-  /// Returns the announcement of the rank that sent `hello`. Returns nullopt unless the rank is
-  /// higher than this one and the store has its announcement of the same run.
+  /// Returns the announcement of the rank that sent `hello`, or nullopt unless that rank is higher
+  /// than this one and the store has an announcement of that rank for the same run.
   std::optional<Announcement> announcement_of(const RankHello& hello) {
     if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
     for (const bool again : {false, true}) {

@@ -156,7 +156,7 @@ void Connection::reset() noexcept {
 
 namespace {
 
-// Writing of frames: header, head and body in one system call. Encoding of frames: numbers at fixed
+// Writing frames: header, head and body in one system call. Encoding frames: numbers at fixed
 // offsets; every field is validated.
 
 // Number of bytes that are written before the checksum of the next ones is computed, so that

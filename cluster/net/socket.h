@@ -70,7 +70,7 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
 /// Writes a few bytes to the empty buffer of a new connection; returns false if the connection is
 /// broken.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
-/// Sends one byte. If `attached` is open, sends a copy of this descriptor, too (to a process of
+/// Sends one byte. If `attached` is open, also sends a copy of that descriptor (to a process on
 /// this host).
 bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
 /// Reads the byte from send_byte(); sets `attached` to the descriptor sent with it.

@@ -62,7 +62,7 @@ class CallWriter {
   grpc::ByteBuffer next(std::vector<CallMessage>& sent) {
     return prepared_ ? *std::exchange(prepared_, std::nullopt) : make(sent);
   }
-  /// Makes the next message in advance, while the current one is being sent.
+  /// Builds the next message in advance, while the current one is being sent.
   void prepare(std::vector<CallMessage>& sent) {
     if (!calls_.empty()) prepared_ = make(sent);
   }

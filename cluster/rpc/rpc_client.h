@@ -34,8 +34,8 @@ struct RpcClientOptions {
   /// Raising the interruption cancels the wait.
   Duration connect_timeout = durations::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
-  /// If true, calls that have no answer when the connection breaks wait for take_over() or
-  /// fail_all() instead of ending with kUnavailable.
+  /// If true, calls left unanswered by a broken connection wait for take_over() or fail_all()
+  /// instead of ending with kUnavailable.
   bool keeps_calls = false;
   /// Number of this client; 0 selects a random number. A new connection ends earlier connections
   /// with the same number, and the server handles the new connection's calls after theirs.

@@ -34,7 +34,7 @@ namespace {
 
 /// Largest payload, in bytes, of a call that the receiving thread itself handles.
 constexpr std::size_t kSmallPayload = 65536;
-/// Number of queued calls of a stream at which reading pauses.
+/// Number of a stream's queued calls at which reading pauses.
 constexpr std::size_t kMostQueued = 8;
 constexpr std::size_t kMostStreams = 4096;
 

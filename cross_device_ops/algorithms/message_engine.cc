@@ -120,7 +120,7 @@ class MessageRun {
     if (step.kind == StepKind::kSend) return send(step);
     if (step.kind == StepKind::kVerify) return verify();
     if (receives(step)) return receive(step);
-    // An in-place copy writes nothing, so it does not wait for readers, which could cause a
+    // An in-place copy writes nothing, so it need not wait for readers; waiting could cause a
     // deadlock.
     if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
     wait_for_readers(memory_.bytes_of(step.range));
@@ -315,9 +315,9 @@ bool ended(Work& work) {
 
 }  // namespace
 
-/// Endpoint of one rank for state queries between ranks. A query is a message of 8 bytes, which
-/// contain its number. The answer consists of this number, the count of calls that the rank has
-/// begun, and up to 512 bytes of text. Thread-safe.
+/// Endpoint of one rank for state queries between ranks. A query is an 8-byte message that contains
+/// its number. The answer consists of this number, the number of calls that the rank has begun, and
+/// up to 512 bytes of text. Thread-safe.
 class RankStates {
  public:
   explicit RankStates(RankLink link)

@@ -25,7 +25,7 @@ BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
   }
 }
 
-// Returns the call for a public function; it refers to the function's arguments.
+// Returns the call for a public function. The call refers to the function's arguments.
 CollectiveCall call_of(Collective collective, const ConstElements& input, const Elements& output,
                        ReduceOp op = ReduceOp::kSum, int root = 0, Counts counts = {},
                        Counts receive_counts = {}) {

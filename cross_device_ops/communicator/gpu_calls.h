@@ -54,7 +54,7 @@ class GpuCalls {
  private:
   static GpuDevice& gpu_of(const CallRequest& request);
   std::shared_ptr<CrossDeviceOps> nccl() const;
-  /// In the first call, agrees with the other ranks on whether NCCL or the hosts carry out calls.
+  /// On the first call, agrees with the other ranks on whether NCCL or the hosts carry out calls.
   void connect(const CallRequest& request);
   void agree(int gpu, Communicator& aside);
   /// Returns true if NCCL carries out the call; equal on all ranks.

@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-/// State of MPI in this process. Lives from the first get() to the end of the process. Thread-safe.
+/// MPI state of this process. Lives from the first get() to the end of the process. Thread-safe.
 class MpiRuntime {
  public:
   /// Initialises MPI with MPI_THREAD_MULTIPLE on the first call, unless the program has already

@@ -65,7 +65,7 @@ struct MpiFrame {
     std::uint64_t id = 0;          // message id, unique within its sender
   };
 
-  /// Makes an uninitialised frame for receiving `num_bytes` bytes.
+  /// Creates an uninitialised frame for receiving `num_bytes` bytes.
   explicit MpiFrame(std::size_t num_bytes)
       : size(num_bytes), bytes(std::make_unique_for_overwrite<std::byte[]>(num_bytes)) {}
   MpiFrame(const Header& header, std::span<const std::byte> head, std::span<const std::byte> body)
@@ -503,7 +503,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
   }
 
-  // Requires for the following functions: the dispatcher's mutex is held.
+  // The following functions require the dispatcher's mutex to be held.
   void take(MpiFrame frame) {
     const MpiFrame::Header header = frame.header();
     if (header.from < 0 || header.from >= size()) return;

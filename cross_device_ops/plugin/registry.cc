@@ -118,7 +118,7 @@ void load_plugins_of_environment() {
   }();
 }
 
-/// Returns the factory of that name. Throws the errors of make_cross_device_ops().
+/// Returns the factory with that name. Throws the same errors as make_cross_device_ops().
 ConfigurableOpsFactory factory_for(const std::string& name, const CommunicationOptions& options,
                                    const Json& own) {
   options.validate();

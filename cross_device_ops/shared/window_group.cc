@@ -154,8 +154,8 @@ bool WindowGroup::all_arrived(std::uint64_t round) const {
 void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   const std::uint64_t round = round_;
   own().entry(round).arrived.store(round);
-  // If processes compete for cores, the last rank to arrive wakes all sleepers, instead of each
-  // rank.
+  // If processes compete for cores, only the last rank to arrive wakes the sleepers; otherwise,
+  // every rank does.
   if (!shares_parts_ || is_last(shared_header_->arrivals, round)) wait_->notify();
   try {
     const auto ready = [&] { return all_arrived(round) || is_closed(); };

@@ -214,7 +214,7 @@ class WindowGroup {
   void arrive(const CollectiveHeader& header, TimePoint deadline);
   /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted.
   void need_slots();
-  /// Waits for progress of peers in this round; if one of them dies, throws and closes the group.
+  /// Waits for peers' progress in this round; if a peer dies, closes the group and throws.
   template <class Ready>
   void wait_for(const char* what, TimePoint deadline, const Ready& ready) {
     const auto ready_or_failed = [&] { return ready() || has_failed(round_); };

@@ -39,7 +39,7 @@ struct ExampleOptions : StrategySpec {
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more = {});
 
-/// Throws an error that makes run_example() return exit code 2 if `value` is empty.
+/// If `value` is empty, throws an error that makes run_example() return exit code 2.
 void require_flag(const char* flag, const std::string& value, const char* expected);
 
 /// Prints devices, strategy, replicas and reduction. Called before training starts.

@@ -15,7 +15,7 @@ constexpr std::int64_t kBatchesBetweenBackups = 100;
 void FitRecorder::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   const std::int64_t first = batch * options_.batch_size;
   const std::int64_t rows = std::min(options_.batch_size, num_examples_ - first);
-  // The loss in the logs is the mean of the epoch so far; this computes the loss of each step.
+  // The loss in the logs is the mean over the epoch so far; this computes the loss of each step.
   if (batch == 0) sum_ = 0.0;
   const double sum = logs.at("loss") * static_cast<double>(first + rows);
   record_.step(static_cast<float>((sum - sum_) / static_cast<double>(rows)), rows);

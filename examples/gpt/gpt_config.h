@@ -1,4 +1,4 @@
-// Sizes of a GPT, which flags or Hugging Face's config.json set.
+// Sizes of a GPT, set by flags or by Hugging Face's config.json.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

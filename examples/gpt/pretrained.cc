@@ -24,8 +24,8 @@ void add_pair(Places& places, const std::string& variable, const char* first, co
   places.push_back({concat(variable, '/', second), tensor + ".bias"});
 }
 
-/// Adds the entries of a GPT-2 block's weights. The file's kernels have tutti's layout, and one
-/// tensor of the file holds query, key and value.
+/// Adds the entries for the weights of a GPT-2 block. The file's kernels have tutti's layout, and
+/// one tensor in the file holds the query, key and value weights.
 void add_gpt2_block(Places& places, const std::string& block, const std::string& tensor) {
   add_pair(places, block + "/attention_norm", "gamma", "beta", tensor + ".ln_1");
   for (const char* kind : {"kernel", "bias"}) {

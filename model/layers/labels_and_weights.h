@@ -19,7 +19,7 @@ Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
 Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Returns labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ...,
-/// classes]. Throws the errors of same_shape_labels() and whole_numbers().
+/// classes]. Throws the same errors as same_shape_labels() and whole_numbers().
 Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Returns x [batch, ...] as int64. Throws kInvalidArgument for a fraction or NaN, naming row and
@@ -50,8 +50,8 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
 /// also have one weight per example ([], [batch], [batch, 1]) or be undefined.
 class StepWeights {
  public:
-  /// Throws kInvalidArgument naming `who` and the shapes unless predictions have at least one axis
-  /// after the axes of the weights. `who` must outlive this object.
+  /// Throws kInvalidArgument, naming `who` and the shapes, unless predictions have at least one
+  /// axis after the axes of the weights. `who` must outlive this object.
   StepWeights(const Tensor& predictions, const Tensor& sample_weight, std::string_view who);
 
   /// Returns true if there is a mask or a weight per step. Otherwise each example counts as one

@@ -28,13 +28,14 @@ class StageExchange {
 
   StageExchange(std::vector<Device> devices, std::size_t num_micro_batches, Duration timeout);
 
-  /// Stores a value for `stage`, which gets it from take().
+  /// Stores a value for `stage`, which retrieves it with take().
   void put(Direction way, std::size_t stage, std::size_t micro_batch, Tensor value);
-  /// Waits until the value has been put, and returns it. Throws kDeadlineExceeded naming both
-  /// stages, kAborted if a stage failed.
+  /// Waits until the value has been put, and returns it. Throws kDeadlineExceeded, naming both
+  /// stages, on timeout, and kAborted if a stage failed.
   Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
-  /// Ends a stage's work, with an error or nullptr; the first error ends the waits of other stages.
+  /// Ends a stage's work, with an error or nullptr; the first error also ends the other stages'
+  /// waits.
   void end(std::exception_ptr error);
   /// Waits until all stages have ended, but at most one timeout after the first error; returns true
   /// if all have ended.

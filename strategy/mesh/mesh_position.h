@@ -85,8 +85,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
 
   /// Returns the position whose step this thread runs; nullptr if there is none.
   static MeshPosition* current();
-  /// Same as current(), but throws kFailedPrecondition, naming variable and method, if the thread
-  /// runs a step of a mesh strategy that did not create the variable.
+  /// Same as current(), but throws kFailedPrecondition, naming the variable and the method, if the
+  /// thread runs a step of a mesh strategy that did not create the variable.
   static MeshPosition* current(const VariableStorage& variable, std::string_view method);
 
   const MeshGrid& grid() const { return grid_; }
@@ -180,7 +180,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns the mesh axes over which each factor of the rule is sharded.
   Assignment assign_axes(const OpCall& call, const OpRule& rule,
                          std::span<const ShardedTensor> inputs) const;
-  /// Returns the inputs of the operation in these shardings.
+  /// Returns the operation's inputs in the given shardings.
   std::vector<Tensor> resharded(const OpCall& call, std::span<const ShardedTensor> inputs,
                                 std::span<const Sharding> wanted);
   std::vector<Tensor> run_by_rule(const OpCall& call, const OpRule& rule,

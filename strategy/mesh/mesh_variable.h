@@ -47,7 +47,7 @@ class MeshStorage final : public VariableStorage, public GatheredVariable {
   /// Returns the sharding of the value that a step reads.
   Sharding read_sharding() const;
   Tensor read() const override { return read_as(dtype()); }
-  /// Casts elements to `dtype` only if other positions need them, before the exchange.
+  /// Casts elements to `dtype` before the exchange, but only if other positions need them.
   Tensor read_as(DType dtype) const override;
   std::optional<std::uint64_t> released_version() const override;
   StartedGather start_gather(DType dtype) const override;

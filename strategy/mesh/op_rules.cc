@@ -23,7 +23,8 @@ OpRule rule_for(const OpCall& call, int num_factors, Linearity linearity = Linea
   return rule;
 }
 
-/// Returns a rule with a factor for each dimension of the output, to which inputs are broadcast.
+/// Returns a rule with one factor per dimension of the output; inputs are broadcast to the output's
+/// shape.
 OpRule elementwise(const OpCall& call, Linearity linearity = Linearity::kNone) {
   const Shape& out = call.outputs[0].shape;
   OpRule rule = rule_for(call, out.rank(), linearity);

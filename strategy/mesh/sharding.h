@@ -37,8 +37,8 @@ struct Sharding {
 /// numbered consecutively and form a box of the mesh. A value type.
 class MeshGrid {
  public:
-  /// Makes the grid of `mesh` on a mesh of devices with the same axes, whose sizes divide those of
-  /// `mesh`.
+  /// Creates the grid of `mesh` on a device mesh with the same axes, whose sizes must divide those
+  /// of `mesh`.
   MeshGrid(DeviceMesh mesh, DeviceMesh devices)
       : mesh_(std::move(mesh)), devices_(std::move(devices)) {}
 

@@ -17,7 +17,7 @@ namespace {
 
 using NoteKind = ConsistencyCheck::Kind;
 
-/// Texts that form the error message about notes of one kind.
+/// Texts that make up the error message about one kind of note.
 struct Words {
   ErrorCode code;
   const char* verb;    // text between a worker and its note

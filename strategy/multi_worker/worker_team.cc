@@ -351,7 +351,8 @@ std::vector<Tensor> WorkerTeam::gather_tensors(std::span<const Tensor> local,
   return all;
 }
 
-/// Same as gather_texts(), but also exchanges digests of notes; if they differ, compares notes.
+/// Same as gather_texts(), but also exchanges digests of the notes, and compares the notes if the
+/// digests differ.
 std::vector<std::string> WorkerTeam::gather_with_digest(std::string own, std::string_view name) {
   const std::uint64_t digest = check_->digest();
   const std::string suffix(reinterpret_cast<const char*>(&digest), sizeof digest);

@@ -29,7 +29,7 @@ class WorkerTeam;
 /// worker supports it. kAlways: NCCL; an error if a worker does not support it.
 enum class NcclUse { kNever, kIfAllCan, kAlways };
 
-/// Devices of one worker, and its options for NCCL.
+/// Devices of one worker, and its NCCL options.
 struct WorkerGpus {
   std::vector<Device> devices;  // devices of its replicas; may be CPUs
   NcclUse use = NcclUse::kNever;
@@ -139,7 +139,8 @@ class WorkerTeam {
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
   void compare_digests();
 
-  /// Returns the detector of slow workers; code outside this class also reports its waits to it.
+  /// Returns the detector of slow workers; code outside this class also reports waits to the
+  /// detector.
   StragglerWatch& stragglers() { return stragglers_; }
   /// Reports one step to the detector: the result of StragglerWatch::take_wait() on each worker.
   void note_waits(std::span<const double> waits);

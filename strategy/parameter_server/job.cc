@@ -111,7 +111,7 @@ ParameterServerJob::~ParameterServerJob() {
   subscriptions_.clear();
 }
 
-/// Starts to serve variables. Called after this task has joined the job: otherwise, this server
+/// Starts serving variables. Called after this task has joined the job: otherwise, this server
 /// could miss the end of a short run that used it, and would wait for the next run.
 void ParameterServerJob::serve_variables() {
   server_ = std::unique_ptr<Server>(new Server(cluster_, task_.type, task_.index, options_,

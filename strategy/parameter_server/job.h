@@ -96,7 +96,7 @@ class ParameterServerJob {
   /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Throws kFailedPrecondition, with `what`, outside closures on workers and servers of a
-  /// coordinator: each of these tasks would repeat the change, also after a restart.
+  /// coordinator, because each of these tasks would repeat the change, even after a restart.
   void require_closure_or_chief(const std::string& what) const;
 
  private:

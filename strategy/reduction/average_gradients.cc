@@ -86,7 +86,7 @@ std::vector<std::vector<GradientAndVariable>> scaled_gradients(TowerGradients to
   return scaled;
 }
 
-/// Returns for each variable the sum over towers divided by `divisor`.
+/// Returns, for each variable, the sum over towers divided by `divisor`.
 std::vector<GradientAndVariable> divided_sums(TowerGradients towers, double divisor) {
   std::vector<GradientAndVariable> results;
   for (std::size_t i = 0; i < towers[0].size(); ++i) {

@@ -534,8 +534,8 @@ void CpuSums::end(std::size_t bucket) {
       given_.kept_sums[piece.item.variable].push_back(sum.freeze());
     }
   });
-  // Keeps the gradients if sums over all workers are checked for non-finite values: they may
-  // identify the replica that caused one.
+  // Keeps the gradients if sums over all workers are checked for non-finite values, because the
+  // gradients may identify the replica that caused them.
   if (!given_.team || !given_.checks()) given_.release_gradients(bucket);
 }
 

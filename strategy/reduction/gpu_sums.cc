@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Pinned memory for the buckets of a plan, reused by consecutive steps: copies of the previous
-/// step may still run when the next one begins. One thread at a time uses a bucket.
+/// Pinned memory for the buckets of a plan, reused by consecutive steps; copies of the previous
+/// step may still be running when the next one begins. Each bucket is used by one thread at a time.
 class HostSums {
  public:
   struct Bucket {
@@ -214,7 +214,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   const std::vector<Device>& devices = given_.services.replica_devices;
   state.pending.join();
   begin_work(bucket, std::make_unique<DeviceWork>(devices));
-  // Waits for the copies of the previous step, which may still read the same host memory.
+  // Waits for the previous step's copies, which may still be reading the same host memory.
   for (const Device& device : devices) {
     for (const auto& copy : host.copies) state.work->wait(device, *copy);
   }
@@ -225,7 +225,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   host.copies = state.events;
 }
 
-/// Queues, in the GPUs' streams, the sum over the GPUs of all workers.
+/// Enqueues the sum over all workers' GPUs in the GPUs' streams.
 void GpuSums::start_nccl(std::size_t bucket) {
   Bucket& state = buckets_[bucket];
   const std::size_t count = given_.bucket(bucket).count;

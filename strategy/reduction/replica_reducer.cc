@@ -147,7 +147,7 @@ class BucketReducer {
     SliceRange slice;
   };
   struct Progress {
-    std::size_t num_filled = 0;  // number of replicas that filled the bucket
+    std::size_t num_filled = 0;  // number of replicas that have filled the bucket
     std::size_t slices_left = 0;
   };
 

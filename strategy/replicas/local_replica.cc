@@ -165,8 +165,8 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
 // Replica threads.
 //
 // A run is a *frame* (body and rendezvous) on a stack. A thread that is idle or parked in a merge
-// call starts the innermost frame that it has not started yet. A frame leaves the stack after all
-// replicas have ended its body.
+// call starts the innermost frame that it has not started yet. A frame leaves the stack once all
+// replicas have finished its body.
 
 namespace tutti::internal {
 

@@ -15,7 +15,7 @@ namespace tutti::internal {
 /// replicas' threads during a run.
 class XlaSteps {
  public:
-  /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with reason and
+  /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with the reason and a
   /// remedy, if the plugin or a device is missing, and kUnimplemented in builds without XLA.
   explicit XlaSteps(const std::vector<Device>& devices);
   ~XlaSteps();

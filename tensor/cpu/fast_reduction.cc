@@ -184,9 +184,9 @@ void set_reductions(KernelTable& table) {
   table.set(OpId::kArgMin, kDType, arg_extreme<Less, T>);
 }
 
-// Gradient of a bias on floats: the sum of rows, vectorised over channels.
+// Bias gradient for floats: the sum over rows, vectorised over channels.
 //
-// The 64 rows of a block are added in float, the sums of blocks in double. This is fast and
+// The 64 rows of each block are added in float, and the block sums in double. This is fast and
 // accurate, and the order depends only on the shape.
 
 constexpr std::size_t kRowsPerBlock = 64;

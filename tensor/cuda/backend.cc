@@ -139,7 +139,8 @@ class Event final : public DeviceEvent {
 /// Captured work that can be launched repeatedly.
 class Graph {
  public:
-  /// Takes ownership of `captured`. `stream` must outlive this. Requires: the GPU is selected.
+  /// Takes ownership of `captured`. `stream` must outlive this object. Requires: the GPU is
+  /// selected.
   Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream) : gpu_(gpu), stream_(stream) {
     const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
     (void)cudaGraphDestroy(captured);
@@ -218,7 +219,7 @@ class Context final : public DeviceContext {
   }
   /// Waits for the work in its streams.
   ~Context() override {
-    // Selects this GPU, because the libraries free memory of the selected one.
+    // Selects this GPU, because the libraries free memory on the selected GPU.
     gpu_.use_quietly([] {});
   }
 

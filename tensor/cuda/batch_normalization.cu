@@ -1,9 +1,9 @@
-// Batch normalisation, its gradient, and its use with given statistics.
+// Batch normalisation, its gradient, and normalisation with given statistics.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Own kernels: cuDNN returns 1 / deviation instead of the variance, requires float32 parameters
-// with 16-bit data, and keeps hidden state between a step's forward and backward pass. x is viewed
-// as [rows, channels]. gamma, beta, mean and variance may be float32 if x has 16 bits.
+// Implemented without cuDNN, which returns 1 / deviation instead of the variance, requires float32
+// parameters with 16-bit data, and keeps hidden state between a step's forward and backward pass. x
+// is viewed as [rows, channels]. gamma, beta, mean and variance may be float32 if x has 16 bits.
 #include <cmath>
 
 #include "tensor/cuda/channel_sums.h"

@@ -1,8 +1,8 @@
 // Sums over the rows of a matrix [rows, channels], per channel: statistics, gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
-// For .cu files. Each block sums a part of the rows in an order that depends only on the shape; a
-// second kernel adds the sums of the parts. Up to kRun terms are added in float, everything else in
+// For .cu files. Each block sums some of the rows in an order that depends only on the shape; a
+// second kernel adds the blocks' sums. Up to kRun terms are added in float, everything else in
 // double.
 #pragma once
 

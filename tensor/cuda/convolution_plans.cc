@@ -48,7 +48,7 @@ BackendDescriptor window_of(DType dtype, const Conv2dAttributes& a) {
   return descriptor;
 }
 
-/// cuDNN's names of an operation's attributes.
+/// cuDNN's names for an operation's attributes.
 struct OperationNames {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;

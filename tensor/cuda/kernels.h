@@ -69,12 +69,12 @@ void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
 void update(const DeviceUpdate& update, cudaStream_t stream);
 /// Combines 1 to 64 inputs. Also computes MEAN for floating-point types (divides before rounding).
 void combine(const DeviceCombine& combine, cudaStream_t stream);
-/// Uses a launch per 128 copies. The copies must not overlap.
+/// Uses one launch per 128 copies. The copies must not overlap.
 void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
 /// Applies a scatter with the same bits as the CPU, because values for the same row are applied in
 /// order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
-/// Same as in DeviceContext. Uses a launch per 96 tensors of a type.
+/// Same as in DeviceContext. Uses one launch per 96 tensors of a type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
                       cudaStream_t stream);
 /// Same as in DeviceContext. Uses two launches per 96 tensors of a type.

@@ -23,8 +23,8 @@ struct Window {
     two_alpha_beta = static_cast<N>(2.0 * a.alpha * a.beta);
   }
 
-  /// Calls body(j) for the index j of each element whose channel is within `radius` of that of
-  /// element i.
+  /// Calls body(j) for the index j of each element whose channel is within `radius` of element i's
+  /// channel.
   template <class Body>
   __device__ __forceinline__ void for_each_near(std::int64_t i, const Body& body) const {
     const std::int64_t c = i - quotient_of_large(i, channels) * channels;

@@ -41,7 +41,7 @@ struct MathOptions {
   /// Maximum workspace of a convolution plan, in bytes.
   std::size_t max_workspace_bytes = std::size_t{1} << 30;
 
-  /// Reads the environment. Throws kInvalidArgument for a value other than 0 and 1.
+  /// Reads the environment. Throws kInvalidArgument for a value other than 0 or 1.
   static MathOptions from_environment();
 };
 

@@ -3,7 +3,8 @@
 //
 // These are our own kernels, because cuDNN's pooling pads both sides equally, does not define the
 // gradient of equal maxima (here it is passed to the first one), and needs the result to compute
-// the gradient. Gradients gather: each pixel adds up the windows that contain it, without atomics.
+// the gradient. Gradients are computed by gathering: each pixel adds up the windows that contain
+// it, without atomics.
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"

@@ -15,11 +15,11 @@ struct Scan {
   bool exclusive = false, reverse = false;
 };
 
-// Floating types are added in double, as on the CPU.
+// Floating-point values are added in double, as on the CPU.
 template <class T>
 using ScanSum = std::conditional_t<std::is_integral_v<T>, T, double>;
 
-/// Uses a thread per line; neighbouring threads process neighbouring lines.
+/// Uses one thread per line; neighbouring threads process neighbouring lines.
 template <class T>
 __global__ void __launch_bounds__(kThreads) scan_lines(Scan s, const T* x, T* y) {
   for (std::int64_t line = thread_number(); line < s.outer * s.inner; line += num_threads()) {
@@ -115,8 +115,8 @@ struct Front {
   }
 };
 
-/// Uses a team per row, which finds the first element in descending order, then the second, and so
-/// on: k passes over a row that stays in the cache.
+/// Uses one team per row. The team finds the first element in descending order, then the second,
+/// and so on: k passes over a row that stays in the cache.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     top_k_kernel(std::int64_t rows, std::int64_t n, std::int64_t k, int lanes, const T* x,

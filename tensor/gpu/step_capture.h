@@ -91,8 +91,8 @@ class UsedVariables final : public StepRecorder {
 class StepCapture {
  public:
   /// `devices`: one for each replica, in replica order; a GPU may serve several replicas.
-  /// `variables`: all that the step uses; they are pinned as long as this object lives. Throws
-  /// kUnimplemented naming a device that is not a GPU.
+  /// `variables`: all that the step uses; they are pinned for the lifetime of this object. Throws
+  /// kUnimplemented, naming the device, if one is not a GPU.
   StepCapture(std::span<const Device> devices,
               std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();

@@ -72,7 +72,7 @@ Tensor convolve(const Operand& x, const Operand& filter, const Tensor* bias,
                        x.where});
 }
 
-// Throws unless x, filter and dy belong to one convolution.
+// Throws unless x, filter and dy belong to the same convolution.
 void check_gradient(OpId op, const SourceLocation& where, const Shape& x, const Shape& filter,
                     const Shape& dy, const Conv2dAttributes& a) {
   if (x.rank() == 4 && filter.rank() == 4 && x[3] == filter[2] * a.groups && a.stride_h > 0 &&

@@ -314,7 +314,7 @@ namespace {
 constexpr std::int64_t kCpuDevices = 8;
 constexpr int kMaxCpuDevices = 32;
 
-/// Returns the number of devices that a CPU plugin makes: TUTTI_XLA_CPU_DEVICES, or 8.
+/// Returns the number of devices that a CPU plugin creates: TUTTI_XLA_CPU_DEVICES, or 8.
 std::int64_t num_cpu_devices() {
   const char* const text = std::getenv("TUTTI_XLA_CPU_DEVICES");
   if (!text || !*text) return kCpuDevices;

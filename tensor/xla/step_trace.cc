@@ -1,4 +1,4 @@
-// Steps as XLA programs: tensors are values of a program, and operations are its lines.
+// Steps as XLA programs, in which tensors are values and operations are lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/step_trace.h"
 

@@ -35,7 +35,7 @@ struct Call {
   std::optional<Shape> shape = std::nullopt;
 };
 
-/// Makes the collective call of all replicas.
+/// Makes the collective call on behalf of all replicas.
 void call(CrossDeviceOps& ops, const std::vector<Call>& calls);
 /// Makes one rank's collective call.
 void call(Communicator& communicator, const Call& call);

@@ -98,8 +98,8 @@ inline void check_gradients(const Function& function, const Tensors& inputs, dou
   }
 }
 
-/// Compares second derivatives with central differences of the first ones, for inputs with index >=
-/// `first`. A missing gradient counts as zeros.
+/// Compares second derivatives with central differences of the first derivatives, for inputs with
+/// index >= `first`. A missing gradient counts as zeros.
 inline void check_second_order(const Case& c, std::size_t first) {
   const auto gradient = [&](const Tensors& inputs) {
     const Tensors sources = sources_among(inputs, first);

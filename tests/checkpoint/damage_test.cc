@@ -177,7 +177,8 @@ TEST_F(DamagedCheckpoint, IsReplacedByNewSaveOfSameStep) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// These errors are not damage: falling back to an earlier version would silently lose steps.
+// These errors are not due to damage, and falling back to an earlier version would silently lose
+// steps.
 TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);

@@ -148,7 +148,7 @@ TEST(Handshake, RefusesReplayedAndReflectedMessages) {
   const auto answer = ends.server.bytes_to_send();
   ends.client.take(answer);
   const auto proof = ends.client.bytes_to_send();
-  // Replays the same bytes on another connection of the same server.
+  // Replays the same bytes on another connection to the same server.
   Handshake again(Handshake::Side::kServer, kServer, secret);
   again.take(hello);
   (void)again.bytes_to_send();

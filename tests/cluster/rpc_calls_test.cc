@@ -97,7 +97,8 @@ TEST_F(RpcCalls, ThousandsOfSmallAndLargeChunksArriveComplete) {
   const Pair pair;
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
-    const bool is_large = i % 700 == 699;  // small buffers between large ones exceed a message
+    const bool is_large =
+        i % 700 == 699;  // small buffers between two large ones exceed one message
     const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
     request.payload.push_back(shared(pattern_of(size, i)));
   }

@@ -50,7 +50,7 @@ struct Descriptor {
   cudnnBackendDescriptorType_t type;
   bool finalized = false;
   std::map<cudnnBackendAttributeName_t, Value> values;
-  // number of the engine, in descriptors of engines, configurations and plans; otherwise -1
+  // engine number, in descriptors of engines, configurations and plans; otherwise -1
   std::int64_t engine = -1;
   std::shared_ptr<const Descriptor> operation;  // null for descriptors without an engine
 };

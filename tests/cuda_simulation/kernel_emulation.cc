@@ -73,7 +73,7 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Destroys the fiber of ThreadSanitizer. Must be called when the stack is no longer in use.
+  /// Destroys ThreadSanitizer's fiber. Must be called when the stack is no longer in use.
   void forget() {
 #if defined(TUTTI_UNDER_TSAN)
     if (fiber_) __tsan_destroy_fiber(fiber_);
@@ -216,8 +216,8 @@ class FiberBlock {
     return any;
   }
 
-  /// Makes fibers [first, end) ready if all of them that have not ended are in `state`. Returns
-  /// true if any became ready.
+  /// Makes fibers [first, end) ready if all that have not ended are in `state`. Returns true if any
+  /// became ready.
   bool release(std::size_t first, std::size_t end, State state) {
     bool any = false;
     for (std::size_t i = first; i < end; ++i) {

@@ -153,7 +153,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     const std::shared_ptr<Queue> queue = found->second->queue;
     if (queue->capture) invalidate(*queue->capture, cudaSuccess);
     world.streams.erase(found);
-    // Work that remains in the stream still runs: when it is needed, or when the GPU is
+    // Work that remains in the stream runs later: when it is needed, or when the GPU is
     // synchronized.
     if (queue->items.empty())
       std::erase(world.gpus[static_cast<std::size_t>(queue->gpu)].queues, queue);

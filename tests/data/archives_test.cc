@@ -283,7 +283,7 @@ TEST(Tar, InteroperatesWithTarProgram) {
   EXPECT_EQ(samples[1].at("txt"), std::string(1000, 'z'));
 }
 
-// The length of a pax record counts its own digits, which matters around 100 and 1000.
+// The length of a pax record includes its own digits, which matters around 100 and 1000.
 TEST(Tar, RoundTripsNamesOfEveryLength) {
   for (std::size_t length : {1, 95, 96, 97, 98, 99, 100, 101, 985, 986, 987, 988, 989, 990, 3000}) {
     const std::string key(length, 'k');

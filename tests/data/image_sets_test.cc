@@ -227,7 +227,7 @@ TEST(FixedLengthRecords, SkipsHeaderAndFooterOfEveryFile) {
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
 }
 
-// A record is larger than the read buffer, so that skipping it seeks in the file.
+// Each record is larger than the read buffer, so skipping one requires a seek in the file.
 TEST(FixedLengthRecords, ResumesAtAnyPosition) {
   constexpr std::int64_t kSize = 10000;
   const std::string folder = empty_folder();

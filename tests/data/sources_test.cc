@@ -1,5 +1,5 @@
-// Tests elements, batches and sources of datasets, and that a pass resumed at any position
-// continues like the uninterrupted one.
+// Tests the elements, batches and sources of datasets, and that a pass resumed at any position
+// continues exactly as the uninterrupted pass does.
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
 

@@ -76,7 +76,7 @@ class OnHost {
   std::vector<T> values_;
 };
 
-/// Returns values of one rank that are small enough for sums to be exact in any order.
+/// Returns one rank's values, which are small enough for sums to be exact in any order.
 template <class T>
 std::vector<T> numbers_of(int rank, std::size_t count, int seed = 0) {
   std::vector<T> values;

@@ -1,5 +1,5 @@
-// Tests strategies over GPUs, with one or several workers: gradient sums on the GPUs, shards,
-// results that are bit-identical to those of CPUs, and the memory of each GPU.
+// Tests strategies on GPUs, with one or several workers: gradient sums on the GPUs, shards,
+// bit-identity with CPU results, and the memory of each GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/in_process/in_process_transport.h"
 

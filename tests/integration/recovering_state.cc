@@ -3,7 +3,7 @@
 //
 // recovering_state --steps N --state-mb M: trains eight matrices, which take M MB together with
 // Adam's slots. A replica's gradient depends on the replica's number and on the step. Prints the
-// hash of the state at the end. With --dies-after STEP, worker 1's first process kills itself after
+// hash of the final state. With --dies-after STEP, worker 1's first process kills itself after
 // STEP.
 #include <signal.h>
 

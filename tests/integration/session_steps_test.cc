@@ -80,7 +80,7 @@ class SessionSteps : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"a session", std::chrono::seconds(300)};
 };
 
-/// Tasks that hold a program's variables and compute its layers. An empty name is this process.
+/// Tasks that hold a program's variables and compute its layers. An empty name means this process.
 struct Places {
   std::string variables, layers;
 };

@@ -1,4 +1,5 @@
-// Tests thirty mistakes of users, each of which causes an error that names cause and remedy.
+// Tests thirty user mistakes, each of which must cause an error that names the cause and the
+// remedy.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>

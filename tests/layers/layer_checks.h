@@ -128,7 +128,7 @@ inline void check_weight_gradient(const Layer& layer, Variable weight,
   weight.assign(center);
 }
 
-/// Builds a float64 layer. Compares its gradients with respect to all inputs and weights with
+/// Builds a float64 layer and checks its gradients with respect to all inputs and weights against
 /// central differences. The layer must be smooth near inputs between -1 and 1.
 inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
                             CallContext context = {}) {

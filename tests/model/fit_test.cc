@@ -296,7 +296,7 @@ TEST(FitTest, StepsPerExecutionAffectsOnlyCallbacks) {
   EXPECT_INVALID(run(0, each), "positive steps_per_execution, got 0");
 }
 
-/// Returns the examples per second that the last line of an epoch reports.
+/// Returns the examples per second from the last line that an epoch prints.
 double printed_rate(const std::string& text) {
   const std::size_t end = text.rfind(" examples/s");
   if (end == std::string::npos) return -1.0;
@@ -466,7 +466,7 @@ Tensor numbers_from(double first, std::int64_t rows) {
   return Tensor::from({rows, 1}, values);
 }
 
-/// Returns the means of squares and of absolute values of numbers_from(first, rows).
+/// Returns the mean square and the mean absolute value of numbers_from(first, rows).
 std::pair<double, double> expected_of(double first, std::int64_t rows) {
   double squares = 0.0, magnitudes = 0.0;
   for (std::int64_t i = 0; i < rows; ++i) {

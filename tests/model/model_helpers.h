@@ -69,7 +69,7 @@ inline Tensor alternating(std::int64_t rows) {
   return Tensor::from({rows, 1}, values);
 }
 
-/// Returns features [rows, 4], and labels [rows] in 0 .. 2 that can be learned.
+/// Returns features [rows, 4], and learnable labels [rows] in 0 .. 2.
 inline Dataset three_classes(std::int64_t rows) {
   const Tensor x = random_uniform({rows, 4}, {.seed = 11}, -1.0, 1.0);
   const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
@@ -99,8 +99,8 @@ inline Logs one_value(const std::string& name, double value) {
   return logs;
 }
 
-/// Returns the network of Keras's correctness test, made in the scope of `strategy` unless it is
-/// null.
+/// Returns the network of Keras's correctness test, created in the scope of `strategy` unless
+/// `strategy` is null.
 inline Sequential correctness_model(Strategy* strategy, Loss loss = "mse") {
   set_random_seed(7);
   std::optional<Scope> scope;

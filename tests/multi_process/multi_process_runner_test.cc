@@ -133,7 +133,7 @@ TEST(MultiProcessRunner, TerminatedTaskCanBeRestarted) {
 TUTTI_PROCESS_FUNCTION(mpr_meet) {
   const std::string own = testing::this_process().name();
   for (int round = 0; round < 3; ++round) {
-    // In each round, a different process arrives last. Its file must exist when any process has
+    // In each round, a different process arrives last. Its file must exist once any process has
     // passed the barrier.
     const std::string file = concat(arguments.at("folder").as_string(), "/", round);
     if (testing::this_process().index == round) {

@@ -330,8 +330,8 @@ TEST(GradientAccumulation, ResumesInMiddleOfAccumulation) {
   }
 }
 
-/// Returns an optimizer of variable "w" = 0 with rate 1, so that an update with gradient 1 changes
-/// it by -1.
+/// Returns an optimizer with rate 1 for a variable "w" = 0, so that an update with gradient 1
+/// changes the variable by -1.
 std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
   return std::make_unique<Sgd>(
       std::vector{variable(doubles({0.0}), "w")},

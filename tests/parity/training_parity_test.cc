@@ -106,7 +106,7 @@ TEST(TrainingParityTable, CoversEveryRecordedCase) {
   EXPECT_EQ(names_of(training_table()), Record("training_float32").cases());
 }
 
-// These values are those of replica_cases.py.
+// These values match those in replica_cases.py.
 constexpr std::int64_t kBatchOfThree = 10;
 
 Sequential network_of_replicas(bool synchronized) {

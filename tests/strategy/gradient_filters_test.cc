@@ -212,8 +212,8 @@ TEST(ErrorFeedback, FailedStepOrRestoreClearsResiduals) {
   }
 }
 
-/// Returns the sums of three steps. A replica has the same gradient in each step; it is larger than
-/// one block of elements. Rounding errors are carried from step to step.
+/// Returns the sums of three steps. Each replica has the same gradient in all steps; a gradient is
+/// larger than one block of elements. Rounding errors are carried from step to step.
 std::vector<double> sums_of_three_steps(Strategy& strategy) {
   const auto scope = strategy.scope();
   const Variable variable(Tensor::zeros({9'001}), {.name = "w"});

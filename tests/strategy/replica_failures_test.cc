@@ -1,4 +1,4 @@
-// Tests faults of replicas during every operation: within a second, each fault causes an error that
+// Tests replica faults during every operation: within a second, each fault causes an error that
 // names the replica.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>

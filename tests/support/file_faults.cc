@@ -132,7 +132,7 @@ void take_away(const Loss& loss) {
   for (;;) ::pause();
 }
 
-/// Counts a call on `path`. Returns 0, or the error with which the call must fail.
+/// Counts a call on `path`. Returns 0, or the error that the call must return.
 int count(const char* name, const char* path) {
   if (!armed.load(std::memory_order_relaxed) || !is_below(path)) return 0;
   const int number = num_calls.fetch_add(1) + 1;

@@ -13,7 +13,7 @@
 
 namespace tutti::thrown {
 
-/// Expects that `body` throws an Error of `code` whose message contains each of `parts`.
+/// Expects that `body` throws an Error with code `code` whose message contains each of `parts`.
 template <class Body>
 void expect_error(ErrorCode code, const std::vector<std::string>& parts, const Body& body) {
   try {

@@ -461,7 +461,7 @@ TEST(Reduction, EmptyTensorYieldsIdentityElement) {
 }
 
 TEST(Reduction, SumsOfManyFloatsAreAccurate) {
-  // A sequential float sum of ten million times 0.1f is 1087937.
+  // Adding 0.1f ten million times sequentially in float gives 1087937.
   const std::int64_t count = 10'000'000;
   const Tensor x = Tensor::full({count}, 0.1);
   const double expected = static_cast<double>(0.1f) * static_cast<double>(count);

@@ -1,5 +1,5 @@
-// Tests how workers report differences and failures of other workers: different input, settings or
-// writes; stopped, late and slow workers; and grace periods.
+// Tests how workers report differences between them and failures of other workers: different input,
+// settings or writes; stopped, late and slow workers; and grace periods.
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <limits>

@@ -193,8 +193,8 @@ std::vector<PjrtExecutable::Buffers> ones_on_each(int count) {
   return buffers;
 }
 
-/// Runs `action` and ends this process. The exit code is 3 if it throws a tutti::Error, whose text
-/// is written to standard error.
+/// Runs `action` and ends this process. The exit code is 3 if `action` throws a tutti::Error, whose
+/// text is written to standard error.
 template <class Action>
 [[noreturn]] void exit_with(const Action& action) {
   try {

@@ -39,7 +39,7 @@ struct Trained {
   std::vector<std::vector<double>> weights;
 };
 
-/// Returns the largest difference between losses or weights of two runs.
+/// Returns the largest difference between the losses or weights of two runs.
 inline double largest_difference(const Trained& a, const Trained& b) {
   double worst = 0.0;
   for (std::size_t i = 0; i < a.losses.size(); ++i)

@@ -1,8 +1,8 @@
 // Starts processes with fork and exec, and reads their output.
 // SPDX-License-Identifier: Apache-2.0
 //
-// posix_spawn() is unsuitable: it can neither end the child with its parent nor choose cores.
-// Between fork and exec, only calls that are safe in a multi-threaded process are made.
+// posix_spawn() is unsuitable: it can neither tie the child's life to its parent's nor choose
+// cores. Between fork and exec, only calls that are safe in a multi-threaded process are made.
 #include "tools/launch/child_process.h"
 
 #include <fcntl.h>
@@ -391,8 +391,8 @@ std::optional<long> counter_in(const std::string& file) {
   return std::nullopt;
 }
 
-/// Returns the files that count OOM kills, for the cgroups in /proc/self/cgroup, whose lines are
-/// "4:memory:/path" or "0::/path".
+/// Returns the files that count OOM kills for the cgroups listed in /proc/self/cgroup. That file's
+/// lines are "4:memory:/path" or "0::/path".
 std::vector<std::string> files_of_cgroups() {
   std::vector<std::string> files;
   std::istringstream lines(read_file_if_any("/proc/self/cgroup"));

@@ -70,7 +70,7 @@ class RunReporter {
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks);
   /// Reports that the process of `rank` has been given up and is being sent SIGKILL.
   void on_given_up(int rank, const std::string& why);
-  /// Reports that the processes of `ranks` receive SIGKILL now.
+  /// Reports that the processes of `ranks` are being killed with SIGKILL.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
   /// Prints the result of each task, unless the whole job succeeded.
   void summarize(const JobOutcome& outcome);

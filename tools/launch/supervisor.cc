@@ -344,8 +344,8 @@ struct Supervisor {
     }
   }
 
-  /// Stops parameter servers, which never exit by themselves, after chief and workers have
-  /// finished.
+  /// Stops the parameter servers, which never exit by themselves, once the chief and the workers
+  /// have finished.
   void stop_parameter_servers() {
     if (reason != StopReason::kNone || !active()) return;
     const bool only_ps = std::ranges::all_of(

@@ -33,7 +33,7 @@ struct Operation {
   std::atomic<bool> is_aborted{false};
 };
 
-// Gloo's functions ignore NaNs, but MIN and MAX of tutti must propagate them.
+// Gloo's functions ignore NaNs, but tutti's MIN and MAX must propagate them.
 template <class T>
 void minimum(void* result, const void* a, const void* b, std::size_t count) {
   const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);

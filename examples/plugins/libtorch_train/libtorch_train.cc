@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_train                        one process
-//     tutti run -n 2 -- libtorch_train      two processes, half of each batch each
+//     tutti run -n 2 -- libtorch_train      two processes, each with half of every batch
 #include <torch/torch.h>
 
 #include <cstdio>

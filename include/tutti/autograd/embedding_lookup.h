@@ -1,4 +1,4 @@
-// Lookups of rows of a variable, single or combined per example, that read only the requested rows.
+// Lookups that read only the requested rows of a variable, either singly or combined per example.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -23,8 +23,8 @@ struct InitializerContext {
 };
 
 /// A named, mutable tensor (tf.Variable). Objects are handles: copies refer to the same variable.
-/// The strategy whose scope was active at construction determines the placement of its values,
-/// which users need not know.
+/// The strategy whose scope was active at construction determines where the values are placed;
+/// users need not know the placement.
 class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
@@ -32,8 +32,8 @@ class Variable {
   /// Creates a reference to no variable: defined() is false, and functions that access the variable
   /// throw kFailedPrecondition.
   Variable() = default;
-  /// Creates a variable. Throws kFailedPrecondition, naming variable and remedy, in a replica
-  /// (inside run()).
+  /// Creates a variable. Throws kFailedPrecondition, naming the variable and the remedy, in a
+  /// replica (inside run()).
   explicit Variable(const Initializer& initializer, VariableOptions options = {});
   explicit Variable(const Tensor& initial_value, VariableOptions options = {});
   explicit Variable(std::shared_ptr<VariableStorage> storage) : storage_(std::move(storage)) {}

@@ -28,7 +28,7 @@ enum class VariableAggregation { kNone = 0, kSum = 1, kMean = 2, kOnlyFirstRepli
 std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization);
 std::ostream& operator<<(std::ostream& out, VariableAggregation aggregation);
 
-/// Arguments of tf.Variable: name, training, and synchronization over replicas.
+/// Arguments of tf.Variable: name, trainability, and synchronization across replicas.
 struct VariableOptions {
   std::string name = "";  // empty: "variable_<number>"
   /// Default: true for floating-point types, except ON_READ variables.
@@ -142,7 +142,7 @@ class VariableStorage {
   /// devices; nullopt if each process stores the entire variable. Not collective. Outside of
   /// replicas only.
   virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
-  /// Replaces the elements of save_part() with `elements`, a tensor [count] on the host.
+  /// Replaces the elements that save_part() returns with `elements`, a tensor [count] on the host.
   virtual void restore_part(const Tensor& elements);
 
   /// The strategy whose scope created this variable, or null; compared only by address.
@@ -177,8 +177,8 @@ class VariableComponent {
   Tensor read() const { return memory_->read(); }
   Device device() const { return memory_->device(); }
   void assign(AssignOp op, const Tensor& value);
-  /// Throws if a row is out of range. If variable and indices are both on a GPU, such rows are
-  /// ignored instead, because a kernel cannot throw.
+  /// Throws if a row is out of range. If the variable and the indices are both on a GPU, such rows
+  /// are ignored instead, because a kernel cannot throw.
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name);
   /// Applies the rule in place. A sparse gradient updates only its rows if the rule permits that.
   static void update(VariableComponent& weights, std::span<VariableComponent* const> slots,

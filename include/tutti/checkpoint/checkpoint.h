@@ -115,7 +115,7 @@ class Checkpoint {
   /// contains another variable of the same name. Like add_state() and add_tensors(), restores
   /// values that restore_deferred() keeps for the added names.
   void add(const std::vector<Variable>& variables);
-  /// Adds state that `provider` saves and restores. Throws kAlreadyExists if the name is taken,
+  /// Adds state that `provider` saves and restores. Throws kAlreadyExists if the name is taken, and
   /// kInvalidArgument if a function is missing.
   void add_state(std::string name, StateProvider provider);
   /// Same as add_state(), but for tensors, which are stored as "<name>/<tensor name>".
@@ -132,7 +132,7 @@ class Checkpoint {
   void save(const std::string& path, std::int64_t step = 0,
             const SourceLocation& where = SourceLocation::current()) const;
   /// Restores a file that save() wrote, or a version of a CheckpointManager (a folder). Throws
-  /// kDataLoss naming file, offset and tensor for damaged bytes.
+  /// kDataLoss, naming the file, the offset and the tensor, for damaged bytes.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {},
                          const SourceLocation& where = SourceLocation::current()) const;
   /// Same as restore(), but may precede add(): values whose names are not known yet wait in memory

@@ -14,8 +14,8 @@ namespace tutti {
 /// Key-value store with one file per key, replaced by renaming, so that a reader sees the old value
 /// or the new one. The folder (created if missing) may be on a disk shared by several machines.
 /// Values persist: give each run its own folder, unless the callers detect old values, as
-/// connect_ranks() does. wait() polls every 1 to 50 ms. Throws kUnavailable with path and reason if
-/// the system refuses an access. Thread-safe and process-safe.
+/// connect_ranks() does. wait() polls every 1 to 50 ms. Throws kUnavailable, with the path and the
+/// reason, if the system refuses access. Thread-safe and process-safe.
 class FileKeyValueStore final : public KeyValueStore {
  public:
   explicit FileKeyValueStore(std::string folder);

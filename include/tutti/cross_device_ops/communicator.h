@@ -74,14 +74,15 @@ struct CallProgress {
 /// on one rank only, all ranks throw, and the other ranks' error names that rank and its reason. If
 /// all ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of any
 /// alignment, except in calls with CallOptions::gpu. bfloat16 and float16 are combined as float32
-/// and rounded once. MEAN is SUM divided by size(), for floating types only; bool has MIN and MAX
-/// only.
+/// and rounded once. MEAN is SUM divided by size(), for floating-point types only; bool has MIN and
+/// MAX only.
 ///
-/// Other errors of every call: kDeadlineExceeded naming the ranks that did not join the call,
-/// kAborted, kUnavailable (a peer exited). After one of these, later calls throw the same reason.
+/// Other errors of any call: kDeadlineExceeded naming the ranks that did not join the call,
+/// kAborted, or kUnavailable (a peer exited). After one of these, later calls throw the same
+/// reason.
 ///
 /// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls. A call takes
-/// its place in the order of the caller's stream. In the first call the ranks agree on the
+/// its place in the order of the caller's stream. On the first call, the ranks agree on the
 /// implementation; NCCL's setup takes some seconds.
 ///
 /// *NCCL* is used if all ranks have it and each has its own GPU. The call returns when its work is
@@ -89,15 +90,15 @@ struct CallProgress {
 /// determinism().
 ///
 /// *The hosts* carry out the other calls: those with GpuCallsBy::kHosts, those without NCCL, every
-/// all_to_all, and every MIN or MAX of floating types. The call waits for the stream, and the
+/// all_to_all, and every MIN or MAX of floating-point types. The call waits for the stream, and the
 /// algorithm works in pinned memory with its own order of additions. When the call returns, the
 /// copy back to the GPU is in the stream.
 ///
 /// barrier() waits for the stream and then for all ranks. Buffers must not change until the stream
-/// has passed the call. An NCCL operation ends when a rank aborts, 2 s after a rank exited, or
-/// after CommunicatorOptions::timeout. Its results are lost, the stream continues, and later calls
-/// throw the reason. Throws kUnavailable if there is no such GPU, and kFailedPrecondition for a
-/// stream that is being captured.
+/// has passed the call. An NCCL operation ends when a rank aborts, 2 s after a rank exits, or after
+/// CommunicatorOptions::timeout. Its results are lost, the stream continues, and later calls throw
+/// the reason. Throws kUnavailable if there is no such GPU, and kFailedPrecondition for a stream
+/// that is being captured.
 ///
 /// Not thread-safe: one call at a time (start_* included), except abort().
 class Communicator {

@@ -32,8 +32,8 @@ class KeyValueStore {
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };
 
-/// View of the keys of a store that begin with a prefix, which callers omit. A value type; empty
-/// without a store. Thread-safe.
+/// View of the keys in a store that begin with a prefix; callers omit the prefix. A value type;
+/// empty without a store. Thread-safe.
 class StorePart {
  public:
   StorePart() = default;

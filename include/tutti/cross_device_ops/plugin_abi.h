@@ -138,8 +138,8 @@ typedef struct tutti_cross_device_ops_v1 {
 
   // The following functions follow the conventions of all_reduce. By default, tutti implements each
   // with all_reduce and copies or, between processes, with its own messages. `root` and `counts`
-  // refer to the whole group; `num_replicas` is local_count. Input and output of one replica do not
-  // overlap unless stated otherwise. Collectives that do not combine (broadcast, all_gather,
+  // refer to the whole group; `num_replicas` is local_count. A replica's input and output must not
+  // overlap unless stated otherwise. Collectives that do not combine values (broadcast, all_gather,
   // all_to_all) receive buffers of every type, regardless of supports().
 
   // Combines the inputs into *output, which may be the root's input. `output` is NULL if the root

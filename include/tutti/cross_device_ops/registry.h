@@ -81,8 +81,8 @@ CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {},
                                          const std::string& plugin_options = "");
 /// Builds the operation. Throws kInvalidArgument if the group's world size does not fit its local
-/// devices, or if the implementation contradicts the name; kUnimplemented if this build lacks the
-/// operation.
+/// devices, or if the implementation contradicts the name, and kUnimplemented if this build lacks
+/// the operation.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group);
 

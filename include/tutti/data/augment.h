@@ -61,7 +61,7 @@ struct AugmentImagesOptions {
   std::string component = {};
 };
 
-/// Same as augment() with `steps`, one after the other, each with a stream of its own. Elements are
+/// Same as augment(), but applies `steps` in order, each with its own random stream. Elements are
 /// images [height, width, channels], so call it before batch().
 ///
 ///     augment_images(data, {image::random_crop(32, {.padding = 4}),

@@ -42,7 +42,7 @@ struct CsvOptions {
   std::vector<std::int64_t> select_indices = {};
   /// Descriptions of columns, by name, in any order.
   std::vector<CsvColumn> columns = {};
-  /// Column of the labels. Labels follow the features, even if the column is not selected.
+  /// Name of the label column. Labels come after the features, even if this column is not selected.
   std::string label_column = {};
   /// If true, elements are {features float32 [columns without the label], labels []} instead of one
   /// component per column, named after the column. Categories are packed only if they are declared

@@ -1,4 +1,4 @@
-// Files of numpy: one array (.npy), or several named arrays (.npz).
+// NumPy files: one array (.npy), or several named arrays (.npz).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -109,11 +109,12 @@ class Callback {
   virtual std::vector<Tensor> save_tensors() const { return {}; }
   virtual void restore_tensors(std::vector<Tensor> /*tensors*/) {}
 
-  /// For callbacks that save the state of training, Model::fit_checkpoint(). on_can_restore() is
-  /// called after on_train_begin() of all callbacks, and may restore that checkpoint. on_can_save()
-  /// is called after on_train_batch_end() and on_epoch_end() of all callbacks, and may save it.
-  /// Both are called on all workers, with one exception: a worker that replaces a failed one
-  /// receives its state from another worker, and its on_can_restore() is not called.
+  /// For callbacks that save the training state, Model::fit_checkpoint(), themselves.
+  /// on_can_restore() is called after all callbacks' on_train_begin(), and may restore that
+  /// checkpoint. on_can_save() is called after all callbacks' on_train_batch_end() and
+  /// on_epoch_end(), and may save it. Both are called on all workers, with one exception: a worker
+  /// that replaces a failed one receives its state from another worker, and its on_can_restore() is
+  /// not called.
   virtual void on_can_restore() {}
   virtual void on_can_save(const FitPoint& /*point*/) {}
 

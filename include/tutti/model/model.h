@@ -26,8 +26,8 @@ struct CompiledModel;
 class FitLoop;
 }  // namespace internal
 
-/// Options of Model::compile(), as in tf.keras.Model.compile. Unknown names throw kInvalidArgument,
-/// listing the known names.
+/// Options for Model::compile(), as in tf.keras.Model.compile. Unknown names throw
+/// kInvalidArgument, listing the known names.
 struct CompileOptions {
   /// Name or options of the optimizer, for example `AdamOptions{.learning_rate = 1e-3}`.
   OptimizerSpec optimizer = "sgd";
@@ -84,8 +84,8 @@ struct FitOptions {
   Verbosity verbose = Verbosity::kProgress;
   /// Shuffles tensors (not datasets) in a different order each epoch, derived from the global seed.
   bool shuffle = true;
-  /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only for tensors: throws
-  /// kInvalidArgument with a dataset (whose third component is the weights).
+  /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only with tensors: throws
+  /// kInvalidArgument with a dataset, whose third component holds the weights instead.
   Tensor sample_weight = {};
   /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
   /// output and labels that are class numbers or one-hot. A warning is logged for a class that does

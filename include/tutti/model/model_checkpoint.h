@@ -68,7 +68,7 @@ class ModelCheckpoint : public Callback {
 // Saves a running fit() to disk, and resumes it when the program is restarted.
 
 struct BackupAndRestoreOptions {
-  /// Number of batches between saves, which may be within an epoch. Default: saves after each
+  /// Number of batches between saves; saves may fall within an epoch. Default: saves after each
   /// epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
   /// If true, deletes the saved state when fit() has ended successfully. If false, the next fit()

@@ -23,7 +23,7 @@ std::string describe_update_rule(const UpdateRule& rule);
 /// and kNotFound, listing the names, if the rule is not registered.
 std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description);
 
-/// Function that makes a rule from the result of UpdateRule::describe().
+/// Function that creates a rule from the result of UpdateRule::describe().
 using UpdateRuleFactory = std::function<std::shared_ptr<const UpdateRule>(const Json& description)>;
 
 /// Registers a custom rule for make_update_rule(). Call it in every task that may store variables

@@ -33,7 +33,8 @@ struct FullyShardedOptions {
   /// gathered again for the backward pass. false: they are kept until the backward pass. As in
   /// PyTorch's FSDP.
   bool reshard_after_forward = true;
-  /// Variables of fewer bytes are mirrored, as gathering them would cost more than sharding saves.
+  /// Variables with fewer bytes are mirrored, because gathering them would cost more than sharding
+  /// saves.
   std::int64_t min_shard_bytes = 64 << 10;
   /// Options for connecting the workers and for detecting failed ones.
   WorkerGroupOptions cluster = {};

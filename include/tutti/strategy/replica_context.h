@@ -136,10 +136,10 @@ Strategy* get_cross_replica_context();
 /// Returns the current replica's context; nullptr in a cross-replica context.
 ReplicaContext* get_replica_context();
 
-/// Scope that makes a strategy current on this thread, in cross-replica context, so that this
-/// strategy creates the variables made in it. Ends with close() or destruction. Scopes of a thread,
-/// including scopes of variable creators and devices, must be closed in reverse order. Otherwise
-/// close() throws kFailedPrecondition ("scope nesting error"), and the destructor logs an error.
+/// Scope in which a strategy is current on this thread, in cross-replica context, and creates all
+/// variables. Ends on close() or destruction. A thread's scopes, including variable-creator and
+/// device scopes, must be closed in reverse order. Otherwise close() throws kFailedPrecondition
+/// ("scope nesting error"), and the destructor logs an error.
 class Scope {
  public:
   explicit Scope(Strategy& strategy);

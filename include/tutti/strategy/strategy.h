@@ -159,8 +159,8 @@ class Strategy {
   /// Returns true if the variable was created in the scope of this strategy.
   bool variable_created_in_scope(const Variable& variable) const;
 
-  /// Returns the values of this process's replicas; for a value that is not distributed, a list
-  /// with this value.
+  /// Returns the values of this process's replicas; for a value that is not distributed, a list of
+  /// that one value.
   template <class T>
   const std::vector<T>& local_results(const PerReplica<T>& value) const {
     return value.values();
@@ -266,8 +266,8 @@ class Strategy {
   InputPlan input_plan(InputCut cut, InputOptions options);
 
   /// Returns the values of all replicas in replica order; `local` are the values of this worker's
-  /// replicas. With several workers, all of them call it with the same `who` (this is checked), and
-  /// values of other workers are on the host.
+  /// replicas. With several workers, all of them must call it with the same `who` (this is
+  /// checked), and the other workers' values are on the host.
   virtual std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                                      std::string_view who);
   /// Calls body once per local replica. Usually calls extended().run(body).

@@ -80,7 +80,7 @@ struct DeviceSpec {
 };
 
 /// Returns the device of this process that `spec` names; the default type is CPU, and the default
-/// index is 0. Throws as require_available() does.
+/// index is 0. Throws the same errors as require_available().
 Device resolve(const DeviceSpec& spec);
 
 // Physical GPUs.

@@ -31,7 +31,7 @@ class Gradient {
   bool is_dense() const { return std::holds_alternative<Tensor>(value_); }
   bool is_slices() const { return std::holds_alternative<IndexedSlices>(value_); }
 
-  /// Return the dense tensor, and the slices. Throw kFailedPrecondition, naming the actual form, if
+  /// Return the dense tensor or the slices. Throw kFailedPrecondition, naming the actual form, if
   /// the gradient has another form.
   const Tensor& dense() const;
   const IndexedSlices& slices() const;

@@ -93,8 +93,8 @@ class Tensor {
   }
 
   /// Returns the selected elements: `x[i]`, `x[-1]` or `x[{i, Range{1, 4}}]`. Recorded on tapes
-  /// like slice(). Throws kInvalidArgument, naming axis and shape, for an index out of range. To
-  /// change elements, use where(), scatter() or a Variable.
+  /// like slice(). Throws kInvalidArgument, naming the axis and the shape, if an index is out of
+  /// range. To change elements, use where(), scatter() or a Variable.
   Tensor operator[](const Index& index) const;
   Tensor operator[](std::initializer_list<Index> indices) const;
 

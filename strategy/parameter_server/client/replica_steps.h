@@ -30,8 +30,8 @@ struct WorkerPace {
 
 /// Worker's side of UpdateMode::kSyncReplicas. Values arrive with the number of steps applied to
 /// them, and the worker's gradients are for the next step. A worker for which the others do not
-/// wait can read values of different steps; its gradients then belong to no step and are left out.
-/// A variable takes part from its first update on. Not thread-safe.
+/// wait can read values from different steps; its gradients then belong to no step and are left
+/// out. A variable takes part from its first update on. Not thread-safe.
 class ReplicaSteps {
  public:
   using Variable = std::shared_ptr<const ReadCache>;

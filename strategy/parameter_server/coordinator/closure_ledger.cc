@@ -1,7 +1,7 @@
 // Implements ClosureLedger: one function per event, which first checks and then changes the state.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A closure *ends* when it finished, failed or was cancelled. It is forgotten when all closures
+// A closure *ends* when it finishes, fails or is cancelled. It is forgotten once all closures
 // before it have ended and, if finished ones are kept, a checkpoint contains it.
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 
@@ -87,7 +87,8 @@ void ClosureLedger::stop(std::uint64_t number, int attempt) {
   Closure& closure = running(number, attempt, "stop");
   --num_running_;
   if (closure.has_finished) {
-    queue_again(number, closure);  // a caller has the result, so the changes must not be lost
+    queue_again(number,
+                closure);  // a caller already has the result, so the changes must not be lost
   } else {
     end(number, closure, State::kCancelled);
   }

@@ -49,7 +49,7 @@ class ClosureLedger {
     State state = State::kQueued;
     int attempts = 0;             // number of attempts started, including the current one
     int worker = -1;              // worker of the last attempt
-    bool is_interrupted = false;  // started in this generation and not ended
+    bool is_interrupted = false;  // started in this generation, but has not ended
     bool has_finished = false;    // true if the last ended attempt finished; rollbacks keep this
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }

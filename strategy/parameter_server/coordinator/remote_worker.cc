@@ -161,7 +161,7 @@ void RemoteWorker::connect_again_and_again() {
   }
 }
 
-/// Opens a connection and sends a hello. Meanwhile stop() and the job can end the call through
+/// Opens a connection and sends a hello. Meanwhile, stop() and the job can end the call through
 /// greeted_.
 std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   auto connection = std::make_shared<Connection>();

@@ -1,4 +1,4 @@
-// Link to a worker in another process, and to its next process after a restart.
+// Link to a worker in another process, and to its replacement after a restart.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

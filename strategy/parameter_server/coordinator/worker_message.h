@@ -16,7 +16,7 @@ struct WorkerRequest {
 
 /// The encode() functions throw the same errors as encode_nest().
 Packet encode(WorkerRequest request);
-/// Throws kDataLoss for packets that encode() does not write.
+/// Throws kDataLoss for packets that encode() cannot have written.
 WorkerRequest decode_worker_request(const Packet& packet);
 
 Packet encode(const TaskOutcome& outcome);

@@ -1,4 +1,4 @@
-// Messages of cluster/proto: allocated in an arena, written and read; elements of tensors are
+// Messages of cluster/proto: arena allocation, writing and reading. The elements of tensors are
 // stored separately.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

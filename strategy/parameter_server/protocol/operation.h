@@ -125,9 +125,9 @@ struct UpdateShard {
 /// wait (ReadShard::at_least_steps).
 struct ReadAwaited {};
 
-/// Reports that a worker of synchronous steps (SyncSpec) has started or ended. Once it has ended,
-/// reads of a step that needs its gradient fail. A worker whose connection broke is in neither
-/// state, because it may be restarted.
+/// Reports that a worker in synchronous steps (SyncSpec) has started or ended. Once it has ended,
+/// reads that wait for a step needing its gradient fail. A worker whose connection broke is in
+/// neither state, because it may be restarted.
 struct ReportWorker {
   int worker = 0;  // rank of the worker
   bool has_ended = false;

@@ -124,7 +124,7 @@ struct VariableStore::CheckedOperation {
 class VariableStore::Checker {
  public:
   using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
-  /// `first_version` is the version of shards that the batch creates.
+  /// `first_version` is the version number given to shards that the batch creates.
   Checker(Shards& shards, FindRule find_rule, std::uint64_t num_applied_before,
           std::uint64_t first_version)
       : shards_(shards),
@@ -550,7 +550,7 @@ void VariableStore::accept_sync(const CheckedOperation& operation, const UpdateS
   });
 }
 
-/// Fails waiting reads of steps for which too few workers are left.
+/// Fails the reads that wait for steps for which too few workers are left.
 void VariableStore::fail_hopeless_reads(Results& results) {
   for (const auto& [id, shard] : shards_) {
     if (shard->waiting.empty()) continue;

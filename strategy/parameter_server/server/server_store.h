@@ -114,7 +114,7 @@ class VariableStore final : public VariableService {
       TUTTI_GUARDED_BY(mutex_);                           // keyed by owner
   std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // excludes restarted workers
   StoreCounts counts_ TUTTI_GUARDED_BY(mutex_);
-  std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // set if a batch was applied in part
+  std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // set if a batch was partially applied
   // Set by the coordinator's orders.
   std::uint64_t run_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t generation_ TUTTI_GUARDED_BY(mutex_) = 0;

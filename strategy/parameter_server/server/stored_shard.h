@@ -109,7 +109,7 @@ class HalvedRule final : public UpdateRule {
   bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
   bool decays_weights() const override { return rule_.decays_weights(); }
 
-  /// Minimum size, in bytes, of the weights that are split between two threads.
+  /// Minimum size, in bytes, of weights that are split between two threads.
   static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
 
  private:

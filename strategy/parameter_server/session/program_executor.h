@@ -35,8 +35,8 @@ class ProgramExecutor {
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Returns the scalars of an update as a tensor [4], which is an argument of a program because
-/// they change between steps.
+/// Returns the scalars of an update as a tensor [4]. It is passed to a program as an argument,
+/// because the scalars change between steps.
 Tensor scalars_tensor(const UpdateScalars& scalars);
 /// Returns the random key of a dropout as a tensor [5], which is an argument of a program.
 Tensor key_tensor(const RandomKey& key);

@@ -15,9 +15,9 @@ namespace tutti::internal {
 /// each read or write is a separate step. Works on threads with and without a scope of the session.
 class RemoteStorage final : public VariableStorage {
  public:
-  /// Creates the variable, or finds the one of this name that another session has made. `initial`:
-  /// its value, or a number that fills it. Throws kAlreadyExists for a repeated name in this
-  /// session, kInvalidArgument if the existing variable has another shape or type.
+  /// Creates the variable, or finds the one with this name that another session created. `initial`:
+  /// its value, or a number to fill it with. Throws kAlreadyExists for a repeated name in this
+  /// session, and kInvalidArgument if the existing variable has another shape or type.
   RemoteStorage(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
                 const TensorSpec& spec, const std::variant<Tensor, double>& initial,
                 VariableOptions options);

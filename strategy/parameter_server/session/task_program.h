@@ -46,7 +46,7 @@ struct TaskRequest {
 /// devices of the task.
 using TaskDescription = std::tuple<std::string, int, std::string, std::vector<std::string>>;
 
-/// Throws as serialized() of protocol/message.h does.
+/// Throws the same errors as serialized() in protocol/message.h.
 Packet encode(const TaskRequest& request);
 /// Throws kDataLoss for packets that encode() cannot have produced.
 TaskRequest decode_task_request(const Packet& packet);

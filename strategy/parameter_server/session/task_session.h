@@ -25,8 +25,9 @@ namespace tutti::internal {
 struct TaskParts {
   Task task = {};
   ProgramExecutor executor = {};
-  /// Returns the connection to another task of the cluster, opened at the first call. Throws as
-  /// RpcClient::connect() does; kInvalidArgument if the cluster does not have the task.
+  /// Returns the connection to another task of the cluster, opened on the first call. Throws the
+  /// same errors as RpcClient::connect(), and kInvalidArgument if the cluster does not have the
+  /// task.
   std::function<std::shared_ptr<RpcClient>(const Task&)> peer = {};
 };
 

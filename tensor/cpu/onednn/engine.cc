@@ -1,4 +1,4 @@
-// State that oneDNN kernels share: engine, threads, scratchpad, cache of primitives.
+// State that oneDNN kernels share: engine, threads, scratchpad, primitive cache.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/onednn/engine.h"
 

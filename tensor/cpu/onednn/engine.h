@@ -17,9 +17,9 @@ namespace tutti::internal {
 /// Returns the CPU engine. The first call caps the instruction set (vectorized.h).
 const dnnl::engine& onednn_engine();
 
-/// Scope that limits oneDNN to one thread for everything that this thread makes and runs, because
-/// results of oneDNN depend on the number of threads. The destructor restores the OpenMP setting of
-/// the calling thread.
+/// Scope that limits oneDNN to one thread for everything that this thread creates and runs, because
+/// oneDNN's results depend on the number of threads. The destructor restores the calling thread's
+/// OpenMP setting.
 class SingleThreadScope {
  public:
   SingleThreadScope();

@@ -1,4 +1,4 @@
-// Program of ten lines that learns y = 3x + 2 on two replicas.
+// Ten-line program that learns y = 3x + 2 on two replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tutti.h"
 

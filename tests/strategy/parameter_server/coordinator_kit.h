@@ -81,7 +81,7 @@ class CountingStrategy final : public CoordinatedStrategy {
   internal::VariableStore first_{"ps 0"}, second_{"ps 1"};
 };
 
-/// Returns a cluster with the given number of tasks per job, each at a free port of this host.
+/// Returns a cluster with the given number of tasks per job, each on a free port of this host.
 inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   int total = 0;
   for (const auto& [job, count] : jobs) total += count;

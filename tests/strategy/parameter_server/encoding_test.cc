@@ -215,8 +215,8 @@ TEST(BatchEncoding, LargeTensorsAreNotCopiedAndChunksAreAligned) {
 TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
   const OperationBatch batch = batch_of_everything();
   const Packet packet = encode(batch);
-  // A head that is cut between two operations encodes a shorter batch. Its payload is then too
-  // long, unless the missing operations have no tensors.
+  // A head truncated between two operations encodes a shorter batch. Its payload is then too long,
+  // unless the missing operations have no tensors.
   for (std::size_t size = 0; size < packet.head.size(); ++size) {
     Packet shorter = packet;
     shorter.head.resize(size);

@@ -165,8 +165,8 @@ TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
   EXPECT_THAT(lines.text(), HasSubstr("ps 0: killed: all servers go back to the checkpoint of"));
 }
 
-/// A value that was read is never rolled back: after a loss, a read waits until the closures are
-/// repeated.
+/// A value that has been read is never rolled back: after a loss, a read waits until the lost
+/// closures have been repeated.
 TEST(JobCheckpoint, ReadAfterJoinSeesAllJoinedClosures) {
   const HangWatchdog watchdog("reads after join", 120s);
   const LogLines quiet(LogLevel::kWarning);

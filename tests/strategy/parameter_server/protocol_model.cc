@@ -85,7 +85,7 @@ class Protocol {
     note_given_up();
   }
 
-  /// Models a worker that notices that its closure is cancelled.
+  /// Models a worker that notices that its closure has been cancelled.
   void stop(std::size_t task) {
     const ModelTask stopped = take(state_.tasks, task);
     add_strays(stopped);

@@ -194,8 +194,8 @@ TEST(SyncSteps, DisagreementErrorNamesRanksAndChangesNothing) {
   EXPECT_ERROR(job.clients[1].call({update_of(1, 9, 2, 2)}), kFailedPrecondition, "rank 1",
                "step 9");
   job.clients[1].go_back_to(0);
-  // One batch has updates of both ranks. The second update has a different iteration, so the first
-  // update is dropped, too.
+  // One batch has updates from both ranks. The second update has a different iteration, so the
+  // first update is dropped, too.
   UpdateShard mine = update_of(0, 1, 2, 2), other = update_of(1, 1, 2, 2);
   other.scalars.iteration = 7;
   EXPECT_ERROR(job.clients[1].call({mine, other}), kInvalidArgument, "ranks 0 and 1", "step 1");

@@ -154,8 +154,8 @@ TEST_F(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
   EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), kWorkers * kSteps);
 }
 
-/// As with replica_device_setter, clients that never communicate agree, because they create the
-/// variables in the same order.
+/// Clients that never communicate agree on the placement, because they create the variables in the
+/// same order, as with replica_device_setter.
 TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
   const auto expect_places = [](int num_servers, VariablePlacement placement,
                                 const std::vector<std::pair<std::int64_t, int>>& rows_and_task) {

@@ -12,7 +12,7 @@ namespace tutti {
 
 class Interruption;  // cluster/net/socket.h
 
-/// Options of connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be equal on all
+/// Options for connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be equal on all
 /// ranks; addresses and timeouts may differ.
 struct ConnectOptions {
   /// kAuto: shared memory for ranks in the same user and network namespaces on the same machine, if

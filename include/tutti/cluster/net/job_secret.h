@@ -63,7 +63,7 @@ struct Exposure {
 
 /// Returns true for "127.x.y.z", "::1" and "localhost".
 bool is_loopback(std::string_view host);
-/// Throws kInvalidArgument, beginning with `who` and including a one-line remedy, if listening at
+/// Throws kInvalidArgument, beginning with `who` and including a one-line remedy, if listening on
 /// `host` would admit unauthenticated peers.
 void check_exposure(std::string_view who, std::string_view host, const Exposure& exposure);
 

@@ -1,4 +1,4 @@
-// Resolvers for launchers that describe the cluster in variables: MPI and SageMaker.
+// Resolvers for launchers that describe the cluster in environment variables: MPI and SageMaker.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -144,7 +144,7 @@ inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module
 /// at a multiple of 64 bytes; padding is 0. Views keep the memory alive.
 class FlatMemory {
  public:
-  /// Reserves room for `tensor`; returns the index of its first element.
+  /// Reserves space for `tensor`; returns the index of its first element.
   std::size_t add(const ::torch::Tensor& tensor) { return add(elements(tensor)); }
   std::size_t add(const Elements& like) {
     const std::size_t begin = count_, bytes = size_of(dtype_ = like.dtype);

@@ -176,7 +176,7 @@ struct EstimatorTrainOptions {
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
-/// Options of Estimator::evaluate() and predict().
+/// Options for Estimator::evaluate() and predict().
 struct EstimatorEvalOptions {
   std::optional<std::int64_t> steps = std::nullopt;  // default: all data, which must be finite
   std::string checkpoint_path = "";                  // empty: newest checkpoint in model_dir

@@ -13,8 +13,8 @@ namespace tutti {
 
 // Activation functions by name.
 
-/// An activation function, which is elementwise, except that softmax uses the last axis. A value
-/// type.
+/// An activation function: elementwise, except for softmax, which works along the last axis. A
+/// value type.
 struct ActivationFunction {
   std::string name = "linear";
   Tensor (*apply)(const Tensor& x) = nullptr;

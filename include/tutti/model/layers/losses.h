@@ -183,7 +183,7 @@ struct HuberLossOptions {
   double delta = 1.0;
   LossReduction reduction = LossReduction::kAuto;
 };
-/// Options of BinaryFocalCrossentropy and CategoricalFocalCrossentropy.
+/// Options for BinaryFocalCrossentropy and CategoricalFocalCrossentropy.
 struct FocalLossOptions {
   FocalOptions focal = {};
   LossReduction reduction = LossReduction::kAuto;
@@ -214,7 +214,7 @@ class CategoricalFocalCrossentropy : public Loss {
  public:
   explicit CategoricalFocalCrossentropy(FocalLossOptions options = {});
 };
-/// Loss object for a function of losses:: that takes no options.
+/// Loss object for a function in losses:: that takes no options.
 template <Tensor (*kFunction)(const Operand& labels, const Operand& predictions)>
 class PlainLoss : public Loss {
  public:

@@ -14,7 +14,7 @@ namespace tutti {
 
 // Recurrent layers: SimpleRNN, LSTM and GRU.
 
-/// Options of all recurrent layers, with Keras's defaults.
+/// Options for all recurrent layers, with Keras's defaults.
 struct RecurrentOptions {
   std::string activation = "tanh";
   /// Activation of the LSTM and GRU gates.

@@ -47,9 +47,9 @@ struct InputOptions {
   bool place_dataset_on_device = false;
 };
 
-/// Conversion of a dataset's elements to batches of replicas. kSplit: each element is a global
+/// Conversion of a dataset's elements to the replicas' batches. kSplit: each element is a global
 /// batch, which is split. kWhole: consecutive elements are passed unsplit to consecutive replicas
-/// (tf's datasets made by a function).
+/// (as in tf's distribute_datasets_from_function).
 enum class InputCut { kSplit, kWhole };
 
 /// Row count that a worker reports when it has no rows left; see InputPlan::rows_of_workers.

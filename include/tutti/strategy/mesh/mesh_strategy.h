@@ -73,7 +73,7 @@ struct MeshTraffic {
 /// Costs of one step on one device of a mesh, computed from shapes by MeshStrategy::explain(). A
 /// value type.
 struct MeshReport {
-  /// A variable, with the bytes of the parts that the device stores.
+  /// A variable and the size, in bytes, of the parts that the device stores.
   struct VariableCost {
     std::string name;
     Shape shape;         // shape of the full variable

@@ -1,4 +1,4 @@
-// Mean of the gradients of several towers, the synchronisation point of programs with towers.
+// Averages the gradients of several towers: the synchronisation point of multi-tower programs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

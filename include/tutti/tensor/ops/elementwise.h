@@ -15,7 +15,7 @@ Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);
 /// Returns a / b. Throws kInvalidArgument for integers: use cast() or floor_divide().
 Tensor divide(const Operand& a, const Operand& b);
-/// Return the larger, and the smaller, of each pair of elements.
+/// Return the larger or the smaller of each pair of elements.
 Tensor maximum(const Operand& a, const Operand& b);
 Tensor minimum(const Operand& a, const Operand& b);
 /// Returns base to the power of exponent. For integers, a negative exponent gives 1 /
@@ -74,14 +74,14 @@ inline Tensor operator-(const Operand& x) { return negate(x); }
 Tensor square(const Operand& x);
 Tensor abs(const Operand& x);
 Tensor sign(const Operand& x);
-/// Return e^x, and the natural logarithm of x.
+/// Return e^x or the natural logarithm of x.
 Tensor exp(const Operand& x);
 Tensor log(const Operand& x);
 /// Return the square root, 1 / sqrt(x) and 1 / x.
 Tensor sqrt(const Operand& x);
 Tensor rsqrt(const Operand& x);
 Tensor reciprocal(const Operand& x);
-/// Return the largest integer <= x, and the smallest integer >= x.
+/// Return the largest integer <= x or the smallest integer >= x.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
 /// Rounds to the nearest integer; ties are rounded to the even integer. tf.round.

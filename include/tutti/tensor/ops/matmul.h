@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Options of matmul(). Each option swaps the last two axes of its operand before the product.
+/// Options for matmul(). Each option swaps the last two axes of its operand before the product.
 struct MatMulOptions {
   bool transpose_a = false;
   bool transpose_b = false;

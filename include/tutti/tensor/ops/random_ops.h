@@ -15,8 +15,8 @@ namespace tutti {
 /// in a captured step.
 RandomKey next_random_key();
 
-/// Returns uniformly distributed numbers in [low, high), of a floating dtype. Element i depends
-/// only on the key and i.
+/// Returns uniformly distributed numbers in [low, high), of a floating-point dtype. Element i
+/// depends only on the key and i.
 Tensor random_uniform(const Shape& shape, const RandomKey& key = next_random_key(),
                       double low = 0.0, double high = 1.0, DType dtype = DType::kFloat32,
                       Device device = current_device());
@@ -54,7 +54,8 @@ inline Tensor truncated_normal(const Shape& shape, NoRandomKey, double mean = 0.
 }
 
 /// Return the elements with indices `first`, `first` + 1, ... of the tensors above. They are
-/// bit-identical to these elements of a full tensor, because no element depends on the size.
+/// bit-identical to the same elements of a full tensor, because no element depends on the tensor's
+/// size.
 Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                            double low, double high, DType dtype = DType::kFloat32,
                            Device device = current_device());

@@ -22,7 +22,7 @@ struct ReduceOptions {
 /// is 0, the product 1, and the mean NaN, as in tf; the maximum is the type's lowest value, and the
 /// minimum its highest.
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
-/// Returns the mean. Floating types only.
+/// Returns the mean. Floating-point types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
 /// Return the maximum, the minimum and the product. Results without elements: see reduce_sum().
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});

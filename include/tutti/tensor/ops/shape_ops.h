@@ -33,8 +33,8 @@ Tensor transpose(const Operand& x, const std::vector<int>& permutation = {});
 /// end.
 Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
              const std::vector<std::int64_t>& size);
-/// Joins at least one tensor along `axis`. All have one dtype and equal shapes, except for the
-/// length of `axis`.
+/// Joins at least one tensor along `axis`. All must have the same dtype and, except along `axis`,
+/// the same shape.
 Tensor concat(std::span<const Tensor> values, int axis,
               SourceLocation where = SourceLocation::current());
 inline Tensor concat(std::initializer_list<Tensor> values, int axis,
