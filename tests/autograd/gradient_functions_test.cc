@@ -347,7 +347,7 @@ std::vector<std::vector<double>> dense_and_gradients(const Shape& rows) {
   return all;
 }
 
-TEST(DenseGradients, LeadingDimensionsMatchOneMatrixBitForBit) {
+TEST(DenseGradients, HigherRankInputMatchesMatrixBitForBit) {
   EXPECT_EQ(dense_and_gradients({3, 4, 5}), dense_and_gradients({12, 5}));
   EXPECT_EQ(dense_and_gradients({3, 2, 2, 5}), dense_and_gradients({12, 5}));
 }

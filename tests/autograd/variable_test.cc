@@ -237,7 +237,7 @@ TEST(VariableUpdate, RejectsMismatchedGradientsAndSlots) {
   EXPECT_INVALID(v.storage().update(rule, std::span(&foreign, 1), Tensor::ones({2}), {1.0}), "'v'");
 }
 
-TEST(Variable, SavesAndRestoresUnderItsName) {
+TEST(Variable, IsSavedAndRestoredUnderItsName) {
   Variable v(Tensor::from<float>({2}, {1, 2}), named("v"));
   const std::vector<NamedTensor> saved = v.storage().save();
   ASSERT_EQ(saved.size(), 1u);
@@ -280,7 +280,7 @@ TEST(VariableCreator, ScopeDeterminesVariableDevice) {
   EXPECT_EQ(Variable(Tensor(1.0f)).storage().devices(), (std::vector{Device{}}));
 }
 
-TEST(Variable, ErrorOfUndefinedInitialValueNamesVariable) {
+TEST(Variable, UndefinedInitialValueErrorNamesVariable) {
   EXPECT_INVALID(Variable([](const InitializerContext&) { return Tensor(); }, named("broken")),
                  "broken");
 }

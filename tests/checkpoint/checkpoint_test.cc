@@ -544,7 +544,7 @@ TEST(SharedRestore, FollowersRestoreNothingIfWriterHasNoVersion) {
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
-TEST(SharedRestore, ErrorOfWriterIsThrownByAllWorkers) {
+TEST(SharedRestore, WriterErrorIsThrownByAllWorkers) {
   const std::string folder = empty_folder();
   Texts texts;
   Checkpoint writer({named("x", 1.0)}, texts.writer());

@@ -179,7 +179,7 @@ TEST_F(DamagedCheckpoint, IsReplacedByNewSaveOfSameStep) {
 
 // These errors are not due to damage, and falling back to an earlier version would silently lose
 // steps.
-TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
+TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreRejected) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);
   EXPECT_INVALID(manager.restore_latest(), newest_, "'other' is missing");
@@ -256,7 +256,7 @@ TEST_F(DamagedCheckpoint, ConcurrentReplacementIsNotReportedAsDamage) {
   EXPECT_THAT(log_.list(), IsEmpty());
 }
 
-TEST_F(DamagedCheckpoint, SecondWriterOfFolderIsRefused) {
+TEST_F(DamagedCheckpoint, SecondWriterToFolderIsRefused) {
   const Folder run = Folder::open(folder_);
   run.lock();
   CheckpointManager manager(series_.checkpoint(), folder_);

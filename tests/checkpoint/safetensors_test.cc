@@ -180,7 +180,7 @@ for name in sorted(header):
 }
 
 // Reads files from an independent writer that orders and spaces the header differently.
-TEST(Safetensors, ReadsFilesOfIndependentWriter) {
+TEST(Safetensors, ReadsFilesFromIndependentWriter) {
   if (!has_python()) GTEST_SKIP() << "there is no python3";
   const std::string path = empty_folder() + "/in.safetensors";
   const std::string output = run_python(R"PY(
@@ -324,7 +324,7 @@ std::vector<Damage> damages() {
 
 class DamagedSafetensors : public TestWithParam<Damage> {};
 
-TEST_P(DamagedSafetensors, ErrorHasPathAndReason) {
+TEST_P(DamagedSafetensors, ErrorNamesPathAndReason) {
   const std::string path = empty_folder() + "/damaged.safetensors";
   write_file_atomically(path, GetParam().bytes);
   std::vector<std::string> parts = GetParam().parts;

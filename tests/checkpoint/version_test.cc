@@ -266,7 +266,7 @@ TEST(Version, ErrorNamesOffsetOfInvalidBool) {
                "'flags'", "got 2");
 }
 
-TEST(Folder, SystemErrorOfSizeQueryIsReported) {
+TEST(Folder, SystemErrorInSizeQueryIsReported) {
   const Folder folder = Folder::make(empty_folder());
   EXPECT_EQ(folder.size_of("none"), std::nullopt);
   const std::string name(300, 'a');

@@ -75,7 +75,7 @@ TEST(Cifar10Network, HasPublishedParameterCount) {
                                              "softmax_linear/weights", "softmax_linear/biases"}));
 }
 
-TEST(Cifar10Network, InitialWeightsMatchTutorialDeviations) {
+TEST(Cifar10Network, InitialWeightsHaveTutorialStandardDeviations) {
   set_random_seed(2);
   VariableStore store;
   const Cifar10Network network(store);

@@ -191,7 +191,7 @@ TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
   for (const std::string& tag : one) EXPECT_EQ(tag.find("tower"), std::string::npos) << tag;
 }
 
-TEST(TowerTrainer, CheckpointRestoresWithAnyNumberOfTowers) {
+TEST(TowerTrainer, CheckpointCanBeRestoredWithAnyNumberOfTowers) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10.safetensors";
   const auto saved = trainer_on("cpu:0-1", 2);
   train(*saved, 2);

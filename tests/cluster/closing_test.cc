@@ -307,7 +307,7 @@ TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
 
 // The receiver's memory is freed in the middle of the body; the next message still arrives
 // complete.
-TEST(SendBuffer, ReceiveMayBeCancelledDuringLargeMessage) {
+TEST(SendBuffer, ReceiveCanBeCancelledDuringLargeMessage) {
   DirectRanks ranks;
   const Bytes first = pattern_of(kLong, 12), second = pattern_of(1'000'000, 13);
   const auto sends = Executor::system().start("rank-0", [&] {
@@ -491,13 +491,13 @@ class ConnectInterruption : public ::testing::TestWithParam<ConnectOptions::Way>
 };
 
 /// Rank 1 never joins.
-TEST_P(ConnectInterruption, EndsWaitOfRank0ForHigherRank) { expect_that_it_ends(0); }
+TEST_P(ConnectInterruption, EndsRank0WaitForHigherRank) { expect_that_it_ends(0); }
 
 /// Rank 0 never publishes its address.
 TEST_P(ConnectInterruption, EndsWaitOfHigherRankForAddress) { expect_that_it_ends(1); }
 
 /// Rank 0 listens but never answers.
-TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
+TEST_P(ConnectInterruption, EndsWaitForReplyAtHigherRank) {
   const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
   const internal::Listener near = internal::listen_locally();
   const auto own = connect_ranks(0, 1, store, {.way = ConnectOptions::Way::kTcp});

@@ -239,7 +239,7 @@ TEST(MultiWorkerUtil, EvaluatorOutsideClusterIsSingleWorker) {
   EXPECT_INVALID(is_chief(workers_alone(), {"evaluator", 1}), "ClusterSpec.task.type");
 }
 
-TEST(MultiWorkerUtil, ResolverOfSeveralTasksMustNameOwnTask) {
+TEST(MultiWorkerUtil, ResolverForSeveralTasksMustNameItsOwn) {
   EXPECT_INVALID(validate_cluster(StaticResolver(workers_alone())),
                  "StaticResolver.task: expected the task");
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec({{"worker", {"a:1"}}}))));
@@ -404,7 +404,7 @@ std::string error_of(const Environment& environment) {
   return "no error";
 }
 
-TEST(MalformedClusters, ErrorHasPathExpectedAndFoundValue) {
+TEST(MalformedClusters, ErrorStatesPathAndExpectedAndActualValues) {
   const Json table = Json::parse(read_file(TUTTI_MALFORMED_CLUSTERS));
   EXPECT_GE(table.as_array().size(), 60U);
   for (const Json& entry : table.as_array()) {

@@ -472,7 +472,7 @@ class Disconnections : public ::testing::Test {
       [](const internal::JoiningProcess&) { return internal::ProcessState{}; }, clock_};
 };
 
-TEST_F(Disconnections, ReportCausesOneVerdictAndRemovesNoMember) {
+TEST_F(Disconnections, ReportCausesOneVerdictWithoutRemovingMembers) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
@@ -583,7 +583,7 @@ TEST_F(Disconnections, ProgressReportAfterLeaveIsIgnored) {
   }
 }
 
-TEST_F(Disconnections, JoinsAndLeavesOfLargeJobAreBatched) {
+TEST_F(Disconnections, JoinsAndLeavesInLargeJobAreBatched) {
   constexpr int kSize = 24;
   std::vector<std::shared_ptr<ToldLink>> links;
   for (int i = 0; i < kSize; ++i) links.push_back(come(i));

@@ -257,7 +257,7 @@ TEST_F(Control, DepartedProcessJoinsNextServerHostedByMember) {
   EXPECT_EQ(join(*server_, 1)->self().task.index, 1);
 }
 
-TEST_F(Control, DepartedProcessMayRejoinServerOfLauncher) {
+TEST_F(Control, DepartedProcessMayRejoinLauncherServer) {
   join(*server_, 1)->leave();
   EXPECT_EQ(join(*server_, 1)->self().task.index, 1);
 }
@@ -392,7 +392,7 @@ TEST_F(Control, NetworkAddressRequiresSecret) {
                  "ControlServer: other machines reach '10.1.2.3'", "TUTTI_JOB_SECRET_FILE");
 }
 
-TEST(ControlTargets, InvalidTargetsAreRefused) {
+TEST(ControlTargets, InvalidTargetsAreRejected) {
   for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "grpc://", "grpc://x:0",
                              "grpc://10.0.0.300:4711", "tcp://127.0.0.1:4711"}) {
     EXPECT_INVALID((void)connect_control(target, {}, {.timeout = 0s}),
@@ -562,7 +562,7 @@ TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
 }
 
-TEST(ControlTls, RefusesClientsWithoutCertificateOfAuthority) {
+TEST(ControlTls, RefusesClientsWithoutCertificateFromAuthority) {
   auto options = server_options();
   options.tls = control_job::make_certificate("job");
   const auto server = ControlServer::start(options);

@@ -162,7 +162,7 @@ TEST(Handshake, RefusesReplayedAndReflectedMessages) {
   EXPECT_EQ(mirror.state(), Handshake::State::kRefused);
 }
 
-TEST(Handshake, RefusesRankThatDiffersFromStore) {
+TEST(Handshake, RefusesRankThatDiffersFromRankInStore) {
   Ends ends = ends_of({}, {});
   run(ends, false);
   for (const Handshake& end : {ends.client, ends.server}) {

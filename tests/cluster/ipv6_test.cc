@@ -60,7 +60,7 @@ TEST(Ipv6, ServerOnAnyAddressIsReachableByEachAddress) {
   for (const auto& member : members) EXPECT_EQ(member->get("k"), "v");
 }
 
-TEST(Ipv6, CallCarriesAddressOfCaller) {
+TEST(Ipv6, CallCarriesCallerAddress) {
   std::string caller;
   rpc_suite::Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     caller = call->peer().address;

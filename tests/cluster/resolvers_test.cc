@@ -301,7 +301,7 @@ TEST(SlurmResolver, PartitionsGpusOfNodeAmongTasks) {
   EXPECT_EQ(visible("0", {{"CUDA_VISIBLE_DEVICES", ""}}), std::nullopt);
 }
 
-TEST(SlurmResolver, KeepsGpuBindingOfSlurm) {
+TEST(SlurmResolver, KeepsSlurmGpuBinding) {
   const SlurmResolver resolver(
       {}, two_nodes("1", {{"SLURM_GPUS_PER_TASK", "2"}, {"CUDA_VISIBLE_DEVICES", "2,3"}}));
   EXPECT_EQ(resolver.cuda_visible_devices(), std::nullopt);
@@ -575,7 +575,7 @@ class OwnProcessResolver final : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return ClusterSpec({{"worker", {"a:1", "b:1"}}}); }
 };
 
-TEST(ClusterResolver, NumAcceleratorsOfUnknownTaskIsAnError) {
+TEST(ClusterResolver, NumAcceleratorsFailsForUnknownTask) {
   const OwnProcessResolver own;
   EXPECT_EQ(own.num_accelerators("worker", 0), own.num_accelerators());
   EXPECT_EQ(own.num_accelerators("worker"), own.num_accelerators());

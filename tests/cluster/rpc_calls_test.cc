@@ -127,7 +127,7 @@ TEST_F(RpcCalls, PendingCallsMayBeAnsweredInAnyOrder) {
   EXPECT_ERROR((void)replies.front()->wait(late()), kFailedPrecondition, "was taken before");
 }
 
-TEST_F(RpcCalls, CallsOfClientArriveInOrderOneAtATime) {
+TEST_F(RpcCalls, CallsFromClientArriveInOrderOneAtATime) {
   std::atomic<int> inside{0};
   Event all_sent;  // set once all requests have been sent
   std::vector<std::string> heads;
@@ -331,7 +331,7 @@ TEST_F(RpcCalls, RefusesUnknownClientsWithReason) {
                  [](Options& asking) { asking.server.index = 2; });
 }
 
-TEST_F(RpcCalls, InvalidArgumentsAreRefused) {
+TEST_F(RpcCalls, InvalidArgumentsAreRejected) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     call->reply(packet("long", pattern_of(5000, 1)));
   });
@@ -419,7 +419,7 @@ std::optional<CallMessage> read(const std::vector<std::string>& messages, Side s
   return got;
 }
 
-TEST(CallMessages, AreReassembledForAnyChunking) {
+TEST(CallMessages, AreReassembledFromAnyChunking) {
   for (const Side side : {Side::kServer, Side::kClient}) {
     for (const std::size_t payload : {0, 5, 16383, 16384, 100001, (1 << 20), (1 << 20) + 1}) {
       for (const std::size_t cut : {997, 65536, 1 << 30}) {
@@ -540,7 +540,7 @@ class RpcFaults : public ::testing::Test {
 };
 
 /// Every call, including those after a fault, is answered correctly or ends with kUnavailable.
-TEST_F(RpcFaults, CorruptedConnectionAnswersCorrectlyOrBreaks) {
+TEST_F(RpcFaults, CorruptionNeverCausesWrongAnswers) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);
   int num_broken = 0;

@@ -265,7 +265,7 @@ PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
 }
 
 /// The fault ends calls long before their one-minute deadline: within a second on an idle machine.
-TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
+TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOnBothRanks) {
   struct Case {
     const char* name;
     Fault fault;

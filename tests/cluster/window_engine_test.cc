@@ -233,7 +233,7 @@ TEST(WindowEngine, DestroyedGroupsReleaseTheirMemory) {
   });
 }
 
-TEST(WindowEngine, PeersCannotWriteBuffersOfDetachedRank) {
+TEST(WindowEngine, PeersCannotWriteToBuffersOfDetachedRank) {
   const auto group = transports(2);
   const auto memory = group[0]->host_memory();
   const BufferRef data = allocator_in(memory)->allocate(10'000);

@@ -189,7 +189,7 @@ TEST(TensorCommunication, CollectivesAcceptTensorsAndIndexedSlices) {
   });
 }
 
-TEST(TensorCommunication, InvalidCallOfOneRankFailsOnAllRanks) {
+TEST(TensorCommunication, InvalidCallByOneRankFailsOnAllRanks) {
   const auto expect_told = [](const std::string& reason, const auto& call) {
     const auto errors =
         errors_of_communicators(2, [&](Communicator& mine) { call(mine, mine.rank() == 1); });

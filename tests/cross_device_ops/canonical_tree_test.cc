@@ -86,7 +86,7 @@ TEST(CanonicalTree, IntegersWrapAround) {
   expect_tensor(reduce_tensors_along_tree(ReduceOp::kSum, bytes, {}), {1}, {44});
 }
 
-TEST(CanonicalTree, NaNOfAnyReplicaPropagatesToResult) {
+TEST(CanonicalTree, NaNFromAnyReplicaPropagatesToResult) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     for (std::size_t r = 0; r < 3; ++r) {
       std::vector<Tensor> values(3, Tensor(1.0f));

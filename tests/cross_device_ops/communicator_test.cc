@@ -103,7 +103,7 @@ TEST(Communicator, EveryAlgorithmReducesListOfBuffersAsOneBuffer) {
   }
 }
 
-TEST(Communicator, ReducesListOfMoreBuffersThanSlotHolds) {
+TEST(Communicator, ReducesMoreBuffersThanSlotHolds) {
   constexpr std::size_t kBuffers = 700, kCount = 33;  // more buffers than a rank's slot can list
   expect_on_communicators(3, {}, [](Communicator& mine) {
     std::vector<std::vector<float>> buffers(kBuffers);
@@ -228,7 +228,7 @@ TEST(Communicator, TimeoutNamesMissingRank) {
   EXPECT_THAT(errors[0] + errors[2], HasSubstr("rank 1 is in no collective; its last one was"));
 }
 
-TEST(Communicator, AbortEndsCallsOfAllRanks) {
+TEST(Communicator, AbortEndsCallsOnAllRanks) {
   const Communicators all = in_process_communicators(3);
   const auto errors = errors_of_ranks(3, [&](int rank) {
     std::vector<float> a(4);
@@ -379,7 +379,7 @@ const WrongCall kWrongCalls[] = {
 
 constexpr const char* kAlgorithms[] = {"canonical", "ring", "hierarchical_copy"};
 
-TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAllRanks) {
+TEST(CommunicatorMismatch, InvalidArgumentsOnOneRankFailOnAllRanks) {
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
       for (const int size : {2, 3, 5}) {

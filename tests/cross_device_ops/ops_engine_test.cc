@@ -130,7 +130,7 @@ TEST(OpsEngine, MismatchIsDetectedBeforeOperationIsCalled) {
   });
 }
 
-TEST(OpsEngine, AbortOfOneRankEndsOperationOfAllRanks) {
+TEST(OpsEngine, AbortOnOneRankEndsOperationOnAllRanks) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
@@ -261,7 +261,7 @@ TEST(OpsEngine, CppOperationUsesGroupTransport) {
   }
 }
 
-TEST(OpsEngine, OperationOfSubgroupSeesOnlyItsRanks) {
+TEST(OpsEngine, SubgroupOperationSeesOnlyItsOwnRanks) {
   message_sum();
   run_ranks(4, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     const int first = ranks.rank() % 2;
@@ -274,7 +274,7 @@ TEST(OpsEngine, OperationOfSubgroupSeesOnlyItsRanks) {
   });
 }
 
-TEST(OpsEngine, AbortEndsMessageWaitOfOperation) {
+TEST(OpsEngine, AbortEndsOperationThatWaitsForMessage) {
   message_sum();
   run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     Floats values(5, 1);

@@ -477,7 +477,7 @@ TEST(CrossDeviceOpsErrors, MissingReplicaValueIsRefused) {
   EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, {}), "none");
 }
 
-TEST(CrossDeviceOpsErrors, BoolSupportsOnlyMinAndMax) {
+TEST(CrossDeviceOpsErrors, OnlyMinAndMaxSupportBool) {
   const PerReplica<Tensor> value(
       {Tensor::ones({2}, DType::kBool), Tensor::ones({2}, DType::kBool)});
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
@@ -552,7 +552,7 @@ TEST(PropagatedError, MismatchIsInvalidArgumentOnEveryRank) {
   }
 }
 
-TEST(PropagatedError, MissingRankIsDeadlineExceededOnEveryRank) {
+TEST(PropagatedError, MissingRankCausesDeadlineExceededOnEveryRank) {
   const std::string text =
       "rank 0: barrier: expected all 2 ranks to take part before the deadline; rank 1 did";
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).code(), ErrorCode::kDeadlineExceeded);

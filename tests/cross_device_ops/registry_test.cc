@@ -98,7 +98,7 @@ TEST(CrossDeviceOpsRegistry, EachPackIsReducedInOneCall) {
   EXPECT_EQ(calls_with(16), 2);  // one pack has 4 scalars, the other 2
 }
 
-TEST(CrossDeviceOpsRegistry, SingleReplicaAndEmptyTensorsSkipOperation) {
+TEST(CrossDeviceOpsRegistry, SkipsOperationForSingleReplicaAndEmptyTensors) {
   int& calls = register_tree_sum("idle_sum");
   expect_tensor(make_op("idle_sum", 1)->reduce(ReduceOp::kSum, scalars({4}), cpu(2)).dense(), {},
                 {4});

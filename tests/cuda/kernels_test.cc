@@ -152,7 +152,7 @@ TEST(CudaCombine, MatchesCanonicalTreeBitwise) {
   }
 }
 
-TEST(CudaCombine, OverwritesOneInputAndPreservesRemainingInputs) {
+TEST(CudaCombine, OverwritesOneInputAndPreservesOthers) {
   DeviceArena arena;
   const ReplicaValues values(arena, 3, {1001}, DType::kFloat32, 0);
   cuda::combine({ReduceOp::kSum, DType::kFloat32, values.pointers, values.device[1].data, 1001},

@@ -304,7 +304,7 @@ TEST(RandomFunction, MapIsIndependentOfThreadCountAndDiffersPerEpoch) {
   EXPECT_NE(scalars_of(ways[0](), 0), zero);
 }
 
-TEST(RandomFunction, EveryFunctionTypeDrawsDifferentNumbersPerEpoch) {
+TEST(RandomFunction, EveryFunctionTypeDrawsNewNumbersInEachEpoch) {
   const auto half = [](const Element&) { return draw() < (1 << 23); };
   const auto generated = [](std::uint64_t) -> Dataset::Generator {
     return [left = 40]() mutable {

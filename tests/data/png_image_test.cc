@@ -254,7 +254,7 @@ TEST(ImageFolderDataset, ReturnsRequestedColorModeDTypeAndLabels) {
   EXPECT_THAT(unlabelled.class_names, ElementsAre());
 }
 
-TEST(ImageFolderDataset, TrainingAndValidationSubsetsPartitionImages) {
+TEST(ImageFolderDataset, EveryImageIsInEitherTrainingOrValidationSubset) {
   const std::string folder = empty_folder();
   for (int i = 0; i < 10; ++i) {
     put(folder + (i < 5 ? "/a/" : "/b/") + std::to_string(i) + ".png", flat_picture(10 * i));

@@ -88,7 +88,7 @@ TEST(CsvReader, RefusesMisplacedQuotesAndContinues) {
   EXPECT_ERROR(records_of("\xef\xbb"), kDataLoss, "UTF-8");
 }
 
-TEST(Csv, InfersTypesAndNamesComponentsAfterColumns) {
+TEST(Csv, InfersTypesAndUsesColumnNamesForComponents) {
   const std::string path = file_of("id,score,label\n1,0.5,0\n-2,7,1\n9007199254740993, 1e3 ,1\n");
   const Dataset dataset = csv_dataset({path}, {.label_column = "label"});
   const Element first = *dataset.begin();

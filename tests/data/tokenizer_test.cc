@@ -148,7 +148,7 @@ TEST(PreTokenizer, ErrorNamesUnsupportedRegularExpression) {
 
 BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "f"); }
 
-TEST(Tokenizer, MergesInOrderOfRank) {
+TEST(Tokenizer, MergesInRankOrder) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.vocabulary_size(), 263);
   // Tokens 0 to 255 are the bytes, followed by "th", "he", "the", " the", "er", "<|end|>", and "é",
@@ -274,7 +274,7 @@ constexpr const char* kNoNormalizer = "\"normalizer\":null";
 constexpr const char* kByteLevel =
     R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
 
-TEST(Tokenizer, AppliesNormalizerOfFile) {
+TEST(Tokenizer, AppliesNormalizerFromFile) {
   const auto encode = [](const std::string& normalizer, const char* text) {
     return parse_tokenizer(changed_seed(kNoNormalizer, "\"normalizer\":" + normalizer), "f")
         .encode(text);

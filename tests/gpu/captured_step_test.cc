@@ -156,7 +156,7 @@ TEST(CapturedStep, VariablesAreReadableAndAssignableBetweenReplays) {
   EXPECT_THAT(x.value().to_doubles(), ElementsAre(101, 201));
 }
 
-TEST(CapturedStep, ArgumentsOtherThanTensorsArePartOfSignature) {
+TEST(CapturedStep, NonTensorArgumentsArePartOfSignature) {
   OneDeviceStrategy strategy(kGpu);
   const auto step = captured([](const Tensor& x, float factor) {
     return std::pair<Tensor, Tensor>(x * factor, x + factor);
@@ -246,7 +246,7 @@ TEST(CapturedStep, RandomTensorsAreRefused) {
               HasSubstr("random tensors are made on the host"));
 }
 
-TEST(CapturedStep, VariablesFirstUsedWhileCapturingAreRefused) {
+TEST(CapturedStep, RefusesVariablesFirstUsedDuringCapture) {
   int calls = 0;
   Variable late(make_local_storage(Tensor::ones({2}, DType::kFloat32, kGpu), kGpu, {}, nullptr));
   EXPECT_THAT(
@@ -331,7 +331,7 @@ TEST(GpuVariables, AreStoredOnTheirDevice) {
   expect_tensor(w.value(), {3}, {4, 5, 6});
 }
 
-TEST(GpuVariables, KeepTheirAddressIfNoReadValueIsAlive) {
+TEST(GpuVariables, KeepTheirAddressUnlessReadValueIsAlive) {
   Variable w = variable_on(kGpu, Tensor::from<float>({3}, {1, 2, 3}));
   const void* const place = w.value().address();
   w.assign(Tensor::from<float>({3}, {4, 5, 6}));

@@ -164,7 +164,7 @@ TEST(MeshOnGpus, TrainingLossesMatchCpus) {
   }
 }
 
-TEST(MeshOnGpus, LocalMapLossesMatchCpus) {
+TEST(MeshOnGpus, LocalMapLossesMatchCpuLosses) {
   const std::vector<double> expected = losses_on_mesh("cpu:0-1");
   const std::vector<double> actual = losses_on_mesh("gpu:0-1");
   EXPECT_THAT(actual, ::testing::Pointwise(::testing::DoubleNear(1e-3), expected));

@@ -251,7 +251,7 @@ std::vector<std::string> errors_when_rank_1_differs(const Call& call,
 
 using Floats = std::span<float>;
 
-TEST(CommunicatorOnGpus, MixedHostAndGpuBuffersMismatchOnEveryRank) {
+TEST(CommunicatorOnGpus, HostBufferAmongGpuBuffersIsMismatchOnEveryRank) {
   for (const GpuCallsBy by : {GpuCallsBy::kNccl, GpuCallsBy::kHosts}) {
     for (const char* const algorithm : {"canonical", "ring"}) {
       EXPECT_THAT(

@@ -321,7 +321,7 @@ TEST(Nccl, UnevenShardsUseBroadcastsAndReductions) {
   EXPECT_THAT(take_nccl_notes(), HasSubstr("reduce rank 0 count 2\nreduce rank 0 count 1\n"));
 }
 
-TEST(Nccl, SupportsMeansButNotFloat32Minimum) {
+TEST(Nccl, SupportsMeanButNotFloat32Minimum) {
   const auto ops = make_on("nccl", gpus(2));
   const auto means = ops->all_reduce(ReduceOp::kMean, powers_of_ten(gpus(2)));
   expect_tensor(means[1], {3}, {1.5, 15, 150});

@@ -498,7 +498,7 @@ TEST(MultiWorkerGpus, MissingSparseAndMixedGradientsAreSummed) {
   }
 }
 
-TEST(MultiWorkerGpus, NonFiniteGradientsFailOrSkipStep) {
+TEST(MultiWorkerGpus, NonFiniteGradientsRaiseErrorOrSkipStep) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     for (const int bad : {1, 2}) {
@@ -658,7 +658,7 @@ TEST(MultiWorkerGpus, UnusableNcclIsRejectedOnEveryWorker) {
 }
 
 /// Worker 1 fails in its backward pass, possibly while worker 0 waits for its sums.
-TEST(MultiWorkerGpus, ErrorOfOneWorkerStopsAllWorkersAndNamesThatWorker) {
+TEST(MultiWorkerGpus, ErrorOnOneWorkerStopsAllWorkersAndNamesThatWorker) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =
         run_on(workers_on({"gpu:0-1", "gpu:2"}, implementation), [](auto& strategy) {

@@ -165,7 +165,7 @@ TEST(ReplicatedLayers, EmbeddingsMatchUndividedBatch) {
   expect_near(trained(two, make, x, y, kSteps), trained(one, make, x, y, kSteps), 2e-5);
 }
 
-TEST(ReplicatedLayers, LayersThatCombineRowsMatchTrainingOnHalves) {
+TEST(ReplicatedLayers, RowCombiningLayersUseOnlyTheirReplicasRows) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   const Kinds all = kinds(true);
   EXPECT_GE(all.size(), 12u);

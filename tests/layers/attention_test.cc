@@ -497,7 +497,7 @@ TEST(RecurrentTest, DropoutMaskIsSharedByAllSteps) {
   EXPECT_NE(*std::min_element(y.begin(), y.end()), *std::max_element(y.begin(), y.end()));
 }
 
-TEST(BidirectionalTest, HasWeightsOfBothDirections) {
+TEST(BidirectionalTest, HasWeightsForBothDirections) {
   Bidirectional layer(GRU(2, {.return_sequences = true}));
   EXPECT_EQ(layer.build_for({3, 2}), (Shape{3, 4}));
   EXPECT_EQ(layer.variables()[0].name(), "bidirectional/forward_gru/gru_cell/kernel");

@@ -313,7 +313,7 @@ TEST(AverageLoss, UsesReplicaCountOfCurrentReplica) {
   EXPECT_INVALID(compute_average_loss(Tensor::ones({2})), "expected at least one replica, got 0");
 }
 
-TEST(AverageLoss, GradientsOfHalfBatchesSumToGradientOfBatchWithL2) {
+TEST(AverageLoss, HalfBatchGradientsSumToFullBatchGradientWithL2) {
   const Variable w(Tensor::from<float>({1}, {3}));
   auto gradient = [&](const Tensor& x) {
     GradientTape tape;
@@ -452,7 +452,7 @@ TEST(MetricTest, LossNamesWorkAsMetrics) {
                  ") or one of accuracy, ", "; did you mean 'accuracy'?");
 }
 
-TEST(MetricTest, TopKCountsLabelsAmongTheLargest) {
+TEST(MetricTest, TopKCountsLabelsAmongTheKLargestPredictions) {
   const Tensor predictions =
       Tensor::from<float>({3, 4}, {0.1, 0.2, 0.3, 0.4, 0.4, 0.3, 0.2, 0.1, 0.25, 0.25, 0.25, 0.25});
   auto share = [&](int k) {
@@ -550,7 +550,7 @@ TEST(MetricTest, NamedMetricsHandleLogits) {
 
 /// A metric chosen by name gives the same result whether the model's outputs and the loss use
 /// logits or the equivalent probabilities.
-TEST(MetricNames, ThresholdsFollowLogitsOptionOfLoss) {
+TEST(MetricNames, ThresholdsDependOnWhetherLossTakesLogits) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});
   const Tensor labels = Tensor::from<float>({6, 2}, {1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0});

@@ -592,7 +592,7 @@ TEST(ImageAugmentation, DependsOnStepAndReplica) {
   EXPECT_NE(in_training(layer, x, 1, 1).to_doubles(), first);
 }
 
-TEST(RandomBrightnessLayer, AddsOneOffsetPerImageWithinRange) {
+TEST(RandomBrightnessLayer, AddsOffsetWithinRangeToEachImage) {
   RandomBrightness layer(0.2, {.value_range = {0.0, 1.0}});
   layer.build_for({1, 2, 1});
   std::vector<float> pixels;

@@ -133,7 +133,7 @@ TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {
   EXPECT_EQ(variables, 4u * (8 + 512 + 64 + 512));
 }
 
-TEST(MeshExplain, BlocksDoNotChangeVariableBytesOfDevice) {
+TEST(MeshExplain, BlocksDoNotChangeVariableBytesPerDevice) {
   for (const std::vector<MeshAxis>& blocks :
        {std::vector<MeshAxis>(), std::vector<MeshAxis>{{"data", 4}, {"model", 4}}}) {
     MeshStrategy strategy(on_mesh({{"data", 1}, {"model", 2}}, kPair, blocks));
@@ -317,7 +317,7 @@ TEST(MeshExplain, PredictedMemoryOfStatefulLayersMatchesRun) {
       Element({numbers({64, 6, 32}, 1), labels}));
 }
 
-TEST(MeshExplain, PredictedExchangesMatchRun) {
+TEST(MeshExplain, PredictedExchangesMatchActualRun) {
   for (const bool is_clipped : {false, true}) {
     MeshStrategy strategy(on_mesh({{"data", 1}, {"model", 2}}, kPair));
     const auto scope = strategy.scope();

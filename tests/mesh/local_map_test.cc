@@ -167,7 +167,7 @@ TEST(LocalMap, CollectivesOverWorkersMatchOneDevice) {
   }
 }
 
-TEST(LocalMap, RefusesMeshThatWorkersDivideUnevenly) {
+TEST(LocalMap, RefusesMeshThatCannotBeDividedAmongWorkers) {
   auto communicators = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int worker) {
     MeshStrategy(std::move(communicators[static_cast<std::size_t>(worker)]),
@@ -245,7 +245,7 @@ TEST(LocalMap, SecondDerivativesMatchOneDevice) {
   });
 }
 
-TEST(MeshTraffic, MatchesFormulasOfCollectives) {
+TEST(MeshTraffic, MatchesCollectiveFormulas) {
   MeshStrategy strategy(on_mesh({{"a", 2}, {"b", 4}}));
   strategy.run([] {
     local_map(

@@ -262,7 +262,7 @@ TEST(MeshTraining, WorkersGatherNextValueDuringLayerComputation) {
   EXPECT_THAT(errors, ::testing::Each(""));
 }
 
-TEST(MeshTraining, ReorderedReadsOfWorkersSeeInterveningWrites) {
+TEST(MeshTraining, ReorderedReadsOnWorkersSeeInterveningWrites) {
   auto communicators = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int worker) {
     MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),

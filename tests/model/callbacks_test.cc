@@ -43,7 +43,7 @@ TEST(FitLogs, IncludeScheduledLearningRate) {
   EXPECT_THAT(history["learning_rate"], ElementsAre(0.2, 0.1, 0.05));
 }
 
-TEST(ModelCheckpointTest, SavesEachEpochUnderFormattedPathOrOnlyBest) {
+TEST(ModelCheckpointTest, SavesEachEpochToFormattedPathOrOnlyBest) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
   ModelCheckpoint each(folder + "/{epoch}-{loss}.safetensors", {.save_weights_only = true});

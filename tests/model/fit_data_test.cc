@@ -62,7 +62,7 @@ TEST(FitData, ValidationStepsRestartAtFirstBatch) {
   }
 }
 
-TEST(FitData, StepsLimitEvaluateAndPredict) {
+TEST(FitData, StepsOptionLimitsEvaluateAndPredict) {
   for (const auto& strategy : several_strategies()) {
     const auto scope = strategy->scope();
     Sequential model = constant_model();

@@ -63,7 +63,7 @@ TEST(FitTest, EvaluationAveragesOverExamplesWithPartialBatch) {
   }
 }
 
-TEST(FitTest, PerBatchLearningRateTrainsEquallyWithAndWithoutStrategy) {
+TEST(FitTest, PerBatchLearningRateTrainsIdenticallyUnderStrategy) {
   auto run = [](Strategy* strategy) {
     Sequential model = correctness_model(strategy);
     const Tensor x = alternating(640);
@@ -375,7 +375,7 @@ TEST(FitTest, LossGivenByNameExpectsProbabilitiesAfterSoftmaxLayer) {
   EXPECT_NEAR(loss_of(Softmax()), loss_of(Activation("linear")), 1e-5);
 }
 
-TEST(FitTest, StepsPerEpochContinueAcrossDatasetPasses) {
+TEST(FitTest, EpochWithStepsPerEpochSpansDatasetPasses) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();
   const Dataset data = Dataset::from_tensor_slices({alternating(6), alternating(6)}).batch(2);

@@ -375,7 +375,7 @@ TEST(StopOnSignals, SavesAfterBatchAndResumesBitIdentically) {
   }
 }
 
-TEST(StopOnSignals, ReportsStopPointSavedFolderAndRemedy) {
+TEST(StopOnSignals, ReportsStopPointBackupFolderAndRemedy) {
   const std::string folder = empty_folder() + "/backup";
   EXPECT_THAT(fit_with_signal({BackupAndRestore(folder)}, 6).output,
               ::testing::EndsWith("stopped    by SIGINT after batch 2/4 of epoch 2/3, saved in " +

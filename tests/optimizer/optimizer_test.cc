@@ -302,7 +302,7 @@ TEST(GradientAccumulation, SkippedUpdateDropsAccumulatedGradients) {
   EXPECT_EQ(sgd.iterations().value().item_int(), 1);
 }
 
-TEST(GradientAccumulation, SchedulesCountCallsInsteadOfUpdates) {
+TEST(GradientAccumulation, LearningRateSchedulesCountCallsNotUpdates) {
   Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
           {.learning_rate = PiecewiseConstantDecay({0, 1, 2}, {1.0, 0.1, 0.01, 0.001}),
            .gradient_accumulation_steps = 2});

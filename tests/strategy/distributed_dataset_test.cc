@@ -175,7 +175,7 @@ TEST_F(DistributedDatasetTest, ShapesMayDifferBetweenReplicas) {
   EXPECT_EQ(steps, 1);
 }
 
-TEST_F(DistributedDatasetTest, IterationPastTheEndIsOutOfRange) {
+TEST_F(DistributedDatasetTest, IteratingPastEndThrowsOutOfRange) {
   DistributedDataset dataset = strategy_.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
   const auto scope = strategy_.scope();
   Variable a(Tensor(0.0f), {.aggregation = VariableAggregation::kSum});
@@ -305,7 +305,7 @@ TEST(Rebatch, SizesAreEvenAndSumToGlobalBatch) {
   }
 }
 
-TEST(Rebatch, SizesAreRotatedPerWorker) {
+TEST(Rebatch, SizesRotateFromWorkerToWorker) {
   EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));

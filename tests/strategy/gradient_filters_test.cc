@@ -453,7 +453,7 @@ TEST(NonFiniteGradients, PolicyAppliesToOneDeviceStrategy) {
                kOutOfRange, "on replica 0, in step 0");
 }
 
-TEST(NonFiniteGradients, AreCountedForEveryFloatingType) {
+TEST(NonFiniteGradients, AreCountedForEveryFloatingPointType) {
   using internal::count_non_finite;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
     const Tensor values = cast(vec({1, kNan, -kInfinity, 0, kInfinity, 2}), dtype);

@@ -41,7 +41,7 @@ TEST(MultiWorker, TrainingMatchesOneProcessBitForBit) {
   expect_bits_of_one_process({1, 2, 3}, Between::kMessages);
 }
 
-TEST(MultiWorker, ReplicasAreDistributedOverWorkers) {
+TEST(MultiWorker, ReplicasAreDistributedAcrossWorkers) {
   const std::vector<LocalStrategyOptions> options(3, on_cpus(1, 4));
   const auto seen = results_of_workers(options, [](MultiWorkerMirroredStrategy& strategy) {
     const auto ids = strategy.run([] { return ReplicaContext::current().replica_id(); });
@@ -160,7 +160,7 @@ TEST(MultiWorker, AssignmentsInReplicasAggregateAcrossWorkers) {
   });
 }
 
-TEST(MultiWorker, OnReadVariablesAggregateAndRestoreAcrossWorkers) {
+TEST(MultiWorker, OnReadVariablesAreAggregatedAndRestoredAcrossWorkers) {
   const auto make = [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     return on_read(Tensor::zeros({}), VariableAggregation::kSum, "count");

@@ -136,7 +136,7 @@ TEST_F(ConnectionRecovery, DisconnectionReportRollsBackToLastCommit) {
 }
 
 // Tests the full path from the reset, which both transports see, to the recovery.
-TEST_F(ConnectionRecovery, ConnectionResetRepeatsStepOnNewConnections) {
+TEST_F(ConnectionRecovery, ResetConnectionsAreReplacedAndStepRepeats) {
   std::vector<std::unique_ptr<ChaosProxy>> proxies;
   for (int worker = 0; worker < kTrainers; ++worker) {
     proxies.push_back(std::make_unique<ChaosProxy>(

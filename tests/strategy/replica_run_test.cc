@@ -393,7 +393,7 @@ TEST(RunResults, DefaultStrategyChecksResults) {
               "replica 0, step 1: the step of 'default' returned nan; ");
 }
 
-TEST(RunResults, EveryFloatingTypeIsChecked) {
+TEST(RunResults, EveryFloatingPointTypeIsChecked) {
   using Results = std::vector<std::function<void(Strategy&)>>;
   const Results results = {
       [](Strategy& s) { (void)s.run([] { return -std::numeric_limits<double>::infinity(); }); },
@@ -410,7 +410,7 @@ TEST(RunResults, EveryFloatingTypeIsChecked) {
   }
 }
 
-TEST(RunResults, NonScalarAndFiniteResultsDoNotWarn) {
+TEST(RunResults, NoWarningForFiniteOrNonScalarResults) {
   const auto strategy = mirrored(2);
   EXPECT_THAT(warnings_of([&] {
                 (void)strategy->run([] { return vec({1.0f, kNan}); });

@@ -157,7 +157,7 @@ TEST(SameBits, DivergingUnsummedGradientsAreNamedInError) {
   EXPECT_INVALID(after_unsummed(*mirrored(2, 4), last_differs), "use GradientAggregation::kSum");
 }
 
-TEST(SameBits, DifferingUnsummedGradientsChangeNothing) {
+TEST(SameBits, DifferingUnsummedGradientsLeaveVariablesUnchanged) {
   const auto strategy = central(2);
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(num(1.0), {.name = "a"}),

@@ -27,7 +27,7 @@
 
 namespace tutti::testing::device_test {
 
-TEST(DeviceTest, ErrorsForMalformedTextAreOneShortLine) {
+TEST(DeviceTest, ErrorForMalformedTextIsOneShortLine) {
   const std::string strange = std::string(5000, 'x') + "\n\xff";
   for (const std::string& text : {std::string("cpu\n0"), std::string("\xe2\x80\xa8"), strange}) {
     for (const auto& read : std::vector<std::function<void()>>{
@@ -486,7 +486,7 @@ TEST(Buffer, IsAlignedAndWastesAtMostAQuarter) {
   }
 }
 
-TEST(Buffer, IsReusedAfterItsLastReference) {
+TEST(Buffer, IsReusedAfterLastReferenceIsDropped) {
   trim_allocator_cache();
   const AllocatorStatistics before = allocator_statistics();
   const std::byte* first = BufferRef::allocate(1000)->data();

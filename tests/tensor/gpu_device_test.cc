@@ -524,7 +524,7 @@ std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::st
   return found;
 }
 
-TEST(Devices, VisibleDevicesHideAndRenumberGpus) {
+TEST(Devices, CudaVisibleDevicesHidesAndRenumbersGpus) {
   using Behind = std::vector<std::pair<std::string, int>>;
   const std::pair<std::string, int> titan{"GeForce GTX TITAN X", 0}, gtx{"GeForce GTX 970", 1};
   EXPECT_EQ(gpus_behind(std::nullopt), (Behind{titan, gtx}));

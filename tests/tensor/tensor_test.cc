@@ -65,7 +65,7 @@ TEST(Tensor, AssignmentToTemporaryDoesNotCompile) {
   EXPECT_TRUE((std::is_nothrow_move_constructible_v<Tensor>));
 }
 
-TEST(Tensor, FillsEveryType) {
+TEST(Tensor, FillsTensorsOfEveryType) {
   for (DType dtype : kAllDTypes) {
     EXPECT_EQ(Tensor::zeros({3}, dtype).to_doubles(), (std::vector<double>{0, 0, 0}));
     EXPECT_EQ(Tensor::ones({2}, dtype).to_doubles(), (std::vector<double>{1, 1}));
@@ -85,7 +85,7 @@ TEST(Tensor, RejectsValuesOutsideTypeRange) {
   EXPECT_EQ(Tensor::full({}, -2147483648.0, DType::kInt32).item_int(), -2147483648LL);
 }
 
-TEST(Tensor, ItemRequiresOneElementAndHostSpanMatchingType) {
+TEST(Tensor, ItemNeedsOneElementAndHostSpanNeedsMatchingType) {
   EXPECT_EQ(Tensor::from<std::int64_t>({1, 1}, {42}).item_int(), 42);
   EXPECT_EQ(Tensor::from<double>({1}, {0.1}).item_double(), 0.1);
   EXPECT_EQ(Tensor::from<bool>({1}, {true}).item(), 1.0f);
@@ -120,7 +120,7 @@ TEST(Tensor, MovingBetweenCpuDevicesSharesStorage) {
   EXPECT_ERROR(here.to({DeviceType::kGpu, 77}), kUnavailable, "gpu:77");
 }
 
-TEST(Tensor, CopiesShareIdentityAndAliasesDoNot) {
+TEST(Tensor, CopiesShareIdentityButAliasesDoNot) {
   const Tensor tensor = Tensor::zeros({2, 3});
   const Tensor copy = tensor;  // NOLINT: the copy is the point
   EXPECT_EQ(copy.id(), tensor.id());
@@ -620,7 +620,7 @@ TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
   }
 }
 
-TEST(RandomNormal, HasMeanAndDeviation) {
+TEST(RandomNormal, HasSpecifiedMeanAndStandardDeviation) {
   for (DType dtype : kTypes) {
     const Statistics s(random_normal({kCount}, kKey, 3, 2, dtype));
     EXPECT_NEAR(s.mean, 3.0, 0.04);      // the standard error is 0.0063

@@ -161,7 +161,7 @@ TEST(StateDigest, FlippedBitIsReportedWithWorkerAndVariable) {
   }
 }
 
-TEST(StateDigest, FlippedBitOfOneComponentIsReported) {
+TEST(StateDigest, FlippedBitInOneComponentIsReported) {
   for (const Json& value : results_with_digests(2, "cpu:0-1", 4, 0)) {
     expect_error(value, "DATA_LOSS", {"'bias"});
     EXPECT_THAT(value.at("message").as_string(),

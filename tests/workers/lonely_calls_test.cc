@@ -147,7 +147,7 @@ TUTTI_PROCESS_FUNCTION(fit_by_operation) {
                      weights};
 }
 
-TEST(CustomOperation, RegisteredOperationSumsGradientsOverProcesses) {
+TEST(CustomOperation, RegisteredOperationSumsGradientsAcrossProcesses) {
   const auto run = [](const char* operation) {
     return results_of("fit_by_operation", 2, Json::object().set("operation", operation));
   };

@@ -470,7 +470,7 @@ TEST(MirroredOnXla, CapturedStepMatchesUncapturedStep) {
   EXPECT_EQ(captured_ones.weights, plain.weights);
 }
 
-TEST(MirroredOnXla, RefusesUnsupportedOptionsByName) {
+TEST(MirroredOnXla, ErrorNamesUnsupportedOption) {
   const auto expect_refused = [](const LocalStrategyOptions& options, const char* word) {
     try {
       MirroredStrategy strategy(options);

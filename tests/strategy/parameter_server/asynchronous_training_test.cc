@@ -92,7 +92,7 @@ TEST_F(AsynchronousTraining, RunAndReduceAreAllowedInClosure) {
   EXPECT_EQ(first.value().item(), 6.0F);
 }
 
-TEST_F(AsynchronousTraining, WorkerBatchIsSplitOverItsReplicas) {
+TEST_F(AsynchronousTraining, WorkerBatchIsSplitAmongItsReplicas) {
   for (const int replicas : {1, 2, 4}) {
     ParameterServerStrategy strategy(with_workers(2, 2, replicas));
     ClusterCoordinator coordinator(strategy);

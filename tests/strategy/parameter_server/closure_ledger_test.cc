@@ -153,7 +153,7 @@ TEST(ClosureLedger, KeepsFinishedClosuresUntilCheckpointContainsThem) {
   EXPECT_EQ(book.state(2), State::kQueued);
 }
 
-TEST(ClosureLedger, ReportsNoRunningClosureAfterAllStartedOnesEnd) {
+TEST(ClosureLedger, ReportsNoRunningClosureOnceAllStartedOnesEnd) {
   Book book;
   book.schedule(4);
   EXPECT_TRUE(book.ledger.is_between_closures());
@@ -300,7 +300,7 @@ TEST(ClosureLedger, RollbackDuringFailureCancelsRunningAttempts) {
   EXPECT_EQ(book.ledger.find(1), nullptr);
 }
 
-TEST(ClosureLedger, EqualityIgnoresOrderOfStarts) {
+TEST(ClosureLedger, EqualityIgnoresStartOrder) {
   Book a, b;
   a.schedule(2), b.schedule(2);
   EXPECT_EQ(a.ledger, b.ledger);

@@ -198,7 +198,7 @@ TEST(ClosureQueue, OnlyFirstOfTwoFailuresIsThrown) {
   }
 }
 
-TEST(ClosureQueue, ConcurrentThreadsMissNoWakeUp) {
+TEST(ClosureQueue, AllConcurrentThreadsAreWoken) {
   HangWatchdog watchdog("ten threads on a closure queue");
   ClosureQueue queue(two_entries(1));
   expect_on_ranks(11, [&](int worker) {
@@ -408,7 +408,7 @@ TEST(ClosureQueue, WaitUntilCaughtUpBlocksWhileClosuresAreRepeated) {
   waiter->join();
 }
 
-TEST(ClosureQueue, ContinueFromStartsNextGeneration) {
+TEST(ClosureQueue, ContinuingFromEarlierNumberStartsNewGeneration) {
   ClosureQueueOptions options;
   options.first_number = 7;
   options.generation = 3;

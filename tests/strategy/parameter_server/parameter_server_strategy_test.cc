@@ -105,7 +105,7 @@ TEST(ParameterServerStrategy, InnermostVariableCreatorDeterminesPlacement) {
   EXPECT_THAT(devices_of(strategy, make("beside")), ElementsAre(task(2)));
 }
 
-TEST(ParameterServerStrategy, FirstShardsHaveRemainderRows) {
+TEST(ParameterServerStrategy, FirstShardsReceiveRemainderRows) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const Variable odd(counting({5, 2}), {.name = "odd"});

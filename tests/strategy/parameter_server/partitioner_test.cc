@@ -41,7 +41,7 @@ TEST(Partitioner, MaxSizeDoesNotSplitRows) {
   EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));
 }
 
-TEST(Partitioner, LargestSizeLimitsGiveOneShard) {
+TEST(Partitioner, SizeLimitsAtMaximumGiveOneShard) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   for (const std::int64_t rows : {1, 2, 3, 100}) {
     EXPECT_THAT(MaxSizePartitioner(kLargest)({rows}, DType::kUInt8), ElementsAre(1)) << rows;

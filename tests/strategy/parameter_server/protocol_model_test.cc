@@ -50,14 +50,14 @@ void expect_sound(const ModelOptions& options) {
   EXPECT_GT(result.num_states, 100u);
 }
 
-TEST(ProtocolModel, NoStateViolatesExactlyOnceAndEveryScheduleTerminates) {
+TEST(ProtocolModel, EveryScheduleTerminatesAndAppliesChangesExactlyOnce) {
   expect_sound(bounds({2, 2, 1}));
 }
 
 TEST(ProtocolModel, SeveralCheckpointVersionsAreConsistent) { expect_sound(bounds({2, 1, 2})); }
 
 /// Servers die while a version is saved and while the latest version is restored.
-TEST(ProtocolModel, ServerFailuresLoseNoFinishedClosure) {
+TEST(ProtocolModel, FinishedClosuresSurviveServerFailures) {
   expect_sound(
       bounds({3, 2, 1, PlantedBug::kNone, {Fault::kServerKilled, Fault::kCoordinatorKilled}}));
 }

@@ -110,7 +110,7 @@ TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndRun) {
   EXPECT_TRUE(verdicts_->has_work());
 }
 
-TEST_F(RunWithCoordinator, ProcessExitsWhenJobGivesItUp) {
+TEST_F(RunWithCoordinator, ProcessExitsWhenJobGivesUpOnIt) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kStopped, self_);
   EXPECT_THAT(end(), AllOf(StartsWith("1 "), HasSubstr("the job gave this process up: worker 1")));

@@ -536,7 +536,7 @@ TEST_F(SessionTest, ErrorNamesDeadTask) {
   EXPECT_THAT(by_other.message(), HasSubstr("worker 1 (127.0.0.1:"));
 }
 
-TEST_F(SessionTest, OperationsRunOnDeviceOfScope) {
+TEST_F(SessionTest, OperationsRunOnScopeDevice) {
   SessionCluster cluster({{"worker", 1}});
   Session session(cluster.target());
   const auto scope = session.scope();

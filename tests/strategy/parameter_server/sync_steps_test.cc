@@ -129,7 +129,7 @@ TEST(SyncSteps, SparseSumMatchesDenseSumBitForBit) {
   expect_same_bits(reader.read(own_slot.id()), slot.value());
 }
 
-TEST(SyncSteps, DuplicateGradientOfRankIsIgnored) {
+TEST(SyncSteps, DuplicateGradientFromRankIsIgnored) {
   Job job(2), same(2);
   job.clients[0].call({update_of(0, 0, 2, 2)});
   UpdateShard other = update_of(0, 0, 2, 2);

@@ -343,7 +343,7 @@ TEST_F(VariableStore, NormBasedRuleRejectsShard) {
   EXPECT_ERROR(client_.call({update}), kInvalidArgument, "'w' (shard 0 of 2)", "lars", "norm");
 }
 
-TEST_F(VariableStore, ConcurrentIncrementsOfTwoClientsAreAllCounted) {
+TEST_F(VariableStore, ConcurrentIncrementsByTwoClientsAreAllCounted) {
   const ShardSpec specs[] = {whole("a", {64}), whole("b", {3, 5}), whole("c", {})};
   expect_on_ranks(2, [&](int number) {
     Client client(store_, static_cast<std::uint64_t>(number));
@@ -447,7 +447,7 @@ TEST_F(VariableStore, RestoreSetsExistingAndNewShards) {
   expect_same_bits(after.read(old.id()), Tensor::full({2}, 8.0));
 }
 
-TEST_F(VariableStore, CommandsOfDifferentRunOrGenerationAreRejected) {
+TEST_F(VariableStore, CommandsFromDifferentRunOrGenerationAreRejected) {
   internal::VariableStore store("ps 0", 0, /*is_open=*/false);
   const auto order = [&](Kind kind, std::uint64_t generation) {
     return obey(store, {.kind = kind, .generation = generation});
