@@ -34,7 +34,7 @@ ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
   return [variable, version, dtype = value.dtype(), device = value.device()] {
     if (variable.storage().released_version() != version) {
       fail(ErrorCode::kFailedPrecondition, "GradientTape::gradient: Variable '", variable.name(),
-           "' was written after the step read it, and its value was not kept; expected writes "
+           "' was written after the step read it, and the old value was not kept; expected writes "
            "before the first read or after the gradient; use reshard_after_forward = false");
     }
     const Tensor again = variable.storage().read_as(dtype).to(device).alias();
@@ -68,7 +68,7 @@ int Recording::new_slot(int variable_slot) {
 
 void Recording::watch(const Tensor& value) {
   internal::require(value.defined() && is_floating(value.dtype()),
-                    "GradientTape::watch: expected a floating tensor, got ",
+                    "GradientTape::watch: expected a floating-point tensor, got ",
                     value.defined() ? to_string(value.dtype()) : "an undefined one",
                     "; call cast()");
   if (slot_of(value) == kNoSlot) tensor_slots_.emplace(value.id(), new_slot());
@@ -76,8 +76,8 @@ void Recording::watch(const Tensor& value) {
 
 void Recording::watch(const Variable& variable) {
   internal::require(is_floating(variable.dtype()),
-                    "GradientTape::watch: expected a floating variable, got '", variable.name(),
-                    "' of ", variable.dtype());
+                    "GradientTape::watch: expected a floating-point variable, got '",
+                    variable.name(), "' of ", variable.dtype());
   if (slot_of(variable) == kNoSlot) track(variable);
 }
 
@@ -163,7 +163,7 @@ int Recording::slot_of(const Tensor& value) const {
   if (found == tensor_slots_.end()) return kNoSlot;
   if (!closed_by_.empty() && std::cmp_less(found->second, first_inner_slot_)) {
     fail(ErrorCode::kInvalidArgument, closed_by_, ": uses a tensor ", value.shape(),
-         " from outside, which a GradientTape has recorded; expected it as an input; try "
+         " from outside that a GradientTape has recorded; expected it as an input; try "
          "stop_gradient() if it is a constant");
   }
   return found->second;
@@ -326,7 +326,7 @@ void detach(Recording& recording) {
   Recording** link = &innermost();
   while (*link && *link != &recording) link = &(*link)->outer;
   TUTTI_CHECK(*link == &recording,
-              "GradientTape: must be used and destroyed on the thread that made it");
+              "GradientTape: must be used and destroyed on the thread that created it");
   *link = recording.outer;
   recording.outer = nullptr;
 }

@@ -164,10 +164,10 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
   if (found == variables_.end()) {
     fail(ErrorCode::kNotFound, "VariableStore: there is no variable '", name,
          "' to reuse; expected one of [", join(internal::names_of(variables_, &Variable::name)),
-         "]; make it before reuse_variables()");
+         "]; create it before reuse_variables()");
   }
   internal::require(found->shape() == shape, "VariableStore: variable '", name,
-                    "' is reused with shape ", shape, "; expected the shape it was made with, ",
+                    "' is reused with shape ", shape, "; expected the shape it was created with, ",
                     found->shape());
   return *found;
 }
@@ -295,7 +295,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
   const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
   if (!numbers) {
     fail(ErrorCode::kUnimplemented, "the optimizer '", rule.name(),
-         "' cannot be a part of a step that XLA compiles; expected one of tutti's rules; "
+         "' cannot be part of a step that XLA compiles; expected one of tutti's rules; "
          "use Sgd or Adam");
   }
   std::vector<Tensor> before;
@@ -525,7 +525,8 @@ void VariableComponent::update(VariableComponent& weights,
   for (VariableComponent* slot : slots) {
     const MutableTensor& own = slot->memory_->writable();
     TUTTI_CHECK(own.shape() == value.shape() && own.dtype() == value.dtype(), who_updates(rule),
-                ": a slot of shape ", own.shape(), " for weights of shape ", value.shape());
+                ": expected slots shaped like the weights, got a slot of shape ", own.shape(),
+                " for weights of shape ", value.shape());
     slot_data.push_back(own.data());
   }
   std::vector<void*> pointers(slots.size());

@@ -74,7 +74,7 @@ std::int64_t TensorPart::count() const {
 
 void VariableStorage::restore_part(const Tensor&) {
   fail(ErrorCode::kInternal, "Variable '", name(),
-       "'.restore_part: this process has the whole variable; call restore()");
+       "'.restore_part: this process has the full variable; call restore()");
 }
 
 Tensor VariableStorage::read_rows(const Tensor& rows) const {
@@ -109,7 +109,7 @@ Tensor VariableStorage::checked_restore(const TensorLookup& lookup, const std::s
          key, "'; use the checkpoint of a program with this variable");
   }
   internal::require(value.shape() == shape_, "Variable '", name(), "'.restore: the shape of '", key,
-                    "' does not fit; expected ", shape_, ", got ", value.shape());
+                    "' does not match; expected ", shape_, ", got ", value.shape());
   internal::require(value.dtype() == dtype_, "Variable '", name(), "'.restore: the dtype of '", key,
                     "' does not fit; expected ", dtype_, ", got ", value.dtype());
   return value;
@@ -174,15 +174,15 @@ class LocalStorage final : public VariableStorage {
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;
     fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method, ": called in replica ",
          group->replica_id(), " of ", group->num_replicas(),
-         " of a strategy that did not make the variable: each replica would change it; expected a "
-         "variable of the strategy; make it, and the optimizer, within strategy.scope()");
+         " of a strategy that did not make the variable, so each replica would change it; expected "
+         "a variable of the strategy; make it and the optimizer within strategy.scope()");
   }
 
   VariableComponent& component_of_slot(const Variable& slot, const UpdateRule& rule) const {
     auto* storage = dynamic_cast<LocalStorage*>(&slot.storage());
     internal::require(storage && storage->shape() == shape() && storage->dtype() == dtype(),
                       "Variable '", name(), "'.update (", rule.name(), "): the slot '", slot.name(),
-                      "' was not made for this variable; call create_slot()");
+                      "' was not created for this variable; call create_slot()");
     return storage->component_;
   }
 

@@ -353,7 +353,7 @@ void warn_of_other_bits(const std::string& path, const std::string& saved_with) 
   const std::string here = numerics_fingerprint();
   if (saved_with.empty() || saved_with == here) return;
   log_warning(concat("Checkpoint::restore: ", path, " was saved with '", saved_with,
-                     "', this program computes with '", here,
+                     "', but this program computes with '", here,
                      "': training continues, but not bit-identically; use TUTTI_MAX_ISA"));
 }
 

@@ -39,7 +39,7 @@ CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& p
     auto value = values->second.extract(tensor);
     if (!value)
       fail(ErrorCode::kDataLoss, part, ": expected tensor '", tensor, "', which ", path.string(),
-           " lists for this file, got none");
+           " assigns to this file, got none");
     all.tensors.insert(std::move(value));
   }
   return all;

@@ -371,8 +371,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
       if (size == file.num_bytes) continue;
       fail(ErrorCode::kFailedPrecondition, "Checkpoint: expected the file of worker ", w, ", ",
            name, " of ", file.num_bytes, " bytes, in '", folder.path(), "', got ",
-           size ? concat(*size, " bytes") : std::string("none"), ": worker ", w,
-           " writes into another folder of the same name", kRemedy);
+           size ? concat(*size, " bytes") : std::string("none"), "; worker ", w,
+           " writes to another folder with the same name", kRemedy);
     }
     add_files(all, own);
   }
@@ -414,7 +414,8 @@ std::optional<CheckpointFile> read_own(const std::string& path, const std::strin
       concat("Checkpoint: workers ", elsewhere, " do not see '", path, "' of worker 0");
   if (reading.must_be_shared) fail(ErrorCode::kFailedPrecondition, problem, kRemedy);
   if (self.number == 0) {
-    log_warning_once(concat(problem, ", so worker 0 reads everything and sends it to them"));
+    log_warning_once(
+        concat(problem, ", so worker 0 reads everything and sends it to those workers"));
   }
   return std::nullopt;
 }

@@ -48,7 +48,7 @@ void require_name(const std::string& name, std::set<std::string>& seen, const ch
   if (!problem && !is_utf8(name)) problem = "is not UTF-8";
   if (!problem && !seen.insert(name).second) problem = "occurs twice";
   internal::require(!problem, "format_safetensors: the ", what, " '", name, "' ", problem,
-                    "; expected different names, none of them empty");
+                    "; expected unique names that are not empty");
 }
 
 void sort_as_in_file(std::vector<SafetensorsEntry>& entries) {
@@ -278,7 +278,7 @@ class HeaderParser {
       fail(ErrorCode::kUnimplemented, source_, ": tensor '", tensor, "' has elements of type ",
            name, "; expected F16, BF16, F32, F64, I32, I64, U8 or BOOL; convert the file");
     }
-    fail(ErrorCode::kInvalidArgument, "expected a dtype of safetensors, got '", name, "'");
+    fail(ErrorCode::kInvalidArgument, "expected a safetensors dtype, got '", name, "'");
   }
 
   Shape read_shape(const std::string& tensor, const Json::Array& json) const {

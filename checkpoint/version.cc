@@ -454,7 +454,7 @@ std::optional<VersionIndex> read_index(const Folder& folder) {
   if (!size && folder.exists(kIndexName)) (void)folder.open_file(kIndexName);  // throws kDataLoss
   if (!size && folder.exists(kEarlierManifestName)) {
     fail(ErrorCode::kUnimplemented, folder.path(), ": expected a version with ", kIndexName,
-         ", got one of tutti's earlier format with ", kEarlierManifestName,
+         ", got one in tutti's earlier format with ", kEarlierManifestName,
          "; call Checkpoint::restore() and Checkpoint::save(\"", folder.path(),
          ".safetensors\", step) in a program built from commit 90f32457, then move all folders "
          "with a ",
@@ -473,7 +473,7 @@ VersionIndex require_index(const Folder& folder) {
   if (index) return std::move(*index);
   fail(ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "': expected a version with ",
        kIndexName,
-       ", got none: it is not a checkpoint, or saving it was never finished; try another one");
+       ", got none; the folder is not a checkpoint, or its save never finished; try another one");
 }
 
 void require_files(const Folder& folder, const VersionIndex& index) {

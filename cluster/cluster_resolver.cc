@@ -27,7 +27,7 @@ std::map<std::string, int> ClusterResolver::find_accelerators(
   if (other) {
     fail(ErrorCode::kUnimplemented, name(), ": expected this process's own task, got ", *other,
          ", whose accelerators are unknown; try a StaticResolver that lists them, or "
-         "Session::list_devices() of a task that serves");
+         "Session::list_devices() for a task that runs a Server");
   }
   const auto count = static_cast<int>(logical_gpus().size());
   if (count == 0) return {};
@@ -121,7 +121,7 @@ JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts
     for (const auto& [index, address] : part->addresses()) {
       const auto [known, is_new] = merged.emplace(offset + index, address);
       if (is_new) continue;
-      fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers have ",
+      fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers define ",
            Task{job, offset + index}, ", at ", known->second, " and at ", address,
            "; use lists without indices, which are concatenated");
     }

@@ -236,7 +236,7 @@ void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
     fail(
         ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
         ", but rank ", transport_->rank(), " of ", transport_->size(),
-        " of the MPI job; expected the same rank and size; use TF_CONFIG with the addresses of the "
+        " in the MPI job; expected the same rank and size; use TF_CONFIG with the addresses of the "
         "workers");
   }
   const auto meeting = tutti::make_communicator(
@@ -247,7 +247,8 @@ void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
       {.timeout = options.join_timeout});
   plane_ = connect_job(tasks_, *meeting, join_options(options));
   if (plane_.client && !alarm_->watch(transport_, 0)) {
-    fail(ErrorCode::kUnavailable, "workers: another worker was lost while the workers connected");
+    fail(ErrorCode::kUnavailable,
+         "workers: another worker was lost while the workers were connecting");
   }
   log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all connections use MPI"));
 }
@@ -385,7 +386,7 @@ void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint
          "Recovery::run() around the training loop");
   }
   if (!std::exchange(has_logged_wait_, true)) {
-    log_warning(concat("workers: ", self, " waits for ", tutti::join(names),
+    log_warning(concat("workers: ", self, " is waiting for ", tutti::join(names),
                        " to exit, so that all processes restart together"));
   }
   Clock::system().sleep_for(durations::kTryAgain);

@@ -102,7 +102,7 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    fail(ErrorCode::kUnavailable, "write_file_atomically: cannot make folder '", folder.string(),
+    fail(ErrorCode::kUnavailable, "write_file_atomically: cannot create folder '", folder.string(),
          "': ", error.message());
   }
   const std::string temporary = temporary_name(path);
@@ -174,7 +174,7 @@ FileDescriptor make_wake_event() {
   FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (event.is_open()) return event;
   fail(ErrorCode::kResourceExhausted,
-       "make_wake_event: the system cannot make an event: ", std::strerror(errno));
+       "make_wake_event: the system cannot create an event: ", std::strerror(errno));
 }
 
 FileDescriptor watch_process(int pid) {

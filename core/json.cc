@@ -46,7 +46,7 @@ std::int64_t Json::as_int() const {
     if (*value == std::trunc(*value) && *value >= -0x1p63 && *value < 0x1p63) {
       return static_cast<std::int64_t>(*value);
     }
-    fail(ErrorCode::kInvalidArgument, "Json: expected a whole number of 64 bits, got ", dump());
+    fail(ErrorCode::kInvalidArgument, "Json: expected a 64-bit integer, got ", dump());
   }
   fail_kind("a whole number");
 }

@@ -154,7 +154,7 @@ void check_together(const BufferCall& call, std::span<const ReplicaBuffer> input
     }
     for (std::size_t i = 0; !in_place && i < inputs.size(); ++i) {
       require(i == member_of_output(call, o) || !overlap(elements_of(inputs[i]), output),
-              "input and output overlap; expected separate or the same memory, got the input of ",
+              "input and output overlap; expected separate or identical memory, got the input of ",
               "replica ", i, " and the output of replica ", o);
     }
   }
@@ -185,7 +185,7 @@ void check_buffers(std::string_view who, const BufferCall& call, bool in_place) 
     require(
         may_differ || (inputs[r].count == inputs[0].count && inputs[r].dtype == inputs[0].dtype),
         "buffers of replicas differ; expected ", inputs[0].count, " x ", inputs[0].dtype,
-        " as in replica 0, got ", inputs[r].count, " x ", inputs[r].dtype, " from replica ", r);
+        " as on replica 0, got ", inputs[r].count, " x ", inputs[r].dtype, " from replica ", r);
     check_member(call, inputs, r);
   }
   check_together(call, inputs, in_place);

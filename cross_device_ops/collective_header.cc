@@ -143,7 +143,7 @@ CollectiveHeader decode_header(std::span<const std::byte> bytes) {
   std::memcpy(&magic, bytes.data(), sizeof(magic));
   if (magic != kMagic) {
     fail(ErrorCode::kDataLoss, "collective header: expected the magic number ", kMagic, ", got ",
-         magic, "; the peer runs another version or sends something else");
+         magic, "; the peer runs a different version or sends something else");
   }
   CollectiveHeader header;
   std::memcpy(static_cast<void*>(&header), bytes.data() + sizeof(magic), sizeof(header));

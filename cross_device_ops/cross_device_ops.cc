@@ -34,11 +34,11 @@ std::string_view kind_of(const Gradient& gradient) {
 }
 
 void require_one_kind(const PerReplica<Gradient>& value) {
-  require(value.size() > 0, "reduce: expected a value of at least one replica, got none");
+  require(value.size() > 0, "reduce: expected a value from at least one replica, got none");
   const std::string_view expected = value[0].is_none() ? "a value" : kind_of(value[0]);
   for (std::size_t r = 0; r < value.size(); ++r) {
     require(!value[r].is_none() && kind_of(value[r]) == expected, "reduce: expected ", expected,
-            " as from replica 0, got ", kind_of(value[r]), " from replica ", r);
+            " as on replica 0, got ", kind_of(value[r]), " from replica ", r);
   }
 }
 
@@ -171,13 +171,13 @@ Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device 
   for (std::size_t r = 0; r < value.size(); ++r) {
     const Tensor& own = value[r];
     require(own.rank() == first.rank() && own.dtype() == first.dtype(),
-            "gather: expected rank and type of replica 0, ", first.dtype(), " ", first.shape(),
+            "gather: expected the rank and type of replica 0, ", first.dtype(), " ", first.shape(),
             ", got ", own.dtype(), " ", own.shape(), " from replica ", r);
     for (int d = 0; d < first.rank(); ++d) {
       require(d == concatenated || own.shape()[d] == first.shape()[d],
               "gather: Shape mismatch: dimension ", d,
               " must be equal in both shapes when gathering along axis ", concatenated,
-              "; expected ", first.shape(), " as in replica 0, got ", own.shape(), " from replica ",
+              "; expected ", first.shape(), " as on replica 0, got ", own.shape(), " from replica ",
               r);
     }
   }

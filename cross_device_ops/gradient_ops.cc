@@ -18,7 +18,8 @@ namespace {
 using internal::require;
 
 void check(std::span<const IndexedSlices> per_replica) {
-  require(!per_replica.empty(), "reduce: expected IndexedSlices of at least one replica, got none");
+  require(!per_replica.empty(),
+          "reduce: expected IndexedSlices from at least one replica, got none");
   const IndexedSlices& first = per_replica.front();
   require(first.dense_shape.rank() > 0,
           "reduce: expected IndexedSlices with a dense shape of rank >= 1, got []");
@@ -26,7 +27,7 @@ void check(std::span<const IndexedSlices> per_replica) {
     const IndexedSlices& slices = per_replica[r];
     require(
         slices.dense_shape == first.dense_shape && slices.values.dtype() == first.values.dtype(),
-        "reduce: IndexedSlices of replicas differ; expected those of replica 0, ",
+        "reduce: IndexedSlices differ between replicas; expected the same as on replica 0, ",
         first.values.dtype(), " of dense shape ", first.dense_shape, ", got ",
         slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
     const Shape expected = first.dense_shape.with_dim(0, slices.indices.num_elements());
@@ -99,7 +100,8 @@ MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t
 }
 
 Tensor divided(const Tensor& values, double divisor) {
-  require(is_floating(values.dtype()), "divide_by: expected a floating type, got ", values.dtype());
+  require(is_floating(values.dtype()), "divide_by: expected a floating-point type, got ",
+          values.dtype());
   const SeparateObservers unseen;
   const NoDeviceScope where_it_is;
   return divide(values, divisor);
@@ -118,7 +120,7 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
   require(op == ReduceOp::kSum || op == ReduceOp::kMean,
           "reduce: IndexedSlices support only SUM and MEAN, got ", op);
   require(op == ReduceOp::kSum || is_floating(dtype),
-          "reduce: MEAN of IndexedSlices needs a floating type, got ", dtype,
+          "reduce: MEAN of IndexedSlices needs a floating-point type, got ", dtype,
           "; call cast() first");
   std::vector<std::int64_t> indices;
   for (const IndexedSlices& slices : per_replica) {

@@ -70,7 +70,7 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
 /// in a shape, dtype, device or name, throws kInvalidArgument naming `who`, the component and the
 /// difference.
 Element stack_elements(std::span<const Element> elements, std::string_view who) {
-  TUTTI_CHECK(!elements.empty(), "stack_elements: no elements");
+  TUTTI_CHECK(!elements.empty(), "stack_elements: expected at least one element, got none");
   for (std::size_t i = 1; i < elements.size(); ++i) {
     require_components_of_first(elements[0], elements[i], i, who);
   }
@@ -131,7 +131,7 @@ class BatchIterator : public internal::ForwardingIterator {
       if (!row) break;
       if (batching_.padding && !rows_.empty() && row->size() != rows_[0].size()) {
         fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: expected ", rows_[0].size(),
-             " components as in the first element of the batch, got ", row->size());
+             " components, as in the first element of the batch, got ", row->size());
       }
       rows_.push_back(std::move(*row));
     }
@@ -250,7 +250,7 @@ Tensor numbers_in(const Element& element) {
       (element[0].dtype() == DType::kInt64 || element[0].dtype() == DType::kInt32);
   if (is_index) return element[0];
   fail(ErrorCode::kInvalidArgument,
-       "Dataset::pack: expected elements of one component, numbers [n] of int64 or int32, got ",
+       "Dataset::pack: expected elements with one component, numbers [n] of int64 or int32, got ",
        element.size(), " components",
        element.size() > 0 ? concat(", the first ", element[0].dtype(), " ", element[0].shape())
                           : std::string());

@@ -81,7 +81,7 @@ class IndexedSource : public DatasetSource {
 Dataset Dataset::range(std::int64_t end) { return range(0, end); }
 
 Dataset Dataset::range(std::int64_t begin, std::int64_t end, std::int64_t step) {
-  internal::require(step != 0, "Dataset::range: expected a step that is not 0, got 0");
+  internal::require(step != 0, "Dataset::range: expected a non-zero step, got 0");
   return Dataset(std::make_shared<IndexedSource>(
       range_length(begin, end, step), 0, [begin, step](std::int64_t index) {
         return Element({Tensor::from<std::int64_t>({}, {begin + index * step})});

@@ -357,7 +357,7 @@ std::string encode_png(const Tensor& image) {
       png_image_write_to_memory(&header, bytes.data(), &size, 0, image.bytes().data(), 0, nullptr);
   const std::string message = header.message;
   png_image_free(&header);
-  if (!done) fail(ErrorCode::kInternal, "encode_png: libpng refuses ", shape, ": ", message);
+  if (!done) fail(ErrorCode::kInternal, "encode_png: libpng rejects ", shape, ": ", message);
   bytes.resize(size);
   return bytes;
 }

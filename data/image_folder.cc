@@ -154,7 +154,7 @@ void require_options(const ImageFolderOptions& options) {
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected a seed with validation_split, got none: without a seed, only the last "
-         "classes would be for validation; use the same seed for both subsets");
+         "classes would be used for validation; use the same seed for both subsets");
   }
 }
 

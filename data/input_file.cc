@@ -234,7 +234,7 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
     packed.append(buffer.data(), kChunk - stream.avail_out);
   }
   deflateEnd(&stream);
-  TUTTI_CHECK(status == Z_STREAM_END, "deflate: zlib ends with status ", status);
+  TUTTI_CHECK(status == Z_STREAM_END, "deflate: zlib ended with status ", status);
   return packed;
 }
 
@@ -352,7 +352,7 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT, stop_at, &found);
   if (status == GLOB_NOMATCH) {
     fail(ErrorCode::kNotFound, "list_files: no file matches '", pattern,
-         "'; expected at least one; use the whole path, or another working directory");
+         "'; expected at least one; use the full path, or another working directory");
   }
   if (status != 0) {
     fail(ErrorCode::kUnavailable, "list_files: cannot look for '", pattern,

@@ -34,10 +34,10 @@ void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
   constexpr int kMinutes = 30;
   for (int minute = 1; minute <= kMinutes; ++minute) {
     if (condition.wait_for(mutex, std::chrono::minutes(1), ready)) return;
-    log_warning(concat(who, ": no element for ", minute, " minutes"));
+    log_warning(concat(who, ": no element has arrived for ", minute, " minutes"));
   }
   fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
-       " minutes, got none; find the function of this dataset that hangs");
+       " minutes, got none; find the function in this dataset that hangs");
 }
 
 /// Waits until ready(), without a time limit: a data thread is idle until its consumer reads again

@@ -586,9 +586,10 @@ std::string format_npz(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     require_name(name, seen);
     const std::string content = format_npy(tensor);
-    internal::require(bytes.size() + content.size() < UINT32_MAX && seen.size() < UINT16_MAX,
-                      "format_npz: expected less than 4 GiB and 65535 arrays, got more at '", name,
-                      "'; call write_npy()");
+    internal::require(
+        bytes.size() + content.size() < UINT32_MAX && seen.size() < UINT16_MAX,
+        "format_npz: expected less than 4 GiB and fewer than 65535 arrays, got more at '", name,
+        "'; call write_npy()");
     Entry entry;
     entry.name = concat(name, kSuffix);
     entry.crc = internal::crc32(content);

@@ -129,7 +129,7 @@ bool Monitor::larger_is_better(const Model& model) const {
     if (model.metric_direction(name) != MetricDirection::kUnknown) known.push_back(name);
   fail(ErrorCode::kInvalidArgument, who_, ": it is unknown whether larger values of '", name_,
        "' are better; expected one of ", join(known),
-       " (or the same with val_ in front); use .mode = MonitorMode::kMax or MonitorMode::kMin");
+       " (each may have the prefix val_); use .mode = MonitorMode::kMax or MonitorMode::kMin");
 }
 
 bool Monitor::is_better(const Model& model, double value, double best, double min_delta) const {

@@ -154,7 +154,7 @@ void warn_of_classes(const Model& model, std::span<const ClassWeights> class_wei
       if (is_class_of(number, num_classes)) continue;
       log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
                               ": expected classes in 0 .. ", num_classes - 1, ", got ", number,
-                              ", which no label has; its weight has no effect"));
+                              "; no label has this class, so its weight has no effect"));
     }
   }
 }
@@ -169,7 +169,7 @@ void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> cl
       if (present.contains(number) || !is_class_of(number, num_classes_of(model, output))) continue;
       log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
                               ": expected classes of the labels (", brief_list(present), "), got ",
-                              number, ", which no label has; its weight has no effect"));
+                              number, "; its weight has no effect"));
     }
   }
 }
@@ -183,7 +183,7 @@ namespace {
                         dynamic_cast<const Functional*>(&model) != nullptr;
   fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' expects ",
        model.input_shapes().size(), " input(s), but it received ", received, what,
-       is_drawn ? "; try a Functional for a model of several inputs"
+       is_drawn ? "; use Functional for a model with several inputs"
                 : "; a custom class declares its inputs and outputs in its constructor: "
                   "set_built({shapes of inputs}, {shapes of outputs})");
 }
@@ -197,7 +197,7 @@ void require_counts(const Model& model, std::string_view who, std::size_t inputs
   if (labels == 0 || labels == outputs) return;
   fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' has ", outputs,
        " output(s), so it expects one label tensor for each, but it received ", labels,
-       "; weights of examples are given as .sample_weight");
+       "; pass example weights as .sample_weight");
 }
 
 void require_components(const Model& model, std::string_view who, std::size_t components,

@@ -190,7 +190,7 @@ void BatchFeed::warn_of_end() {
 }
 
 void BatchFeed::warn_of_length() const {
-  log_warning_once(concat(steps_.who, ": expected a pass over the data that ends, got ", step_,
+  log_warning_once(concat(steps_.who, ": expected a finite pass over the data, got ", step_,
                           " batches so far from a dataset of unknown length; if the dataset is "
                           "infinite, use .",
                           steps_.option, " or dataset.take(); logged once"));
@@ -237,7 +237,7 @@ void warn_of_epochs(const FitOptions& options) {
   log_warning(
       concat("Model::fit: expected initial_epoch below epochs, got ", options.initial_epoch,
              " and ", options.epochs,
-             "; nothing is trained; epochs is the number of the last epoch plus one, not the "
+             "; no epoch is trained; epochs is the index of the last epoch plus one, not the "
              "number of epochs to train; use .epochs = ",
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
@@ -270,7 +270,7 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
     const auto* const backup = dynamic_cast<const BackupAndRestore*>(callback.operator->());
     internal::require(!options.stop_on_signals || !backup || !backup->has_stop_request(),
                       "Model::fit: stop_on_signals: expected a BackupAndRestore without "
-                      "stop_requested, got one with it; use one of the two");
+                      "stop_requested, got one with it; use only one of these options");
   }
   warn_of_epochs(options);
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())

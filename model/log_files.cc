@@ -230,7 +230,7 @@ std::vector<std::string> names_of_head(const std::string& line, const std::strin
 CsvLogger::CsvLogger(std::string path, CsvLoggerOptions options)
     : path_(std::move(path)), options_(std::move(options)) {
   if (options_.separator.empty())
-    fail(ErrorCode::kInvalidArgument, "CsvLogger: expected a separator, got an empty text");
+    fail(ErrorCode::kInvalidArgument, "CsvLogger: expected a separator, got an empty string");
 }
 
 void CsvLogger::on_train_begin() {

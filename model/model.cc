@@ -124,7 +124,7 @@ Model::Model(std::string name, std::optional<Shape> input_shape)
 
 Shape Model::build(const Shape&) {
   // Never called, because model constructors mark the model as built.
-  fail(ErrorCode::kInternal, "Model::build: a model makes its weights in its constructor");
+  fail(ErrorCode::kInternal, "Model::build: a model creates its weights in its constructor");
 }
 
 Strategy& Model::strategy() const { return *model_state_->strategy; }

@@ -55,9 +55,9 @@ void add_models_to_layers() {
 ModelDescription read_description(const internal::CheckpointFile& file) {
   const Json* const json = file.info.about.find(kModelKey);
   internal::require(
-      json, "the file contains no model; expected a file of Model::save(), got ",
+      json, "the file contains no model; expected a file written by Model::save(), got ",
       file.tensors.size(),
-      " tensors; call load_weights() or checkpoint().restore() of a model with the same layers");
+      " tensors; call load_weights() or checkpoint().restore() on a model with the same layers");
   const std::int64_t format = json->at("format").as_int();
   if (format > kModelFormat) {
     fail(ErrorCode::kUnimplemented, "expected a model of format 1 to ", kModelFormat, ", got ",

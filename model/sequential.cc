@@ -25,10 +25,11 @@ void Sequential::add(std::shared_ptr<Layer> layer) {
 Input Sequential::input_of(const Layer& first) {
   if (first.built()) return Input{first.input_shape()};
   if (!first.given_input_shape()) {
-    fail(ErrorCode::kInvalidArgument,
-         "Sequential: the shape of the input is unknown, so the weights of ", first.type_name(),
-         " cannot be made; use Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
-         "options of the first layer");
+    fail(
+        ErrorCode::kInvalidArgument,
+        "Sequential: the shape of the input is unknown, so the weights of ", first.type_name(),
+        " cannot be created; use Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
+        "options of the first layer");
   }
   return Input{*first.given_input_shape()};
 }

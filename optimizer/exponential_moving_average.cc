@@ -52,7 +52,7 @@ void ExponentialMovingAverage::track(std::span<const Variable> variables) {
   for (const Variable& variable : variables) {
     check_is_new(variable.name());
     internal::require(is_floating(variable.dtype()), "ExponentialMovingAverage: variable '",
-                      variable.name(), "': expected a floating type, got ", variable.dtype());
+                      variable.name(), "': expected a floating-point type, got ", variable.dtype());
     Variable average = variable.storage().create_slot(average_name(variable.name()), 0.0);
     average.assign(variable.value());
     pairs_.push_back({variable, average});

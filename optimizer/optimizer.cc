@@ -38,7 +38,7 @@ void check_same_scope(const std::string& name, std::span<const Variable> variabl
     if (variable.storage().owner() == state.storage().owner()) continue;
     fail(ErrorCode::kFailedPrecondition, name, ": variable '", variable.name(),
          "' and the optimizer were made in different strategy scopes; expected one scope for both; "
-         "make model and optimizer inside the same strategy.scope()");
+         "create the model and the optimizer inside the same strategy.scope()");
   }
 }
 
@@ -145,7 +145,7 @@ void Optimizer::use_dynamic_loss_scale(const DynamicLossScaleOptions& options) {
 void Optimizer::set_learning_rate(double value) {
   if (schedule_) {
     fail(ErrorCode::kFailedPrecondition, name_,
-         ".set_learning_rate: a schedule decides the rate; make the optimizer with a constant rate "
+         ".set_learning_rate: a schedule sets the rate; create the optimizer with a constant rate "
          "to set it yourself");
   }
   learning_rate_.assign(checked_rate(value));

@@ -20,7 +20,8 @@ void FormulaRule::apply(const UpdateArgs& args) const { update(args, nullptr); }
 
 void FormulaRule::direct(const UpdateArgs& args, void* direction) const {
   if (!uses_norms())
-    fail(ErrorCode::kInternal, name(), ": has no update direction, because it uses no norms");
+    fail(ErrorCode::kInternal, name(),
+         ": expected a rule that uses norms; other rules have no update direction");
   if (args.count > 0) update(args, direction);
 }
 

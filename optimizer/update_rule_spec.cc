@@ -105,7 +105,7 @@ Rule make_described(const Json& description) {
   for (const Json::Member& member : description.as_object()) {
     if (made.find(member.first)) continue;
     fail(ErrorCode::kInvalidArgument, "'", name, "' has no member '", member.first,
-         "'; expected those of ", made.dump());
+         "'; expected one of the members of ", made.dump());
   }
   return rule;
 }

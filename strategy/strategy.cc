@@ -176,9 +176,10 @@ struct StrategyExtended::Impl {
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const {
     if (!half_updated) return;
-    fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
-         " failed while variables were being updated, so some are of that step and some of the one "
-         "before; restore a checkpoint, which calls restore_state()");
+    fail(
+        ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
+        " failed while variables were being updated, so some are from that step, some from the one "
+        "before; restore a checkpoint, which calls restore_state()");
   }
   /// Aborts the step on the other workers, which must not wait for this one.
   void end_team(const internal::RunOutcome& outcome) {
@@ -473,7 +474,7 @@ std::size_t Strategy::num_bodies() const {
 
 void Strategy::check_argument_count(std::size_t count) const {
   if (count == replica_devices().size()) return;
-  fail(ErrorCode::kInvalidArgument, "Strategy '", name(), "': expected a PerReplica value of ",
+  fail(ErrorCode::kInvalidArgument, "Strategy '", name(), "': expected a PerReplica value with ",
        replica_devices().size(), " elements, one per replica, got ", count);
 }
 
@@ -571,7 +572,7 @@ void Strategy::update(const Variable& variable,
                       const PerReplica<Tensor>& argument) {
   require_cross_replica(*this, "Strategy::update");
   internal::require(variable_created_in_scope(variable), "Strategy::update: Variable '",
-                    variable.name(), "' was not made in the scope of '", name(), "'");
+                    variable.name(), "' was not created in the scope of '", name(), "'");
   auto* storage = dynamic_cast<internal::DistributedStorage*>(&variable.storage());
   const int count = storage ? storage->num_components() : 1;
   const int num_replicas = static_cast<int>(replica_devices().size());

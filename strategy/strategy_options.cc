@@ -38,13 +38,13 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
   const Device first = replica_devices.front();
   for (const Device& device : replica_devices) {
     if (device.type == first.type) continue;
-    fail(ErrorCode::kUnimplemented, who, ": replicas on CPUs and GPUs at once; expected one kind, ",
-         "got ", first, " and ", device, "; use two strategies, or GPUs alone");
+    fail(ErrorCode::kUnimplemented, who, ": expected replicas on one kind of device, ", "got ",
+         first, " and ", device, "; use two strategies, or GPUs alone");
   }
   const WireCompression compression = options.cross_device_ops.options.compression;
   if (first.type == DeviceType::kCpu || compression == WireCompression::kNone) return;
   fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " on ", first,
-       "; expected replicas on CPUs; use WireCompression::kNone, or variables of bfloat16");
+       " is not supported, only on CPUs; use WireCompression::kNone or bfloat16 variables");
 }
 
 /// Strategies that can use XLA. The other strategies do not keep variables with their replicas, or
@@ -89,12 +89,12 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
     if (!is_given) continue;
     fail(ErrorCode::kInvalidArgument, who, ": ", option, " on ", options.devices.devices.front(),
          ": XLA sums gradients within its programs, in replica order and with equal weights; "
-         "expected none; leave it out, or use CPUs and GPUs");
+         "expected no such option; omit it, or use CPUs or GPUs");
   }
   if (name.empty()) return;
   log_info(concat(who,
-                  ": XLA adds in the order of replicas, not canonically: bits differ from "
-                  "those of CPUs and GPUs"));
+                  ": XLA adds in replica order, not in canonical order, so bits differ from "
+                  "those on CPUs and GPUs"));
 }
 
 /// Returns the named operation, or canonical if none is named and canonical order is required.
@@ -312,8 +312,8 @@ void check_compression(std::string_view who, const WorkerTeam& team,
                        const LocalStrategyOptions& options) {
   const WireCompression compression = options.cross_device_ops.options.compression;
   if (compression == WireCompression::kNone || team.is_canonical()) return;
-  fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " with '",
-       team.algorithm(),
+  fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression),
+       " is not supported with '", team.algorithm(),
        "'; expected canonical, whose messages keep each replica's gradient in 16 ",
        "bits; use implementation CANONICAL, or no compression");
 }

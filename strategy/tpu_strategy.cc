@@ -38,9 +38,9 @@ LocalStrategyOptions with_xla_devices(LocalStrategyOptions options) {
 
 TpuClusterResolver::TpuClusterResolver(std::string_view tpu) {
   if (tpu.empty() || tpu == "local") return;
-  fail(ErrorCode::kUnimplemented, "TpuClusterResolver: expected '' or 'local', this host, got '",
+  fail(ErrorCode::kUnimplemented, "TpuClusterResolver: expected '' or 'local' (this host), got '",
        tpu,
-       "': TPUs of other hosts and of Google Cloud's API are not supported; try a program on "
+       "': TPUs on other hosts or from Google Cloud's API are not supported; run the program on "
        "the TPU's own host");
 }
 

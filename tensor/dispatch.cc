@@ -51,7 +51,7 @@ void move_inputs(OpCall& call, Device device) {
 /// Moves the inputs to the device of the current scope; each replica runs in such a scope. Without
 /// a scope, they must already be on one device.
 void move_inputs_to_device(OpCall& call) {
-  TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
+  TUTTI_CHECK(call.op < OpId::kCount, "dispatch: expected a call with an operation, got none");
   TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
   if (const DeviceScope* const scope = DeviceScope::current()) {
     const std::optional<Device> device =

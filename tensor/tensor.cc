@@ -325,7 +325,7 @@ T checked_value(double value, std::string_view who) {
     const double high = std::ldexp(1.0, std::numeric_limits<T>::digits);
     internal::require(value >= low && value < high && value == std::trunc(value), who,
                       ": expected a number that ", dtype_of<T>(), " can hold, got ", value,
-                      "; try a floating type or cast()");
+                      "; try a floating-point type or cast()");
   }
   return static_cast<T>(value);
 }
@@ -375,7 +375,7 @@ MutableTensor::MutableTensor(const Shape& shape, DType dtype, BufferAllocator& a
 void MutableTensor::fail_not_on_host() const {
   fail(ErrorCode::kFailedPrecondition, "MutableTensor: the elements of this tensor, ", dtype_,
        " of shape ", shape_, ", are on ", device_,
-       ", which the host cannot write; write a tensor of Device{} and call to()");
+       ", which the host cannot write to; fill a tensor on Device{} and call to()");
 }
 
 std::size_t MutableTensor::num_bytes() const { return internal::num_bytes(shape_, dtype_); }

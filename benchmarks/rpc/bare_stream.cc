@@ -121,7 +121,7 @@ class Asking final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void wait(const Condition& condition) TUTTI_REQUIRES(mutex_) {
     if (!changed_.wait_for(mutex_, std::chrono::seconds(60), condition)) {
       fail(ErrorCode::kDeadlineExceeded,
-           "rpc_bench: expected progress of the bare stream within the deadline, got none");
+           "rpc_bench: timed out after 60 s waiting for the bare stream");
     }
   }
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;

@@ -76,7 +76,7 @@ std::vector<std::string> names_of(const BenchFlags& flags) {
   std::vector<std::string> names = split_text(flags.op_names);
   for (const std::string& name : names) {
     if (std::ranges::find(known, name) != known.end()) continue;
-    fail(ErrorCode::kInvalidArgument, "--op-names: expected some of ", join(known), ", got '", name,
+    fail(ErrorCode::kInvalidArgument, "--op-names: expected any of ", join(known), ", got '", name,
          "'");
   }
   return names;

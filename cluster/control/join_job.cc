@@ -114,7 +114,7 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
     log_warning(concat("workers: ", machines,
                        " machines have no control server, so a stopped or stuck worker is detected "
                        "only at the deadline of a call; use TUTTI_CONTROL=grpc://host:port with a "
-                       "free port of the machine of ",
+                       "free port on the machine of ",
                        tasks.front().to_string()));
     return invitation;
   }

@@ -156,7 +156,7 @@ void reach_server(const ServerTarget& server,
     if (Clock::system().now() - last_hope >= durations::kHopelessLongEnough) {
       fail(ErrorCode::kUnavailable, server.who, " cannot reach ", server.name, ": ", reason,
            "; waiting does not help; correct ", server.address_in,
-           ", or this machine's names, interfaces, routes or range of ports");
+           ", or this machine's names, interfaces, routes or port range");
     }
     if (Clock::system().now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, server.who, " did not reach ", server.name, " within ",

@@ -101,7 +101,7 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   server_ = builder.BuildAndStart();
   if (!server_) {
-    fail(ErrorCode::kUnavailable, "grpc: cannot listen at ", endpoint_.to_string(),
+    fail(ErrorCode::kUnavailable, "grpc: cannot listen on ", endpoint_.to_string(),
          "; expected to be able to create a socket in /tmp; free space there");
   }
   if (acceptor_) thread_ = Executor::system().start("grpc-listener", [this] { accept_all(); });
@@ -184,9 +184,9 @@ void make_private_folder(const std::string& path) {
                           found.st_uid == ::geteuid() && (found.st_mode & 0777) == 0700;
   if (is_private) return;
   const int reason = errno;
-  fail(ErrorCode::kUnavailable, "local socket: ", path, ": expected a folder of user ", ::geteuid(),
-       " with mode 0700, got ",
-       is_made ? concat("one of user ", found.st_uid, "; remove it")
+  fail(ErrorCode::kUnavailable, "local socket: ", path, ": expected a folder owned by user ",
+       ::geteuid(), " with mode 0700, got ",
+       is_made ? concat("one owned by user ", found.st_uid, "; remove it")
                : concat(std::strerror(reason),
                         "; use TMPDIR=FOLDER with a folder that this user can write to, "
                         "the same for all processes"));
@@ -246,9 +246,9 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
     }
   }
   if (lock_.is_open()) return;
-  fail(ErrorCode::kUnavailable, "grpc: listening at ", endpoint_.to_string(),
+  fail(ErrorCode::kUnavailable, "grpc: listening on ", endpoint_.to_string(),
        " failed: Address already in use by ", owner,
-       "; end that process or try another port (0 takes a free one)");
+       "; end that process or try another port (0 selects a free one)");
 }
 
 /// Waits for the lock: another server that is starting at the same time may be in remove_orphans(),

@@ -183,7 +183,7 @@ static_assert(sizeof(FrameOnTheWire) == kFrameHeaderBytes);
 template <class... Parts>
 [[noreturn]] void refuse_frame(const Parts&... parts) {
   fail(ErrorCode::kUnavailable,
-       "the header of a message is damaged or is of another protocol: ", parts...);
+       "the header of a message is damaged or belongs to another protocol: ", parts...);
 }
 
 }  // namespace
@@ -488,7 +488,7 @@ void Connection::keep_body(Message& message) {
   if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
     kept_.now.fetch_sub(bytes);
     tutti::fail(ErrorCode::kResourceExhausted, "expected at most ", kept_.limit,
-                " bytes of messages before their recv(), got ", bytes, " more with tag ",
+                " bytes of messages that wait for a recv(), got ", bytes, " more with tag ",
                 message.header.tag);
   }
   message.kept = BufferRef::allocate(bytes);  // from the allocator's cache: fresh pages cost more

@@ -141,7 +141,7 @@ bool is_loopback(std::string_view host) {
 void check_exposure(std::string_view who, std::string_view host, const Exposure& exposure) {
   if (is_any_address(host) && !exposure.allow_any_address) {
     fail(ErrorCode::kInvalidArgument, who, ": '", host,
-         "' means every interface of this machine; expected one address; use the one that the "
+         "' means every interface of this machine; expected a single address; use the one that the "
          "other tasks use, or allow_any_address");
   }
   const bool is_safe = is_loopback(host) || exposure.has_secret || exposure.has_tls;

@@ -104,7 +104,7 @@ void Mesh::check(int peer, std::size_t head_bytes, std::size_t body_bytes) const
   }
   if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
     fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, ": expected a message of at most ",
-         kLongestHead, " bytes of head and ", kLongestBody, " of body, got ", head_bytes, " and ",
+         kLongestHead, " head bytes and ", kLongestBody, " body bytes, got ", head_bytes, " and ",
          body_bytes);
   }
 }

@@ -170,7 +170,7 @@ Listener listen_at(const Endpoint& endpoint) {
     const int reason = errno;
     const bool is_taken = reason == EADDRINUSE;
     const std::string owner = is_taken ? owner_of_port(endpoint.port) : "";
-    fail(ErrorCode::kUnavailable, "tcp: listening at ", endpoint.to_string(),
+    fail(ErrorCode::kUnavailable, "tcp: listening on ", endpoint.to_string(),
          " failed: ", std::strerror(reason), owner.empty() ? "" : concat(" by ", owner),
          is_taken ? "; end that process or try another port (0 takes a free one)"
                   : "; expected an address of this machine");

@@ -143,7 +143,7 @@ int gpus_in(const JsonPlace& spec) {
 Pod read_pod(const JsonPlace& place) {
   place.object(kAsKubectlPrints);
   const std::optional<JsonPlace> metadata = place.find("metadata"), status = place.find("status");
-  if (!metadata) place.fail("a pod with the member metadata");
+  if (!metadata) place.fail("a pod with a member 'metadata'");
   metadata->object(kAsKubectlPrints);
   Pod pod{.name = text_at(*metadata, "name")};
   if (pod.name.empty()) metadata->fail("the member name");
@@ -211,7 +211,7 @@ std::vector<Pod> pods_from_json(const Json& list, std::string_view path) {
   const JsonPlace place(list, std::string(path));
   place.object("an object with the member items, as kubectl prints it");
   const std::optional<JsonPlace> items = place.find("items");
-  if (!items) place.fail("the member items, as kubectl get pods -o json prints it");
+  if (!items) place.fail("a member 'items', as printed by kubectl get pods -o json");
   std::vector<Pod> pods;
   for (std::size_t i = 0; i < items->array("a list of pods").size(); ++i) {
     pods.push_back(read_pod(items->element(i)));

@@ -254,7 +254,7 @@ class Reader {
   std::string_view digits() {
     const std::string_view found = take_while(is_digit);
     if (found.empty()) fail("a number");
-    if (found.size() > kMaxDigits) fail("a number of at most 9 digits");
+    if (found.size() > kMaxDigits) fail("a number with at most 9 digits");
     return found;
   }
   [[noreturn]] void fail(const std::string& expected) const {

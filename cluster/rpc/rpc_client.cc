@@ -337,7 +337,7 @@ Packet RpcReply::wait(TimePoint deadline) {
   if (error_) throw *error_;
   if (std::exchange(is_taken_, true)) {
     fail(ErrorCode::kFailedPrecondition, "rpc: ", *what_,
-         ": the answer was taken before; expected one successful wait() per reply");
+         ": the answer was already taken; expected one successful wait() per reply");
   }
   return std::move(answer_);
 }

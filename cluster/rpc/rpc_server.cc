@@ -462,7 +462,7 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
     if (is_ending) fail(ErrorCode::kUnavailable, options_.self, ": the server is shutting down");
     if (is_full) {
       fail(ErrorCode::kUnavailable, options_.self, ": expected at most ", kMostStreams,
-           " clients, got another one; close unused clients");
+           " clients, got one more; close unused clients");
     }
     if (!handlers_.contains(method)) {
       fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));
@@ -606,7 +606,8 @@ std::string RpcServer::target() const {
 }
 
 std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, RpcHandlers handlers) {
-  internal::require(options.longest_payload != 0, "RpcServer: expected longest_payload above 0");
+  internal::require(options.longest_payload != 0,
+                    "RpcServer: expected a positive longest_payload, got 0");
   const internal::Endpoint endpoint =
       internal::checked_listen_address("RpcServer", options.address,
                                        {.has_secret = options.secret.is_set(),

@@ -74,7 +74,7 @@ void require_one_replica(std::string_view who, const Group& group) {
        ": expected a communicator's group, with one local device ",
        "and a transport of the same size and rank, got ", group.local_devices.size(),
        " devices and rank ", group.first_rank, " of ", group.world_size,
-       group.transport ? "" : " without transport");
+       group.transport ? "" : " without a transport");
 }
 
 }  // namespace tutti::internal

@@ -100,7 +100,7 @@ class Lockstep {
       if (messages.empty()) return false;
       const Message& message = messages.front();
       TUTTI_CHECK(message.range.count == step.range.count, "lockstep: rank ", rank,
-                  " expects a message of another length than rank ", from, " sent");
+                  " expected a message of a different length than rank ", from, " sent");
       if (work_) {
         receive_on_gpu(rank, step, from, message);
       } else {

@@ -37,8 +37,8 @@ void require_consistent(std::span<const std::uint8_t> table, std::size_t size) {
   for (std::size_t r = 0; r < size; ++r) {
     if (row(r).front() != kNoGroup) continue;
     fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
-         " names no valid group; expected increasing ranks from 0 to ", size - 1, " that include ",
-         r, "; the error of rank ", r, " lists the ranks that it named");
+         " did not name a valid group; expected increasing ranks from 0 to ", size - 1,
+         " that include ", r, "; the error of rank ", r, " lists the ranks that it named");
   }
   for (std::size_t r = 0; r < size; ++r) {
     for (std::size_t s = 0; s < size; ++s) {

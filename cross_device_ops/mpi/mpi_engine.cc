@@ -69,7 +69,7 @@ MPI_Datatype mpi_number(DType dtype) {
     case DType::kFloat16:
       break;
   }
-  fail(ErrorCode::kInternal, "mpi: expected a type with reductions, got ", dtype);
+  fail(ErrorCode::kInternal, "mpi: expected a type that supports reductions, got ", dtype);
 }
 
 /// Returns the type for collectives that only copy values; the values may have any alignment.
@@ -126,7 +126,7 @@ void set_parts(std::span<const std::size_t> parts, std::vector<int>& counts,
     sum += part;
     if (sum <= INT_MAX) continue;
     fail(ErrorCode::kOutOfRange, "mpi: one call has too many elements; expected at most ", INT_MAX,
-         " elements in all, got ", sum, " and more; try several calls");
+         " elements in all, got ", sum, " or more; try several calls");
   }
 }
 

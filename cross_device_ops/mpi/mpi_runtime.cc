@@ -60,9 +60,10 @@ void finalize_at_exit(int status, void*) {
 void require_not_finalized() {
   if (!is_finalized()) return;
   fail(ErrorCode::kFailedPrecondition,
-       "mpi: MPI was finalised, and cannot be initialised again; expected MPI_Finalize after the "
-       "last transport and communicator; leave both calls to tutti, which finalises MPI at the end "
-       "of the program if it has initialised it");
+       "mpi: MPI was finalised and cannot be initialised again; expected MPI_Finalize after the "
+       "last transport and communicator; leave MPI_Init and MPI_Finalize to tutti, which finalises "
+       "MPI at the end "
+       "of the program if it initialised MPI");
 }
 
 int initialize() {

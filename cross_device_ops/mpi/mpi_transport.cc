@@ -708,12 +708,12 @@ int rank_of(const MpiOptions& options, const std::vector<int>& processes, int pr
     if (rank >= 0 && rank < size && processes[static_cast<std::size_t>(rank)] == process) {
       return rank;
     }
-    fail(ErrorCode::kInvalidArgument, "mpi: expected a rank from 0 to ", size - 1, " that is MPI ",
+    fail(ErrorCode::kInvalidArgument, "mpi: expected a rank from 0 to ", size - 1, " for MPI ",
          "process ", process, ", got ", rank);
   }
   if (std::ranges::count(processes, process) != 1) {
     fail(ErrorCode::kInvalidArgument, "mpi: expected the calling MPI process, ", process,
-         ", once among the processes of the ranks, got ", join(processes),
+         ", to occur once among the ranks' processes, got ", join(processes),
          "; use MpiOptions::rank");
   }
   return static_cast<int>(std::ranges::find(processes, process) - processes.begin());

@@ -578,7 +578,8 @@ std::string make_nccl_id() {
   ncclUniqueId id{};
   const NcclFunctions& functions = nccl_functions();
   if (const ncclResult_t result = functions.get_unique_id(&id); !is_fine(result)) {
-    fail(code_of(result), "nccl: making an id: ", functions.get_error_string(result));
+    fail(code_of(result),
+         "nccl: creating a unique id failed: ", functions.get_error_string(result));
   }
   return {id.internal, sizeof(id.internal)};
 }

@@ -452,7 +452,7 @@ tutti_plugin_entry_v1 find_entry(void* library, const std::string& path) {
   for (int version = 2; version < 10; ++version) {
     const std::string other = concat("tutti_cross_device_ops_plugin_v", version);
     if (!::dlsym(library, other.c_str())) continue;
-    fail(ErrorCode::kInvalidArgument, "plugin '", path, "': was made for version ", version,
+    fail(ErrorCode::kInvalidArgument, "plugin '", path, "': was built for version ", version,
          " of plugin_abi.h; expected version 1 (", TUTTI_PLUGIN_SYMBOL,
          "); try a plugin built with this tutti's header");
   }

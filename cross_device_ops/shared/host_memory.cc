@@ -57,7 +57,7 @@ Segment::Segment(FileDescriptor file, const std::string& peer) : file_(std::move
   const bool is_good = file_.is_open() && ::fstat(file_.get(), &status) == 0 &&
                        status.st_size >= static_cast<off_t>(kPlaceBegin) &&
                        status.st_size <= kMost && status.st_size % kPageBytes == 0;
-  if (!is_good) fail(ErrorCode::kDataLoss, peer, " did not send a segment of shared memory");
+  if (!is_good) fail(ErrorCode::kDataLoss, peer, " did not send a shared-memory segment");
   num_bytes_ = static_cast<std::size_t>(status.st_size);
   map();
 }

@@ -81,11 +81,10 @@ Error WindowGroup::reason_to_leave() const {
   } catch (const Error& error) {
     return as_it_was(error);
   }
-  return Error(
-      ErrorCode::kUnavailable,
-      concat("rank ", rank(), " has left the group of ", size(),
-             " ranks: it failed, or makes fewer calls; do all workers make the same number "
-             "of steps?"));
+  return Error(ErrorCode::kUnavailable,
+               concat("rank ", rank(), " has left the group of ", size(),
+                      " ranks: it failed, or made fewer calls; do all workers make the same number "
+                      "of steps?"));
 }
 
 void WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
@@ -272,7 +271,7 @@ Error WindowGroup::reason() {
   if (!written()) {  // the closing member died
     return own_reason_.value_or(Error(
         ErrorCode::kUnavailable,
-        concat("rank ", shared_header_->state.load() - 1, " exited while it closed the group")));
+        concat("rank ", shared_header_->state.load() - 1, " exited while closing the group")));
   }
   const std::size_t length = ::strnlen(shared_header_->text.data(), shared_header_->text.size());
   return Error(static_cast<ErrorCode>(shared_header_->code),

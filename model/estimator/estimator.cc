@@ -114,7 +114,7 @@ class Finder final : public VariableCreator {
  private:
   [[noreturn]] void fail_different(const std::string& got) const {
     fail(ErrorCode::kFailedPrecondition,
-         "Estimator: the model function makes different variables than ",
+         "Estimator: the model function creates different variables than ",
          "in its first call; expected ",
          next_ < record_.size() ? concat("'", record_[next_].options.name, "'") : "no more",
          " as variable ", next_, ", got ", got, "; use the same layers in the same order");

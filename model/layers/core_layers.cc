@@ -134,7 +134,7 @@ Shape Lambda::build(const Shape& input) {
   const Shape result = function_(Tensor::zeros(input.with_front(1), dtype())).shape();
   internal::require(result.rank() != 0 && result[0] == 1,
                     "Lambda: expected a result [batch, ...] with as many rows as the input, got ",
-                    result, " for one row");
+                    result, " for an input of one row");
   return result.without_axis(0);
 }
 

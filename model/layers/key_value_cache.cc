@@ -38,7 +38,7 @@ std::pair<Tensor, Tensor> KeyValueCache::appended(const Tensor& key, const Tenso
     auto& [keys, values] = entries_[number];
     internal::require(keys.shape()[0] == key.shape()[0], "KeyValueCache: expected a batch of ",
                       keys.shape()[0], " as in the first call, got ", key.shape()[0],
-                      "; try a new cache");
+                      "; use a new cache");
     keys = concat({keys, key}, 2);
     values = concat({values, value}, 2);
   }

@@ -73,7 +73,7 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
   const Tensor classes = class_numbers(labels, predictions, who);
   if (options.label_smoothing != 0.0) {
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
-         ": label_smoothing needs distributions; use categorical_crossentropy of one_hot labels");
+         ": label_smoothing needs distributions; use categorical_crossentropy with one_hot labels");
   }
   // As in Keras, probabilities are scaled to a sum of 1, by the softmax of their logarithms. The
   // gradient includes this scaling.

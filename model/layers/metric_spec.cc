@@ -172,7 +172,7 @@ Json MetricSpec::to_json() const {
   if (call_) return call_();
   if (!make_) return name_;
   fail(ErrorCode::kUnimplemented, "the metric '", name_,
-       "' is made by a custom function, so it cannot be saved");
+       "' was created by a custom function, so it cannot be saved");
 }
 
 MetricSpec MetricSpec::from_json(const Json& json) {

@@ -99,7 +99,7 @@ BatchNormalization::Statistics BatchNormalization::normalize_batch(const Tensor&
     log_warning_once(concat(
         "layer '", name(), "' is trained on one value per channel and replica, got shape ",
         x.shape(),
-        ": its variance is 0, so the output is beta and moving_variance shrinks towards "
+        ": the variance is then 0, so the output is beta and moving_variance shrinks towards "
         "0; use a larger batch, fewer replicas, or BatchNormalization({.synchronized = true})"));
   }
   const BatchNormResult result = batch_norm_training(x, gamma, beta, options_.epsilon);

@@ -94,7 +94,7 @@ class OnnxGraph {
   }
   /// Adds an input, float32 [batch, example...]; the name must be unused.
   void add_input(const std::string& name, const Shape& example) {
-    TUTTI_CHECK(names_.insert(name).second, "ONNX: the name '", name, "' is taken");
+    TUTTI_CHECK(names_.insert(name).second, "ONNX: the name '", name, "' is already in use");
     put_bytes(inputs_, 11, value_info(name, example));
   }
   void add_output(const std::string& name, const Shape& example) {

@@ -42,7 +42,7 @@ void require_no_strategy() {
   fail(ErrorCode::kFailedPrecondition,
        "StagedSequential: expected a call outside strategy scopes, because the options place the "
        "variables, got one in the scope of '",
-       get_strategy().name(), "'; make the model outside of strategy.scope()");
+       get_strategy().name(), "'; create the model outside strategy.scope()");
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ StagedSequential::StagedSequential(StageOptions options, Input input,
       fail(ErrorCode::kInvalidArgument, "StagedSequential: the weights of '", variable.name(),
            "' are on ", variable.storage().devices().front(), ", but stage ", s, " is on ",
            device(s),
-           "; expected layers that were made for this model, each used in only one stage");
+           "; expected layers that were created for this model, each used in only one stage");
     }
   }
 }

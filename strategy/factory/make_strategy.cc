@@ -142,7 +142,7 @@ std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
 #ifdef TUTTI_WITHOUT_XLA
 std::unique_ptr<Strategy> make_tpu(const StrategySpec&) {
   fail(ErrorCode::kUnimplemented,
-       "strategy options: this build leaves XLA out; configure with -DTUTTI_XLA=ON, or use "
+       "strategy options: this build does not include XLA; configure with -DTUTTI_XLA=ON, or use "
        "mirrored");
 }
 #else

@@ -43,7 +43,7 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
   if (generation != impl->generation) {
     fail(ErrorCode::kFailedPrecondition,
          "DistributedDataset: this iterator is invalid, because begin() or restore() was called "
-         "after it was made; use the newest iterator");
+         "after it was created; use the newest iterator");
   }
   const TimePoint begin = Clock::system().now();
   auto pieces = cutter.next(*elements);
@@ -280,7 +280,7 @@ namespace tutti {
 std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
   internal::require(
       num_replicas_in_sync >= 1 && global_batch_size % num_replicas_in_sync == 0,
-      "InputContext::get_per_replica_batch_size: the global batch does not divide equally; "
+      "InputContext::get_per_replica_batch_size: the global batch does not divide evenly; "
       "expected a multiple of num_replicas_in_sync = ",
       num_replicas_in_sync, ", got ", global_batch_size);
   return global_batch_size / num_replicas_in_sync;

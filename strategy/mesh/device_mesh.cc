@@ -104,7 +104,7 @@ std::optional<Layout> LayoutMap::find(std::string_view variable) const {
     if (!std::regex_search(std::string(variable), std::regex(entry.first))) continue;
     internal::require(found == nullptr, "LayoutMap: keys '", found ? found->first : "", "' and '",
                       entry.first, "' match the variable '", variable,
-                      "'; expected one; try more specific expressions");
+                      "'; expected only one match; try more specific expressions");
     found = &entry;
   }
   return found ? std::optional(found->second) : std::nullopt;

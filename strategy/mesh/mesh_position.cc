@@ -29,7 +29,7 @@ void ShardedValue::materialize(std::byte* to) {
     if (position != position_ || position == nullptr) {
       fail(ErrorCode::kFailedPrecondition,
            "a tensor that is sharded over a mesh was read on a thread other than its position's; "
-           "expected a read in the step that made it");
+           "expected a read in the step that created it");
     }
     whole = position->local_as({sharding_, local_, spec_}, {});
   }
@@ -62,7 +62,7 @@ MeshPosition* MeshPosition::current(const VariableStorage& variable, std::string
   if (position == nullptr || &position->strategy() == variable.owner()) return position;
   fail(ErrorCode::kFailedPrecondition, "Variable '", variable.name(), "'.", method,
        ": Mixing different strategies: called in a step of '", position->strategy().name(),
-       "', which did not make the variable");
+       "', which did not create the variable");
 }
 
 ShardedTensor MeshPosition::part_of(const Tensor& value) const {
@@ -274,7 +274,7 @@ void MeshPosition::require_same_specs(std::span<const Tensor> values) {
 
 void MeshPosition::require_global(std::string_view who) const {
   require(local_call_.empty(), who, ": got a sharded tensor in the function of ", local_call_,
-          "; expected local tensors: the function's inputs, and values made from them");
+          "; expected local tensors: the function's inputs, and values computed from them");
 }
 
 void MeshPosition::meet(RendezvousKind kind) {

@@ -174,7 +174,8 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
   internal::require(local.replica_weights.empty(), kStrategy,
                     ": replica_weights: expected none, because a batch is divided equally");
   internal::require(positions % workers == 0, kStrategy, ": the ", positions, " positions of ",
-                    options.mesh.to_string(), " cannot be divided over ", workers, " workers");
+                    options.mesh.to_string(), " cannot be divided evenly among ", workers,
+                    " workers");
   const int own = positions / workers;
   std::vector<Device>& devices = local.devices.devices;
   for (int i = 0; options.local.devices.devices.empty() && i < own; ++i) {
@@ -268,7 +269,7 @@ Layout MeshStrategy::layout_of(const Variable& variable) const {
   const auto* const storage = dynamic_cast<const internal::MeshStorage*>(&variable.storage());
   internal::require(storage && storage->owner() == static_cast<const Strategy*>(this),
                     "MeshStrategy::layout_of: Variable '", variable.name(),
-                    "' was not made in the scope of this strategy");
+                    "' was not created in the scope of this strategy");
   Layout layout;
   for (int d = 0; d < variable.shape().rank(); ++d) {
     const internal::AxisSet axes = storage->read_sharding()[d];

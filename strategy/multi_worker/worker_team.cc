@@ -265,7 +265,7 @@ bool WorkerTeam::may_reconnect(const Error& error, Duration patience) const {
 void WorkerTeam::reconnect(TimePoint deadline) {
   if (!group_) {
     fail(ErrorCode::kFailedPrecondition,
-         "WorkerTeam::reconnect: these workers were connected by a communicator of the caller; "
+         "WorkerTeam::reconnect: these workers were connected by the caller's communicator; "
          "expected a job with a control server; use a ClusterResolver");
   }
   watches_.clear();
@@ -332,7 +332,7 @@ ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view na
     ReplicaValues values = decode_values(encoded[w]);
     const auto expected = to_size(first_of_[w + 1] - first_of_[w]);
     if (values.size() != expected) {
-      fail(ErrorCode::kDataLoss, name, ": worker ", w, " gave the values of ", values.size(),
+      fail(ErrorCode::kDataLoss, name, ": worker ", w, " sent the values of ", values.size(),
            " replicas; expected ", expected);
     }
     std::ranges::move(values, std::back_inserter(all));

@@ -196,7 +196,7 @@ int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry&
 
 int ParameterServerJob::serve() {
   TUTTI_CHECK(is_coordinated_ || role_ != ParameterServerRole::kWorker, "serve: a worker trains");
-  log_info(concat(task_, ": serves until ", is_coordinated_ ? "the chief is" : "the workers are",
+  log_info(concat(task_, ": serving until ", is_coordinated_ ? "the chief is" : "the workers are",
                   " done"));
   if (!watch_) {
     if (server_) server_->join();

@@ -35,8 +35,8 @@ constexpr const char* kName = "parameter_server";
 void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;
-    fail(ErrorCode::kUnimplemented, kName, ": replicas on ", device,
-         "; expected CPUs; use --devices cpu:0, or multi_worker_mirrored for GPUs");
+    fail(ErrorCode::kUnimplemented, kName, ": expected CPUs, got replicas on ", device,
+         "; use --devices cpu:0, or multi_worker_mirrored for GPUs");
   }
 }
 
@@ -369,7 +369,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
   }
   if (!impl_->job || impl_->job->is_coordinated()) return *impl_;
   fail(ErrorCode::kFailedPrecondition,
-       "ClusterCoordinator: the workers of this ParameterServerStrategy train by themselves; set ",
+       "ClusterCoordinator: the workers of this ParameterServerStrategy train independently; set ",
        "the option coordinated = true, on every task");
 }
 
@@ -390,7 +390,8 @@ std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& varia
   const auto* storage = dynamic_cast<const internal::ShardedStorage*>(&variable.storage());
   if (!storage || storage->owner() != static_cast<const Strategy*>(this)) {
     fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy::shards_of: variable '",
-         variable.name(), "' is not on servers of this strategy; expected one made in its scope");
+         variable.name(),
+         "' is not on the servers of this strategy; expected one created in its scope");
   }
   std::vector<ShardPlace> places;
   for (const internal::RemoteShard& shard : storage->shards()) {
@@ -461,7 +462,7 @@ ParameterServerStrategy::ColocationScope::ColocationScope(ParameterServerStrateg
     : strategy_(strategy), previous_(strategy.impl_->colocated_with) {
   const auto places = strategy.shards_of(variable);
   if (shard < 0 || shard >= static_cast<int>(places.size())) {
-    fail(ErrorCode::kInvalidArgument, "ColocationScope: shard ", shard, " of variable '",
+    fail(ErrorCode::kInvalidArgument, "ColocationScope: no shard ", shard, " of variable '",
          variable.name(), "'; expected 0 .. ", places.size() - 1);
   }
   const auto& storage = static_cast<const internal::ShardedStorage&>(variable.storage());

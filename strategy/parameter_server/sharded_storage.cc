@@ -50,7 +50,7 @@ void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& sh
                    const std::variant<ValueGenerator, Tensor>& initial) {
   if (ClosureContext::current() != nullptr) {  // earlier checkpoints would lack the variable
     fail(ErrorCode::kFailedPrecondition, "variable '", shards.front().spec.variable,
-         "': made in a closure; expected it to be made before ClusterCoordinator::start(), on ",
+         "': created in a closure; expected creation before ClusterCoordinator::start(), on ",
          "every task");
   }
   const GradientTape::StopRecording stop;
@@ -217,7 +217,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   if (rule.uses_norms() && num_shards() > 1) {
     fail(ErrorCode::kUnimplemented, who, ": the rule needs norms of the whole variable, which is ",
          "in ", num_shards(), " shards; expected one shard; try a variable_partitioner that does ",
-         "not cut this variable, or a rule without norms");
+         "not split this variable, or a rule without norms");
   }
   const ShardSpec& first = shard(0).spec;
   UpdateShard update;

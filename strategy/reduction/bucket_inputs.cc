@@ -77,7 +77,7 @@ GradientKind BucketInputs::unify(std::size_t variable) {
   if (!without.empty()) {
     log_warning_once(concat("Variable '", variables[variable].name(),
                             "' has no gradient on replicas ", tutti::join(without),
-                            " but has one on others; its gradient counts as zeros there"));
+                            " but has one on others; the missing gradients count as zeros"));
   }
   if (any_dense) make_dense(variable);
   return kinds[variable] = any_dense ? GradientKind::kDense : GradientKind::kSparse;

@@ -52,7 +52,7 @@ BucketSums::BucketSums(BucketInputs& given, PlanInUse& plan)
   for (const BucketPlan::Bucket& bucket : given.plan->buckets) {
     if (!team_ || is_floating(bucket.dtype)) continue;
     fail(ErrorCode::kUnimplemented, "gradients of ", bucket.dtype,
-         " with several workers; expected a floating type; try a cast");
+         " are not supported with several workers; expected a floating-point type; try a cast");
   }
   if (!team_ && given.num_replicas == 1) return;
   if (given.services.replica_devices.front().type == DeviceType::kGpu) {
@@ -268,7 +268,7 @@ void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, dou
   if (kind == GradientKind::kNone && num_dense + num_sparse > 0.0) {
     log_warning_once(concat("Variable '", variable.name(),
                             "' has no gradient on the replicas of worker ", team_->worker(),
-                            " but has one on others; its gradient counts as zeros there"));
+                            " but has one on others; the missing gradients count as zeros"));
   }
   if (num_dense > 0.0 && num_sparse > 0.0) {
     // Workers that had only slices have contributed zeros.

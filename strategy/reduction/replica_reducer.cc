@@ -411,7 +411,7 @@ std::vector<Gradient> ReplicaReducer::finish() {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   if (!buckets_) {
     fail(ErrorCode::kFailedPrecondition,
-         "GradientReducer::finish: no reduction began; expected "
+         "GradientReducer::finish: no reduction has begun; expected "
          "begin() first");
   }
   for (std::size_t i = given_.size(); i-- > 0;) {

@@ -94,15 +94,15 @@ LocalReplicaContext* LocalReplicaContext::current(const VariableStorage& variabl
   if (mode->strategy == &default_strategy()) return nullptr;
   fail(ErrorCode::kFailedPrecondition, "Variable '", variable.name(), "'.", method,
        ": Mixing different strategies: called in a replica of '", mode->strategy->name(),
-       "', which did not make the variable");
+       "', which did not create the variable");
 }
 
 void LocalReplicaContext::require_own_thread(const RendezvousHeader& header) const {
   const StrategyMode* mode = current_mode();
   if (mode && mode->replica == this) return;
   fail(ErrorCode::kFailedPrecondition, header.describe(),
-       ": called on another thread or in another "
-       "context than that of replica ",
+       ": called on a thread or in a context "
+       "other than that of replica ",
        replica_, "; expected the replica's own thread, inside run");
 }
 

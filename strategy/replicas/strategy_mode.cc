@@ -53,7 +53,7 @@ std::shared_ptr<VariableStorage> ForbiddenVariableCreator::create(const Variable
                                                                   const RandomKey&,
                                                                   VariableOptions options) {
   fail(ErrorCode::kFailedPrecondition, "Variable '", options.name,
-       "': created inside run; expected it to be made once, before run; make it in "
+       "': created inside run; expected it to be created once, before run; create it in "
        "strategy.scope() and capture it");
 }
 

@@ -76,7 +76,7 @@ void DistributedStorage::update_component(int index, const UpdateRule& rule,
     if (!storage || storage->shape() != shape() || storage->dtype() != dtype() ||
         storage->num_components() != num_components()) {
       fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.update (", rule.name(),
-           "): the slot '", slot.name(), "' was not made for this variable; call create_slot()");
+           "): the slot '", slot.name(), "' was not created for this variable; call create_slot()");
     }
     slot_components.push_back(&storage->component(index));
   }
@@ -113,7 +113,7 @@ void ComponentStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
 Variable ComponentStorage::create_slot(const std::string&, double) {
   fail(ErrorCode::kFailedPrecondition, "Variable '", name(),
        "'.create_slot: this is one component of "
-       "a variable; call create_slot() of the whole variable");
+       "a variable; call create_slot() on the whole variable");
 }
 
 void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
@@ -122,7 +122,7 @@ void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> 
   for (const Variable& slot : slots) {
     auto* storage = dynamic_cast<ComponentStorage*>(&slot.storage());
     internal::require(storage, "Variable '", name(), "'.update (", rule.name(), "): the slot '",
-                      slot.name(), "' is not a component; call update() of the whole variable");
+                      slot.name(), "' is not a component; call update() on the whole variable");
     slot_components.push_back(&storage->component());
   }
   component().update(slot_components, rule, gradient, scalars);
@@ -146,7 +146,7 @@ bool are_where_it_works(const ReplicaServices& services, std::span<const Tensor>
 
 [[noreturn]] void fail_no_aggregation(const VariableStorage& variable) {
   fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
-       "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
+       "': with one value per replica and aggregation NONE, it has no single value; expected SUM, "
        "MEAN or ONLY_FIRST_REPLICA; use VariableOptions::aggregation");
 }
 
@@ -198,7 +198,8 @@ Tensor aggregate(const VariableStorage& variable, const ReplicaServices* service
       }
       if (all_equal(values)) return values.front().to(destination);
       fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
-           "': aggregation MEAN: expected a floating dtype or equal values, got ", variable.dtype(),
+           "': aggregation MEAN: expected a floating-point dtype or equal values, got ",
+           variable.dtype(),
            " values that differ between replicas; try a float32 variable or a write outside run");
     case VariableAggregation::kNone:
       break;

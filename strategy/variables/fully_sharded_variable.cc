@@ -265,7 +265,7 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   std::vector<Shards*> shards;
   for (Component* slot : slots) {
     shards.push_back(dynamic_cast<Shards*>(slot));
-    TUTTI_CHECK(shards.back(), "Shards::update: a slot with other shards than its variable");
+    TUTTI_CHECK(shards.back(), "Shards::update: a slot is sharded differently from its variable");
   }
   if (!rule.uses_norms()) {
     for (int r = 0; r < num_shards(); ++r) update_shard(r, shards, rule, gradient, scalars);
@@ -309,7 +309,7 @@ std::vector<Shards*> shards_of_slots(std::span<const Variable> slots) {
     auto* const storage = dynamic_cast<DistributedStorage*>(&slot.storage());
     auto* const own = storage ? dynamic_cast<Shards*>(&storage->component(0)) : nullptr;
     TUTTI_CHECK(own, "FullyShardedStorage::update: the slot '", slot.name(),
-                "' was made by another variable");
+                "' was created by another variable");
     shards.push_back(own);
   }
   return shards;

@@ -70,7 +70,7 @@ IndexedSlices concatenated(const VariableStorage& variable, std::vector<IndexedS
   const bool mean = variable.options().aggregation == VariableAggregation::kMean;
   if (mean && !is_floating(variable.dtype())) {
     fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
-         "': a scatter operation with aggregation MEAN; expected a floating dtype, got ",
+         "': expected a floating-point dtype for a scatter operation with aggregation MEAN, got ",
          variable.dtype());
   }
   const GradientTape::StopRecording stop;
@@ -234,7 +234,7 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   const VariableAggregation aggregation = options().aggregation;
   if (!is_linear(op) && aggregation != VariableAggregation::kOnlyFirstReplica) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", method,
-         ": not defined inside a replica with aggregation ", aggregation,
+         ": undefined inside a replica for aggregation ", aggregation,
          "; expected ONLY_FIRST_REPLICA; call it outside run");
   }
   Scatter own{&slices};

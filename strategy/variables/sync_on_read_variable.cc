@@ -166,7 +166,7 @@ void SyncOnReadStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   LocalReplicaContext* context = replica(concat(op));
   if (context && num_replicas() > 1) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
-         ": not defined inside a replica for an ON_READ variable; call assign() of a computed "
+         ": not defined inside a replica for an ON_READ variable; call assign() with a computed "
          "value");
   }
   for (int c = 0; c < num_components(); ++c) component(c).scatter(op, slices, name());

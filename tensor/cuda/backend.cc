@@ -121,7 +121,7 @@ class Event final : public DeviceEvent {
       const auto& first = static_cast<const Event&>(earlier);
       if (!timed_ || !first.timed_) {
         fail(ErrorCode::kInvalidArgument,
-             "milliseconds_since: expected two events of record_timed(), got one without a time");
+             "milliseconds_since: expected two events from record_timed(), got one without a time");
       }
       float milliseconds = 0.0F;
       check(cudaEventElapsedTime(&milliseconds, first.event_, event_), "cudaEventElapsedTime");
@@ -408,8 +408,8 @@ std::shared_ptr<DeviceEvent> Context::record_foreign(void* stream) {
           "cudaStreamIsCapturing");
     if (status == cudaStreamCaptureStatusNone) return;
     fail(ErrorCode::kFailedPrecondition,
-         "the stream is captured, and a replay would not synchronise with the other ranks; "
-         "expected a stream that is not captured; make the call outside the capture");
+         "the stream is being captured, and a replay would not synchronise with the other ranks; "
+         "expected a stream that is not being captured; make the call outside the capture");
   });
   return record(static_cast<cudaStream_t>(stream), false);
 }

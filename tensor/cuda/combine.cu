@@ -112,7 +112,7 @@ void combine_typed(const DeviceCombine& combine, cudaStream_t stream) {
       break;
   }
   fail(ErrorCode::kInvalidArgument,
-       "combine: expected SUM, PRODUCT, MIN or MAX of integers, got MEAN; use SUM, then divide()");
+       "combine: expected SUM, PRODUCT, MIN or MAX for integers, got MEAN; use SUM, then divide()");
 }
 
 }  // namespace

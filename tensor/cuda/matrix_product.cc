@@ -53,8 +53,8 @@ cudaDataType_t data_type(DType dtype) {
     case DType::kFloat16:
       return CUDA_R_16F;
     default:
-      fail(ErrorCode::kUnimplemented, "matrix product on cuBLAS: expected a floating type, got ",
-           to_string(dtype));
+      fail(ErrorCode::kUnimplemented,
+           "matrix product on cuBLAS: expected a floating-point type, got ", to_string(dtype));
   }
 }
 

@@ -61,7 +61,7 @@ const void* GraphMemory::keep_pinned(const void* from, std::size_t bytes) {
       *pinned_.emplace_back(std::make_unique<Pinned>(GpuDevice::of(device_).backend(), bytes));
   if (!block.data) {
     fail(ErrorCode::kResourceExhausted, "captured graph on ", device_, ": no pinned memory for ",
-         bytes, " bytes; make this tensor before the step is captured");
+         bytes, " bytes; create this tensor before the step is captured");
   }
   std::memcpy(block.data, from, bytes);
   return block.data;
@@ -159,8 +159,8 @@ void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) 
   if (std::ranges::find(variables_, memory) != variables_.end()) return;
   if (memory->device().type != DeviceType::kGpu) {
     fail(ErrorCode::kFailedPrecondition, "captured step: expected variables on GPUs, because a ",
-         "replay repeats only work on GPUs, got one on ", memory->device(),
-         "; make it in the strategy's scope, or read it outside the step");
+         "replay repeats only GPU work, got one on ", memory->device(),
+         "; create it in the strategy's scope, or read it outside the step");
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
        memory->shape(), " on ", memory->device(),

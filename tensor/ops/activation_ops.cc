@@ -16,7 +16,7 @@ using namespace internal;
 /// Throws unless x has a floating-point type. The error names the activation.
 void check(std::string_view name, const Operand& x) {
   if (is_floating(defined(OpId::kMultiply, x).dtype())) return;
-  fail(ErrorCode::kInvalidArgument, who(name, x.where), ": expected a floating type, got ",
+  fail(ErrorCode::kInvalidArgument, who(name, x.where), ": expected a floating-point type, got ",
        x.dtype(), " of shape ", x.shape(), "; call cast()");
 }
 

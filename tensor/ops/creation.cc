@@ -26,7 +26,7 @@ Tensor counted(std::int64_t count, DType dtype, Device device, Function value) {
 
 void require_step(bool is_nonzero) {
   if (is_nonzero) return;
-  fail(ErrorCode::kInvalidArgument, "arange: expected a step that is not 0, got 0");
+  fail(ErrorCode::kInvalidArgument, "arange: expected a nonzero step, got 0");
 }
 
 void require_count(const char* name, std::int64_t count) {

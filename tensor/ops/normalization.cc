@@ -151,7 +151,7 @@ Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
   const Shape& s = x.shape();
   if (options.num_axes < 1 || options.num_axes > s.rank()) {
     fail(ErrorCode::kInvalidArgument, who(kName, x.where), ": expected num_axes of 1 .. ", s.rank(),
-         " for an input ", s, ", got ", options.num_axes);
+         " for an input of shape ", s, ", got ", options.num_axes);
   }
   const std::int64_t* first = s.end() - options.num_axes;
   const Shape features(std::vector<std::int64_t>(first, s.end()));

@@ -66,7 +66,7 @@ Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dt
 void refuse_in_capture(const char* who) {
   if (!StepRecorder::current()) return;
   fail(ErrorCode::kUnimplemented, who,
-       ": random tensors are made on the host, which a captured step does not repeat; use "
+       ": random tensors are made on the host, and a captured step does not repeat host work; use "
        "dropout(), or make the tensor outside the step and pass it as an argument");
 }
 

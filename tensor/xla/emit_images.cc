@@ -101,8 +101,8 @@ const UpsampleAttributes& nearest_only(const OpCall& call) {
   const auto& a = call.attributes_as<UpsampleAttributes>();
   if (a.interpolation == Interpolation::kNearest) return a;
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-       ": no bilinear interpolation in a step that XLA compiles; expected nearest; use "
-       "Interpolation::kNearest, or another strategy");
+       ": bilinear interpolation is not supported in a step that XLA compiles; expected nearest; "
+       "use Interpolation::kNearest, or another strategy");
 }
 
 Hlos enlarged(HloText& text, const OpCall& call, HloInputs in) {

@@ -301,7 +301,7 @@ void check_xla_flags(const std::function<void()>& create) {
   const bool took_too_long = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   if (status == 0 || took_too_long) return;
   fail(ErrorCode::kInvalidArgument,
-       "XLA_FLAGS: the PJRT plugin would end the process: ", reason_in(log),
+       "XLA_FLAGS: the PJRT plugin would terminate the process: ", reason_in(log),
        "; expected known flags, got '", flags, "'; unset them");
 }
 

@@ -63,8 +63,8 @@ void StepValue::materialize(std::byte* to) {
          ": expected a step that succeeded, got one that failed; restore the last checkpoint");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-       ": expected a read after the step has run, got one on the host within the step, which XLA "
-       "has not computed yet; return the tensor and read it after run()");
+       ": expected a read after the step has run, got one on the host within the step, before XLA "
+       "computed the value; return the tensor and read it after run()");
 }
 
 namespace {
@@ -182,7 +182,7 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   const HloEmitter emit = find_emitter(call.op);
   if (!emit) {
     fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-         ": cannot be a part of a step that XLA compiles; expected another operation; call it "
+         ": cannot be part of a step that XLA compiles; expected another operation; call it "
          "outside run(), or use another strategy");
   }
   begin(to_string(call.op), call.where);
@@ -426,7 +426,7 @@ std::string operation_at(const Trace& trace, std::size_t index) {
          lines_of(first, index) == lines_of(other, index)) {
     ++index;
   }
-  fail(ErrorCode::kInvalidArgument, "step that XLA compiles: expected the same operations on the ",
+  fail(ErrorCode::kInvalidArgument, "step compiled by XLA: expected the same operations on the ",
        "same shapes in all replicas, got ", operation_at(first, index), " in replica ",
        first.replica(), " and ", operation_at(other, index), " in replica ", other.replica(),
        "; use batches that divide equally among the replicas: batch(n, drop_remainder)");
@@ -560,8 +560,8 @@ void StepPrograms::run(Traces traces) {
   const TraceSpan span("run", "compute");
   const auto results = program.run(put_arguments(traces, donated));
   for (std::size_t r = 0; r < traces.size(); ++r) {
-    TUTTI_CHECK(results[r].size() == live.size(), "a step of XLA: ", results[r].size(),
-                " results of ", live.size());
+    TUTTI_CHECK(results[r].size() == live.size(), "XLA step: got ", results[r].size(),
+                " results, expected ", live.size());
     for (std::size_t i = 0; i < live.size(); ++i) {
       const auto value = traces[r]->made()[live[i]].value.lock();
       if (!value) continue;

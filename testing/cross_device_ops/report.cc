@@ -173,7 +173,7 @@ Case Case::parse(std::string_view id) {
     if (c.id() == id) return c;
   }
   fail(ErrorCode::kInvalidArgument, "conformance: there is no case '", id,
-       "'; try an id as `tutti conform` prints it");
+       "'; try an id that `tutti conform` prints");
 }
 
 namespace {

@@ -148,8 +148,8 @@ TestedGroup::TestedGroup(const Case& c, const Subject& subject, Duration timeout
   const auto& factory = shape == GroupShape::kSpread ? subject.spread : subject.threads;
   const bool is_local = shape == GroupShape::kLocal;
   if (is_local ? !subject.local : !factory) {
-    fail(ErrorCode::kUnimplemented, subject.name, " cannot make groups of kind '", to_string(shape),
-         "'");
+    fail(ErrorCode::kUnimplemented, subject.name, " cannot create groups of kind '",
+         to_string(shape), "'");
   }
   if (is_local) {
     ops = subject.local(devices);
@@ -174,7 +174,8 @@ bool TestedGroup::supports(const Case& c) const {
 
 void TestedGroup::abort() const {
   for (const auto& each : ranks) {
-    if (each) each->abort(Error(ErrorCode::kAborted, "conformance: a rank did not return in 20 s"));
+    if (each)
+      each->abort(Error(ErrorCode::kAborted, "conformance: a rank did not return within 20 s"));
   }
 }
 

@@ -128,7 +128,7 @@ void ParameterServers::leave() noexcept {
     report(/*has_ended=*/true, deadline_after(Clock::system().now(), durations::kSilentAfter));
   } catch (const std::exception& error) {
     log_info(concat("worker ", pace_->worker,
-                    ": could not report to the servers that it has ended: ", error.what()));
+                    ": could not report to the servers that it has finished: ", error.what()));
   }
 }
 

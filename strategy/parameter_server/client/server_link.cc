@@ -195,7 +195,7 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
     }
   }
   const std::string why = broken->why_broken().value_or("");
-  log_info(concat("rpc: ", options.self, " is connected to ", next->server_name(), " again after ",
+  log_info(concat("rpc: ", options.self, " reconnected to ", next->server_name(), " after ",
                   seconds_text(Clock::system().now() - begin), " s (", why, ")"));
   // Without a call, the server would only see a disconnection, and might exit (Server::join()).
   (void)next->start(encode(OperationBatch{}));
@@ -206,7 +206,7 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
     broken->fail_all(Error(
         ErrorCode::kAborted,
         concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
-               ") before it answered; changes of the call may be lost: read the server's state "
+               ") before it answered; the call's changes may be lost, so read the server's state "
                "again")));
   }
   next->take_over(*broken);

@@ -133,7 +133,7 @@ void CoordinatorCore::await_workers() {
     const TimePoint now = clock.now();
     const std::string names = tutti::join(missing), time = seconds_text(now - begin);
     if (now >= deadline && missing.size() < links_.size()) {
-      return log_warning(concat("coordinator: continues without ", names,
+      return log_warning(concat("coordinator: continuing without ", names,
                                 ", which did not join within ", time, " s"));
     }
     if (now >= deadline) {
@@ -159,7 +159,7 @@ void CoordinatorCore::watch_servers() {
   }
   if (const auto loss = servers->take_loss()) {
     fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *loss,
-         "; variables were made on this server; start the job again");
+         "; variables were created on this server; start the job again");
   }
   if (!options_.checkpoint_folder.empty()) {
     checkpoint_ = std::make_unique<JobCheckpoint>(queue_, *servers, options_);
@@ -209,7 +209,7 @@ void CoordinatorCore::end_threads() {
   while (num_working_ > 0) {
     Clock::system().sleep_for(std::chrono::milliseconds(1));
     if (Clock::system().now() < say_at) continue;
-    log_warning(concat("coordinator: is shutting down, and still waits for steps: ", describe()));
+    log_warning(concat("coordinator: shutting down, still waiting for steps: ", describe()));
     say_at = deadline_after(Clock::system().now(), durations::kSayAgainEvery);
   }
   threads_.clear();
@@ -289,7 +289,7 @@ void CoordinatorCore::stop_after_error(const std::string& where, const std::exce
 void CoordinatorCore::require_started(const char* who) const {
   if (has_started()) return;
   fail(ErrorCode::kFailedPrecondition, who,
-       ": the coordinator was not started; call start(), after ", "the steps are defined");
+       ": the coordinator was not started; call start() after ", "defining the steps");
 }
 
 RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
@@ -297,8 +297,8 @@ RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
   const StepDefinition& definition = registry_.find(step);
   const Nest::List* list = arguments.list();
   if (list == nullptr || std::cmp_not_equal(list->size(), definition.num_parameters)) {
-    fail(ErrorCode::kInvalidArgument, "schedule: expected arguments of ", definition.signature,
-         ", got ", arguments.structure());
+    fail(ErrorCode::kInvalidArgument, "schedule: expected arguments matching ",
+         definition.signature, ", got ", arguments.structure());
   }
   const auto work = std::make_shared<const ScheduledWork>(std::string(step), std::move(arguments));
   queue_.put(work);
@@ -388,8 +388,8 @@ class NoVariables final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
                                           VariableOptions options) override {
-    fail(ErrorCode::kInvalidArgument, "create_per_worker_dataset: its function made the variable '",
-         options.name, "'; expected none; make variables in the strategy's scope");
+    fail(ErrorCode::kInvalidArgument, "create_per_worker_dataset: its function created variable '",
+         options.name, "'; expected no variables; create them in the strategy's scope");
   }
 };
 
@@ -417,7 +417,7 @@ Nest RemoteResult::get(TimePoint deadline) const {
   });
   if (!in_time) {
     fail(ErrorCode::kDeadlineExceeded,
-         "fetch: the closure has not ended at the deadline; try a later deadline");
+         "fetch: the closure had not ended by the deadline; try a later deadline");
   }
   if (error_) std::rethrow_exception(error_);
   return value_;
@@ -468,7 +468,8 @@ ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
 internal::StepRegistry& ClusterCoordinator::registry_to_define(std::string_view step) {
   if (core_->has_started()) {
     fail(ErrorCode::kFailedPrecondition, "define: '", step,
-         "' was defined after start(); expected all steps before start(), on every task");
+         "' was defined after start(); expected every step to be defined before start(), on every "
+         "task");
   }
   return core_->registry();
 }
@@ -498,7 +499,7 @@ std::uint64_t ClusterCoordinator::define_resource(
     std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make) {
   if (core_->has_started() && core_->has_remote_workers()) {
     fail(ErrorCode::kFailedPrecondition, "per-worker value of ", type,
-         ": made after start(); expected it to be made before start(), on every task, because a ",
+         ": created after start(); expected creation before start(), on every task, because a ",
          "function cannot be sent to another process");
   }
   return core_->registry().define_resource(std::move(type), std::move(text), std::move(make));

@@ -65,8 +65,8 @@ void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteS
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: variable ", text_of(own),
          ": expected it in the checkpoint '", folder, "', found ",
          is_there ? text_of(*found) : "none",
-         "; make all variables before start(), on the same number of servers, or use another "
-         "folder for another program");
+         "; make all variables before start(), on the same number of servers, or use a different "
+         "folder for each program");
   }
 }
 
@@ -87,7 +87,7 @@ JobCheckpoint::JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
         static_cast<std::uint64_t>(version->states.at(kState).at("closures").as_int()));
     restore(*version);
     saved_outside_.store(servers_.servers().num_outside_changes());
-    log_info(concat("coordinator: continues from '", version->info.path, "', which contains ",
+    log_info(concat("coordinator: continuing from '", version->info.path, "', which contains ",
                     queue_.saved_below(), " closures"));
   } else {
     servers_.close(queue_.generation());
@@ -119,7 +119,7 @@ void JobCheckpoint::finish() {
     try {
       save_now(deadline_after(Clock::system().now(), durations::kJoinTimeout));
     } catch (const std::exception& error) {
-      log_warning(concat("coordinator: stops without a final checkpoint: ", error.what()));
+      log_warning(concat("coordinator: stopping without a final checkpoint: ", error.what()));
     }
   }
   stop();
@@ -148,7 +148,7 @@ void JobCheckpoint::save_now(TimePoint deadline) {
   if (num_served_ >= number) throw *last_problem_;
   if (gave_up_) throw *gave_up_;
   if (is_stopped_) fail(ErrorCode::kCancelled, "save_checkpoint: the coordinator was stopped");
-  fail(ErrorCode::kDeadlineExceeded, "save_checkpoint: still waits for ", join(queue_.running()),
+  fail(ErrorCode::kDeadlineExceeded, "save_checkpoint: still waiting for ", join(queue_.running()),
        ", or for the disk, at the deadline; try a later deadline");
 }
 
@@ -360,7 +360,7 @@ void JobCheckpoint::require_own_folder() const {
   if (found.empty() || found.back().shown.sequence == last_sequence_) return;
   fail(ErrorCode::kFailedPrecondition, "checkpoint '", options_.checkpoint_folder,
        "': expected version ", last_sequence_, " to be the last one, found ",
-       found.back().shown.path, " of another coordinator; use a folder for each job");
+       found.back().shown.path, " from another coordinator; use a separate folder for each job");
 }
 
 /// Returns the newest version that is not damaged. Logs an error for each damaged one.
@@ -377,7 +377,7 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
       CheckpointFile version = read_checkpoint(folder->path_of(found.back().name));
       if (version.states.contains(kState)) return version;
       fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: '", version.info.path,
-           "' is not the checkpoint of a coordinator; use a folder for this coordinator alone");
+           "' is not the checkpoint of a coordinator; use a separate folder for this coordinator");
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDataLoss) throw;
       log(LogLevel::kError,
@@ -431,7 +431,7 @@ bool JobCheckpoint::has_lost_server() {
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
   fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
-       "checkpoint, and these changes are lost; start the job again, which continues from '",
+       "checkpoint, and these changes are lost; start the job again to continue from '",
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
 
@@ -450,7 +450,7 @@ void JobCheckpoint::roll_back_servers() {
           version && version->info.step == static_cast<std::int64_t>(queue_.saved_below());
       if (!is_last) {
         fail(ErrorCode::kDataLoss, "the checkpoint of ", queue_.saved_below(), " closures in '",
-             options_.checkpoint_folder, "' is missing or damaged; expected it to be kept");
+             options_.checkpoint_folder, "' is missing or damaged; was it deleted or changed?");
       }
       restore(*version);
       require_no_outside_change(why);

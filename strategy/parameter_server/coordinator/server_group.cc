@@ -87,7 +87,7 @@ void ServerGroup::begin() {
       const TimePoint now = Clock::system().now();
       if (error.code() != ErrorCode::kAborted || now >= end) throw;
       if (now >= say_at) {
-        log_warning(concat("coordinator: has waited ", seconds_text(now - begin),
+        log_warning(concat("coordinator: has been waiting ", seconds_text(now - begin),
                            " s for servers: ", error.message()));
         say_at = deadline_after(now, durations::kSayAgainEvery);
       }

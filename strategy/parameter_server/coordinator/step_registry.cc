@@ -58,7 +58,7 @@ ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
   if (found == resources_.end()) {
     fail(ErrorCode::kNotFound, "per-worker value ", id,
          ": is not defined here; expected a number below ", resources_.size(),
-         "; make it on every task, before start()");
+         "; create it on every task before start()");
   }
   return found->second;
 }

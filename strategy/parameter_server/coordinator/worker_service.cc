@@ -125,8 +125,7 @@ WorkerService::~WorkerService() {
     changed_.notify_all();
   }
   while (!ended_.wait_until(deadline_after(Clock::system().now(), durations::kSayAgainEvery))) {
-    log_warning(
-        concat("worker ", worker_, ": is shutting down, and still waits for ", runner_.doing()));
+    log_warning(concat("worker ", worker_, ": shutting down, still waiting for ", runner_.doing()));
   }
   thread_->join();
 }

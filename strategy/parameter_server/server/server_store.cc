@@ -354,7 +354,7 @@ VariableStore::VariableStore(std::string name, std::uint64_t incarnation, bool i
 
 VariableStore::~VariableStore() {
   fail_waiting_reads(
-      Error(ErrorCode::kUnavailable, "the server ended before the synchronous step was made"));
+      Error(ErrorCode::kUnavailable, "the server ended before the synchronous step was complete"));
 }
 
 std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
@@ -626,7 +626,7 @@ std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableSto
 void VariableStore::accept(const StoreOrder& order) {
   if (run_ == 0) run_ = order.run;
   if (order.run != run_) {
-    fail(ErrorCode::kAborted, "this server belongs to a run whose chief has exited, and ends soon");
+    fail(ErrorCode::kAborted, "this server belongs to a run whose chief has exited; it exits soon");
   }
   const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
   if (begins || order.generation == generation_) return;

@@ -44,8 +44,8 @@ SyncAccumulator::Taken SyncAccumulator::take(const UpdateShard& update, std::uin
   const SyncSpec& sync = *update.sync;
   if (sync.step < num_steps) return Taken::kStale;
   if (sync.step - num_steps > kMostStepsAhead) {
-    fail(ErrorCode::kFailedPrecondition, "rank ", sync.rank, " gives a gradient of step ",
-         sync.step, " while step ", num_steps, " is the next one; expected at most step ",
+    fail(ErrorCode::kFailedPrecondition, "rank ", sync.rank, " sent a gradient for step ",
+         sync.step, " while step ", num_steps, " is next; expected at most step ",
          num_steps + kMostStepsAhead, "; read with at_least_steps before each step");
   }
   const auto held = steps_.find(sync.step);

@@ -151,7 +151,7 @@ VariableStorage& ProgramExecutor::find(const std::string& name) const {
   const auto found = variables_.find(name);
   if (found != variables_.end() && found->second.defined()) return found->second.storage();
   fail(ErrorCode::kNotFound, "there is no variable '", name,
-       "' here; expected one that a session has made; was this task restarted?");
+       "' here; expected one that a session has created; was this task restarted?");
 }
 
 }  // namespace tutti::internal

@@ -95,7 +95,7 @@ void RemoteStorage::update(const UpdateRule& rule, std::span<const Variable> slo
     const auto* const storage = dynamic_cast<RemoteStorage*>(&slot.storage());
     require(storage && storage->core_ == core_ && storage->place_->task == place_->task,
             "Variable '", name(), "'.update (", rule.name(), "): the slot '", slot.name(),
-            "' was not made for this variable; call create_slot()");
+            "' was not created for this variable; call create_slot()");
     operation.add_slots(slot.name());
   }
   Recorder recorder(core_);

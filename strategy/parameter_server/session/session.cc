@@ -107,7 +107,7 @@ std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
     for (const std::vector<Gradient>& each : per_replica) {
       if (each.size() != variables.size()) {
         fail(ErrorCode::kInvalidArgument, "sum_over_replicas: expected ", variables.size(),
-             " gradients of each replica, got ", each.size());
+             " gradients from each replica, got ", each.size());
       }
       gradients.push_back(each[i]);
     }

@@ -88,7 +88,7 @@ class TaskSession::Execution {
     const std::vector<Tensor> outputs =
         session_.parts_.executor.execute(operation, std::move(inputs));
     if (std::ssize(outputs) != operation.outputs_size()) {
-      fail(ErrorCode::kInvalidArgument, "expected an operation of ", outputs.size(),
+      fail(ErrorCode::kInvalidArgument, "expected an operation with ", outputs.size(),
            " outputs, got ", operation.outputs_size());
     }
     for (int i = 0; i < operation.outputs_size(); ++i) {

@@ -62,7 +62,7 @@ void TaskSessions::take(std::shared_ptr<RpcCall> call) {
       stay(message.stay());
       return call->reply({});
     default:
-      fail(ErrorCode::kDataLoss, "request of a session: expected one of open, run, fetch, ",
+      fail(ErrorCode::kDataLoss, "session request: expected one of open, run, fetch, ",
            "transfers and stay, got none");
   }
 }

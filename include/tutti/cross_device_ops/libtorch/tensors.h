@@ -118,7 +118,8 @@ inline void require_same(std::string_view who, std::string_view of,
                                   [&](std::int64_t structure) { return structure != all[0]; });
   if (other == all.end()) return;
   fail(ErrorCode::kInvalidArgument, who, ": the module of ", of, " ", other - all.begin(),
-       " differs from ", of, " 0's; expected parameters and buffers of the same names, shapes and ",
+       " differs from ", of,
+       " 0's; expected parameters and buffers with the same names, shapes and ",
        "types everywhere; this module has\n", description_of(own));
 }
 
