@@ -387,7 +387,7 @@ void require_reduction(ReduceOp op, DType dtype, std::string_view who) {
     fail(ErrorCode::kInvalidArgument, who, "expected MIN or MAX for bool, got ", op,
          "; call cast() first");
   }
-  fail(ErrorCode::kInvalidArgument, who, "MEAN needs a floating type, got ", dtype,
+  fail(ErrorCode::kInvalidArgument, who, "MEAN needs a floating-point type, got ", dtype,
        "; use SUM, or cast() first");
 }
 

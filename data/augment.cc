@@ -109,7 +109,7 @@ Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vecto
                 std::string_view who, const std::string& name) {
   internal::require(
       is_floating(tensor.dtype()), who, ": component '", name,
-      "' cannot be mixed; expected a floating type, got ", tensor.dtype(), " of shape ",
+      "' cannot be mixed; expected a floating-point type, got ", tensor.dtype(), " of shape ",
       tensor.shape(),
       "; call one_hot() for labels, image::convert_image_dtype() for images, in map()");
   MutableTensor mixed(tensor.shape(), tensor.dtype(), tensor.device());

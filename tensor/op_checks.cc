@@ -76,7 +76,7 @@ Tensor number_like(OpId op, const Operand& operand, const Tensor& like) {
 
 void require_floating(OpId op, const Operand& x) {
   if (!is_floating(defined(op, x).dtype())) [[unlikely]] {
-    fail_op(op, x.where, "expected a floating type, got ", x.dtype(), " of shape ", x.shape(),
+    fail_op(op, x.where, "expected a floating-point type, got ", x.dtype(), " of shape ", x.shape(),
             "; call cast()");
   }
 }

@@ -13,8 +13,8 @@
 namespace tutti::device_check {
 
 /// Returns the allowed difference of an element, relative to its magnitude or to that of the
-/// largest element: a few roundings of the coarsest floating type among `dtypes`, or 0 if all of
-/// them are integer types.
+/// largest element: a few roundings of the coarsest floating-point type among `dtypes`, or 0 if all
+/// of them are integer types.
 double tolerance_of(std::span<const DType> dtypes);
 
 /// Returns "" if shape, type and elements agree (with infinities and NaNs in the same positions),

@@ -62,7 +62,8 @@ cudnnDataType_t cudnn_type(DType dtype) {
     case DType::kFloat16:
       return CUDNN_DATA_HALF;
     default:
-      fail(ErrorCode::kUnimplemented, "cuDNN: expected a floating type, got ", to_string(dtype));
+      fail(ErrorCode::kUnimplemented, "cuDNN: expected a floating-point type, got ",
+           to_string(dtype));
   }
 }
 

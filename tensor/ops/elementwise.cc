@@ -24,7 +24,7 @@ void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation&
   if (domain == Domain::kFloating && is_floating(dtype)) return;
   if (domain == Domain::kBool && dtype == DType::kBool) return;
   const char* expected = domain == Domain::kNumber     ? "a numeric type"
-                         : domain == Domain::kFloating ? "a floating type"
+                         : domain == Domain::kFloating ? "a floating-point type"
                                                        : "bool";
   fail_op(op, where, "expected ", expected, ", got ", dtype, " of shape ", x.shape(),
           "; call cast()");

@@ -11,7 +11,7 @@ namespace {
 
 [[noreturn]] void refuse_integers(const OpCall& call) {
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-       ": expected a floating type in a step that XLA compiles, got ", call.inputs[0].dtype(),
+       ": expected a floating-point type in a step that XLA compiles, got ", call.inputs[0].dtype(),
        "; call cast()");
 }
 

@@ -268,7 +268,7 @@ std::vector<Tensor> Trace::all_reduce(ReduceOp op, std::span<const Tensor> value
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (op == ReduceOp::kMean && !is_floating(values[i].dtype())) {
       fail(ErrorCode::kInvalidArgument, operations_.back().maker(),
-           ": expected a floating type for MEAN, got ", values[i].dtype(), "; call cast()");
+           ": expected a floating-point type for MEAN, got ", values[i].dtype(), "; call cast()");
     }
     if (num_replicas_ == 1) {
       results[i] = values[i].alias();

@@ -352,7 +352,7 @@ const WrongCall kWrongCalls[] = {
        if (wrong) elements.data = nullptr;
        c.all_reduce(ReduceOp::kSum, elements);
      }},
-    {"MEAN needs a floating type, got int32",
+    {"MEAN needs a floating-point type, got int32",
      [](Communicator& c, bool wrong, Floats a, Floats) {
        std::vector<std::int32_t> integers(12);
        wrong ? c.all_reduce(ReduceOp::kMean, std::span(integers))

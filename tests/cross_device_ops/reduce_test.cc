@@ -424,7 +424,7 @@ TEST(GradientOps, DivisionPreservesDenseOrSparseKind) {
   EXPECT_TRUE(half.is_slices());
   expect_tensor(half.to_dense(), {3, 2}, expected);
   EXPECT_TRUE(divide_by(Gradient(), 2).is_none());
-  EXPECT_INVALID(divide_by(Tensor::ones({2}, DType::kInt32), 2), "floating type", "int32");
+  EXPECT_INVALID(divide_by(Tensor::ones({2}, DType::kInt32), 2), "floating-point type", "int32");
 }
 
 TEST(GradientOps, CopiesAreOnTargetDevice) {

@@ -86,7 +86,7 @@ inline const Kind kKinds[] = {
        const std::size_t half = a.size() / 2;
        c.all_reduce(ReduceOp::kSum, a.first(half), odd ? a.subspan(1, half) : b.first(half));
      }},
-    {"arguments: type", "MEAN needs a floating type, got int32", nullptr,
+    {"arguments: type", "MEAN needs a floating-point type, got int32", nullptr,
      [](Communicator& c, bool odd, Floats a, Floats) {
        std::vector<std::int32_t> integers(a.size());
        odd ? c.all_reduce(ReduceOp::kMean, std::span(integers)) : c.all_reduce(ReduceOp::kMean, a);

@@ -398,7 +398,7 @@ TEST(GroupNorm, ErrorsNameOperationShapesAndLine) {
                  "group_norm at network_ops_test.cc:", "6 channels", "got 4");
   EXPECT_INVALID(group_norm(x, five, six, {2, 1e-3}), "group_norm", "[6]", "[2, 3, 6]", "[5]");
   EXPECT_INVALID(group_norm(Tensor::zeros({2, 6}, DType::kInt32), six, six), "group_norm",
-                 "floating type", "int32");
+                 "floating-point type", "int32");
   EXPECT_INVALID(group_norm_grad(x, six, Tensor::ones({2, 2}), Tensor::ones({2, 2}),
                                  Tensor::ones({2, 6}), {3, 2, 1e-3}),
                  "group_norm_grad", "[2, 3, 6]", "[2, 6]");

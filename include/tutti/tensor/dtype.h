@@ -100,14 +100,14 @@ decltype(auto) visit_arithmetic_floating(DType dtype, std::string_view who, Visi
        "; call cast()");
 }
 
-/// Same as visit_arithmetic_floating(), but for all floating types.
+/// Same as visit_arithmetic_floating(), but for all floating-point types.
 template <class Visitor>
 decltype(auto) visit_floating(DType dtype, std::string_view who, Visitor&& visitor) {
   if (dtype == DType::kFloat32) return visitor.template operator()<float>();
   if (dtype == DType::kFloat64) return visitor.template operator()<double>();
   if (dtype == DType::kBFloat16) return visitor.template operator()<BFloat16>();
   if (dtype == DType::kFloat16) return visitor.template operator()<Float16>();
-  fail(ErrorCode::kInvalidArgument, who, ": expected a floating type, got ", to_string(dtype),
+  fail(ErrorCode::kInvalidArgument, who, ": expected a floating-point type, got ", to_string(dtype),
        "; call cast()");
 }
 
