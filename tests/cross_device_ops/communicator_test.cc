@@ -450,7 +450,7 @@ TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAllRanks) {
     EXPECT_THAT(errors[1], HasSubstr("rank 1: group: expected "));
     errors.erase(errors.begin() + 1);
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (group)"),
-                                   HasSubstr("rank 1 names no valid group"))));
+                                   HasSubstr("rank 1 did not name a valid group"))));
     expect_on_ranks(3, [&](int rank) { of(all, rank).barrier(); });
   }
 }

@@ -131,7 +131,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
     EXPECT_THAT(error, StartsWith(concat("INVALID_ARGUMENT: rank ", odd, ": ")));
     EXPECT_THAT(error, ::testing::Not(HasSubstr("mismatch (")));
   } else if (is_group) {
-    EXPECT_THAT(error, HasSubstr(concat("mismatch (group): rank ", odd, " names no valid group")));
+    EXPECT_THAT(error, HasSubstr(concat("mismatch (group): rank ", odd, " did not name a valid group")));
   } else {
     EXPECT_THAT(error, ContainsRegex(concat("mismatch \\(arguments\\): .*rank ", odd,
                                             " calls .*mismatched_calls.h:[0-9]+, which it "
