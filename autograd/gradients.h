@@ -13,7 +13,8 @@
 
 namespace tutti::internal {
 
-// Gradients of slices, kept as blocks of a tensor and joined at once instead of padded one by one.
+// Gradients of slices, kept as blocks of a tensor and joined at once instead of being padded one by
+// one.
 
 /// Gradient of a tensor of shape `whole` that is 0 except for `values` at offset `begin`.
 struct GradientBlock {

@@ -11,7 +11,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns the contribution of the outputs mean and variance to the gradient of x.
+/// Returns the contribution of the `mean` and `variance` outputs to the gradient of x.
 Tensor statistics_gradient(const GradientContext& c, std::int64_t rows) {
   const Tensor& d_mean = c.output_gradients[1];
   const Tensor& d_variance = c.output_gradients[2];

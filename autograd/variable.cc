@@ -242,7 +242,7 @@ void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& sl
 }
 
 /// Applies the rule with its kernel; `values` are the weights and then the rule's slots. Returns
-/// false, without an effect, if the rule has no kernel for these weights.
+/// false and changes nothing if the rule has no kernel for these weights.
 bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,
                    const Tensor& gradient, const UpdateScalars& scalars) {
   const std::optional<DeviceRule> kernel = rule.device_rule(scalars);

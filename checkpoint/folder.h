@@ -98,8 +98,8 @@ class FileAppender {
 };
 
 /// Open folder. Functions that write throw kResourceExhausted for a full disk or quota, else
-/// kUnavailable; each error states the path, the reason, the bytes needed and free, and advice.
-/// Requires: is_plain_name() for each name. Symbolic links are not followed.
+/// kUnavailable; each error states the path, the reason, the bytes needed and available, and what
+/// to do. Requires: is_plain_name() for each name. Symbolic links are not followed.
 class Folder {
  public:
   /// Opens the folder, following links because the user chose the path. Throws kNotFound or

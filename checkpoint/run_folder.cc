@@ -147,8 +147,8 @@ void remove_unlisted(const Folder& folder, const std::optional<VersionIndex>& in
   }
 }
 
-/// Removes remains of interrupted saves. Keeps a folder with a damaged index, so that the user can
-/// inspect it.
+/// Removes the remains of interrupted saves. Keeps a folder with a damaged index, so that the user
+/// can inspect it.
 void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions) {
   for (const std::string& name : run.names()) {
     const bool is_mark =
@@ -343,8 +343,8 @@ std::string missing(const Values& values, const IsSet& is_set) {
   return join(numbers);
 }
 
-/// Writes the parts of this worker. Worker 0 also writes all tensors that are not sharded to a
-/// separate file, because all workers read it. Empty parts are not written.
+/// Writes this worker's parts. Worker 0 also writes a separate file with all tensors that are not
+/// sharded, because all workers read them. Empty parts are not written.
 VersionIndex write_own(const Folder& folder, const std::string& tag, const CheckpointFile& all,
                        int worker, int num_workers) {
   if (num_workers == 1) return write_tensors(folder, tensor_file_name(0, 1, tag), all);

@@ -55,8 +55,8 @@ bool is_shared(const std::string& directory, const CheckpointWorker& self);
 /// Writes a version, then deletes older ones. Without an exchange, this process writes all of it.
 /// Otherwise, each worker writes a file with its parts; worker 0 numbers the version and commits it
 /// once all files are on disk. If a worker fails or is lost before the commit, nothing is
-/// committed. Throws the errors of Folder, after which no earlier version has changed, and
-/// kFailedPrecondition naming a worker that sees a different folder. Collective: every worker must
+/// committed. Throws Folder's errors, which leave earlier versions unchanged, and
+/// kFailedPrecondition, naming a worker that sees a different folder. Collective: every worker must
 /// call it.
 void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings, const CheckpointWorker& workers = {});
@@ -73,9 +73,9 @@ struct ShardedRead {
 using ReadPath = std::function<CheckpointFile(const std::string& path)>;
 
 /// Calls `find` on worker 0 and returns its result. Within `find`, read(path) returns worker 0's
-/// parts of that version while the other workers read theirs; if any worker fails, it throws that
-/// worker's error, which names the worker. Each worker gets its own parts, nullopt, or the error
-/// that `find` threw on worker 0. Collective: every worker must call it.
+/// parts of that version while the other workers read theirs; if any worker fails, read() throws
+/// that worker's error, which names the worker. Each worker gets its own parts, nullopt, or the
+/// error that `find` threw on worker 0. Collective: every worker must call it.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options);

@@ -56,7 +56,7 @@ std::string format_safetensors_head(
 /// Layout of a file to write: the head (length and JSON header), then the elements of `tensors`.
 struct SafetensorsLayout {
   std::string head;
-  std::vector<NamedTensor> tensors;  // in the order of the file, on the host
+  std::vector<NamedTensor> tensors;  // in file order, on the host
   std::size_t num_bytes = 0;         // size of the whole file
 };
 /// Throws the same errors as format_safetensors().

@@ -85,10 +85,10 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
 /// Adds the files of `more`. Throws kInvalidArgument if the two indexes have inconsistent entries
 /// for the same tensor.
 void add_files(VersionIndex& index, const VersionIndex& more);
-/// Writes the info and states of `values` as index.state_file, then the index, whose rename commits
-/// the version, even after a power cut. Returns the index. Requires: the tensor files are synced.
-/// Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the index is too
-/// large to be read back, and otherwise Folder's errors.
+/// Writes the info and states of `values` as index.state_file, then the index. Renaming the index
+/// commits the version, which then survives a power cut. Returns the index. Requires: the tensor
+/// files are synced. Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition
+/// if the index is too large to be read back, and otherwise Folder's errors.
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
 /// Returns nullopt if the folder has no index, because it was never committed. Throws kDataLoss for

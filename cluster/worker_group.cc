@@ -412,8 +412,8 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
   if (!has_addresses()) return false;  // no process can rejoin an MPI job: the error is final
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
-  // A broken connection may be the first symptom of a death, which the job detects within 250 ms.
-  // Waits twice that time, so that on a busy machine one failure does not count as two.
+  // A broken connection may be the first symptom of a process's death, which the job detects within
+  // 250 ms. Waits twice as long, so that one failure does not count as two on a busy machine.
   std::optional<Verdict> verdict =
       alarm_->verdict(std::min(patience, 2 * durations::kHeartbeatEvery));
   if (!verdict) {

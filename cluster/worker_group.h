@@ -85,7 +85,7 @@ class WorkerGroup {
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 
-  /// Collective. Creates a communicator of all workers; its calls fail when the group loses a
+  /// Collective. Creates a communicator across all workers, whose calls fail once the group loses a
   /// worker.
   virtual std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
 

@@ -24,7 +24,7 @@
 
 namespace tutti {
 
-// Reading and writing of whole files through POSIX calls, whose errors state the cause.
+// Reading and writing of whole files through POSIX calls; errors state the cause.
 
 namespace {
 

@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-// Whole files. A reader sees the old content or the new, never a mixture.
+// Reading and writing of whole files. A reader sees either the old content or the new, never a
+// mixture.
 
 /// Returns the bytes of a file. Throws kNotFound or kUnavailable with the path and the reason.
 std::string read_file(const std::string& path);
@@ -37,8 +38,8 @@ void write_file_atomically(const std::string& path, std::string_view bytes);
 std::uint64_t file_size_limit();
 
 /// Scope in which a call of this thread that exceeds the file size limit (`ulimit -f`) fails with
-/// EFBIG, as a full disk fails with ENOSPC. It blocks and discards SIGXFSZ, which would end the
-/// program. Does nothing if the program has blocked that signal itself.
+/// EFBIG, just as a write to a full disk fails with ENOSPC. It blocks and discards SIGXFSZ, which
+/// would otherwise end the program. Does nothing if the program has blocked that signal itself.
 class FileSizeLimitScope {
  public:
   FileSizeLimitScope();

@@ -1,4 +1,4 @@
-// Command-line flags: declarations and messages are ours, the parsing is CLI11's.
+// Command-line flags: tutti's own declarations and messages, with CLI11's parser.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/flags.h"
 
@@ -20,7 +20,7 @@ Number parse_number(const std::string& name, const std::string& text, const char
   throw CLI::ValidationError(concat(name, ": expected ", expected, ", got '", text, "'"));
 }
 
-/// Returns the names of flags or of commands, and suggests the one nearest to `given`.
+/// Returns the names of flags or of commands, and suggests the one closest to `given`.
 template <class Part>
 std::string choices_of(const std::vector<Part*>& parts, std::string_view given = "") {
   return internal::choices(internal::names_of(parts, [](const Part* p) { return p->get_name(); }),

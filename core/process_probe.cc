@@ -264,7 +264,7 @@ std::string stack_of(int thread) {
 }
 
 /// Returns the threads of this process. The system's list is incomplete if a thread ends during the
-/// read, so the list is read until no thread is added.
+/// read, so the list is read again until no new thread appears.
 std::set<int> threads_of_process() {
   std::set<int> threads;
   std::size_t last = 0;

@@ -132,7 +132,7 @@ double RandomStream::normal(std::uint64_t index) const {
   const auto words = block(index);
   const double u = to_uniform64(words[0] | std::uint64_t{words[1]} << 32);
   const double v = to_uniform64(words[2] | std::uint64_t{words[3]} << 32);
-  // 1 - u is in (0, 1]: the logarithm is finite.
+  // 1 - u is in (0, 1], so the logarithm is finite.
   return std::sqrt(-2.0 * std::log(1.0 - u)) * std::cos(2.0 * std::numbers::pi * v);
 }
 

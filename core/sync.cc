@@ -99,7 +99,8 @@ bool CondVar::wait_until(Mutex& mutex, TimePoint deadline, const std::function<b
 }
 
 void Event::set() {
-  // Notify under the lock: a waiter may destroy the event as soon as it sees that it happened.
+  // Notify under the lock: a waiter may destroy the event as soon as it sees that the event has
+  // happened.
   MutexLock lock(mutex_);
   set_ = true;
   condition_.notify_all();

@@ -18,7 +18,7 @@ struct BufferCall {
   std::span<const ReplicaBuffer> inputs = {};   // empty for all_reduce and broadcast
   std::span<const ReplicaBuffer> outputs = {};  // reduce: at most one
   std::span<const std::size_t> counts = {};     // as for the `*_buffers` functions
-  std::size_t group_size = 0;                   // members of the group; 0: all members are local
+  std::size_t group_size = 0;                   // number of group members; 0: all members are local
 
   bool reduces() const { return combines(collective); }
   const ReplicaBuffer& first() const { return outputs.empty() ? inputs.front() : outputs.front(); }

@@ -1,5 +1,5 @@
-// Checks of collective calls: those that each member can make alone, and those that need the
-// buffers of all members.
+// Checks for collective calls: those that each member can make alone, and those that need all
+// members' buffers.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/call_checks.h"
 

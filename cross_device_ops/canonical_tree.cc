@@ -199,7 +199,7 @@ class BlockOf {
   std::vector<BufferRef> copies_;
 };
 
-/// Returns an upper bound on the number of the tree's levels.
+/// Returns an upper bound on the number of levels in the tree.
 std::size_t most_levels(Inputs inputs, Nodes nodes) {
   const auto replicas = nodes.empty()
                             ? inputs.size()
@@ -484,7 +484,7 @@ class TreeAdder {
   }
 
   const SegmentedSum& sum_;
-  std::size_t wide_bytes_ = 0;            // bytes of a block as float32; 0: not widened
+  std::size_t wide_bytes_ = 0;            // bytes of a block widened to float32; 0: not widened
   std::vector<const std::byte*> inputs_;  // per replica
   std::unique_ptr<std::byte[]> copies_;   // per replica: a block as 16-bit numbers and as float32
 };

@@ -41,8 +41,8 @@ class CollectiveEngine {
   /// group is unusable: later calls throw the same error.
   virtual void run(const CollectiveCall& call, const CollectiveHeader& header,
                    TimePoint deadline) = 0;
-  /// Ends the running call and all later calls of the group, on all ranks, with kAborted and the
-  /// reason.
+  /// Makes the running call and all later calls of the group fail on all ranks, with kAborted and
+  /// the reason.
   virtual void abort(const Error& reason) noexcept = 0;
 
   /// A call may continue on a GPU after run(). Returns the reason why it cannot finish: kAborted,
@@ -76,9 +76,9 @@ class CollectiveEngine {
 /// other buffers copies them through shared windows in steps; all other calls use messages.
 std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport);
 
-/// Segment size of calls whose messages cross processes. Including the bytes that frame it, a
-/// segment fills two packets of a loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; with
-/// segments of 64 KiB 1,250 us, 128 KiB 1,190 us, 256 KiB 1,310 us.
+/// Segment size for calls whose messages cross processes. Including the bytes that frame it, a
+/// segment fills two packets on the loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; with
+/// segments of 64 KiB, 1,250 us; 128 KiB, 1,190 us; 256 KiB, 1,310 us.
 inline constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
 /// Returns the names that message_engine() accepts.
 std::vector<std::string> message_algorithms();

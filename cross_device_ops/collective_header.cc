@@ -69,7 +69,7 @@ std::uint64_t CollectiveHeader::fingerprint() const {
       static_cast<std::uint64_t>(on_gpu) << 15 | static_cast<std::uint64_t>(dtype) << 16 |
       static_cast<std::uint64_t>(refused) << 24 |
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
-  // Two chains, so that the multiplications overlap.
+  // Uses two chains, so that the multiplications overlap.
   const std::uint64_t a =
       mixed_with(mixed_with(0x2545F4914F6CDD1Du, kinds ^ sequence), count ^ group);
   const std::uint64_t b =

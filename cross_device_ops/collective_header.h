@@ -36,14 +36,14 @@ std::string_view to_string(Mismatch mismatch);
 /// without padding, encoded in kEncodedHeaderBytes bytes as a copy of its memory.
 struct CollectiveHeader {
   std::uint64_t sequence = 0;  // number of this call in its group, from 0
-  std::uint64_t group = 0;     // hash of the group's members and number
+  std::uint64_t group = 0;     // hash of the group's members and the group's number
   /// Number of elements: in the whole buffer for all_reduce, reduce, broadcast and reduce_scatter,
   /// on all ranks together for all_gather; 0 for all_to_all and barrier.
   std::uint64_t count = 0;
   std::uint64_t counts_hash = 0;  // hash of uneven counts
   std::uint64_t shape_hash = 0;   // 0: no shape given
   std::uint64_t name_hash = 0;
-  std::uint64_t names_seen = 0;  // hash bits of earlier names, see remember_name()
+  std::uint64_t names_seen = 0;  // hash bits of earlier names; see remember_name()
   std::int32_t root = 0;
   std::int32_t rank = 0;
   std::uint32_t line : 31 = 0;
@@ -75,7 +75,7 @@ struct CollectiveHeader {
 inline constexpr std::size_t kEncodedHeaderBytes = 208;
 using EncodedHeader = std::array<std::byte, kEncodedHeaderBytes>;
 EncodedHeader encode(const CollectiveHeader& header);
-/// Throws kDataLoss if the bytes are not a header: wrong magic, enumerators or text.
+/// Throws kDataLoss if the bytes are not a valid header: wrong magic, enumerators or text.
 CollectiveHeader decode_header(std::span<const std::byte> bytes);
 
 /// Returns "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank ...".

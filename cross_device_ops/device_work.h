@@ -1,5 +1,5 @@
-// Collectives on GPU memory: ordering with other work in the streams; copies, casts and packing;
-// sums along the canonical tree, on GPUs or through host memory.
+// Collectives on GPU memory: ordering relative to other work in the streams; copies, casts and
+// packing; sums along the canonical tree, on GPUs or through host memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -51,8 +51,8 @@ void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
   });
 }
 
-/// Returns the number of replicas in the left half of a tree of n >= 2 replicas. Both halves are
-/// combined recursively, then with each other.
+/// Returns the number of replicas in the left half of a tree of n >= 2 replicas. Each half is
+/// combined recursively, then the two results are combined.
 constexpr std::size_t left_half(std::size_t n) { return std::bit_floor(n - 1); }
 
 /// Returns the sum of values[first], ..., values[first + n - 1] along the tree.

@@ -88,7 +88,7 @@ using Dims = std::vector<std::int64_t>;
 
 Dims dims_of(const Shape& shape) { return Dims(shape.begin(), shape.end()); }
 
-// Returns the largest size of component `component` in every dimension.
+// Returns, for each dimension, the largest size of component `component`.
 Dims largest_dims(const std::vector<Element>& rows, std::size_t component) {
   Dims dims = dims_of(rows[0][component].shape());
   for (const Element& row : rows) {

@@ -99,7 +99,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
   return static_cast<std::size_t>(found - names.begin());
 }
 
-// Returns the indices of the columns to read, in their order, with the label column last.
+// Returns the indices of the selected columns in output order: the label column is last.
 std::vector<std::size_t> find_selection(const CsvOptions& options,
                                         const std::vector<std::string>& names) {
   if (!options.select_columns.empty() && !options.select_indices.empty()) {

@@ -94,7 +94,7 @@ struct CsvSchema {
   std::vector<std::string> paths;
   std::vector<std::string> header;  // header of the first file; empty if files have none
   std::size_t num_fields = 0;
-  std::vector<CsvField> fields;  // in the order of the components, the label last
+  std::vector<CsvField> fields;  // in component order, with the label last
 };
 
 /// Opens `path` and reads its header. Throws kInvalidArgument if it differs from the header of the

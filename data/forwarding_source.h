@@ -39,7 +39,7 @@ class ForwardingSource : public DatasetSource {
   SourcePtr below_;
 };
 
-/// Source that wraps another source and has one argument.
+/// Source that wraps another source and takes one argument.
 template <class Self, class Argument>
 class SourceWith : public ForwardingSource {
  public:

@@ -370,7 +370,7 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
 
 namespace tutti::internal {
 
-// Byte order, and records of TFRecord files.
+// Byte order conversion, and TFRecord checksums and records.
 
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size) {
   if (size == 1) return;

@@ -247,8 +247,8 @@ class MapSource : public internal::SourceWith<MapSource, Mapping> {
   }
 
  private:
-  /// Returns the function for an epoch. Its random numbers for an element are keyed by the
-  /// element's number in this iterator.
+  /// Returns the function for an epoch. The random numbers that it uses for an element are keyed by
+  /// the element's index in this iterator.
   NumberedFunction function_of(std::uint64_t epoch) const {
     return [fn = argument().make(epoch),
             random = argument().random.of_pass(epoch, below().pass_shard())](const Element& element,
@@ -321,7 +321,7 @@ class ChoosingIterator : public ElementIterator {
   std::uint64_t next_number_ = 0;
 };
 
-/// Source of the elements that a predicate chooses; their number is unknown.
+/// Source of the elements that satisfy a predicate; their number is unknown.
 class ChosenSource : public internal::Decorator<ChosenSource, ChoosingIterator, Choosing> {
  public:
   using Decorator::Decorator;
@@ -477,7 +477,7 @@ class PrefetchIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;  // while thread_ runs, used only by it
   const std::size_t depth_;
   const internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // while thread_ runs, used only by it
+  std::uint64_t next_number_ = 0;  // used only by thread_ while it runs
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;

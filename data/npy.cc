@@ -1,4 +1,4 @@
-// numpy's files: a .npy file with one array, and a .npz file, a zip file of several arrays.
+// NumPy files: a .npy file holds one array; a .npz file is a zip archive of several arrays.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 
@@ -26,8 +26,8 @@ using internal::fail_at;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// A type of numpy and the tensor type that represents it. Integer types that tensors lack become
-/// the next wider type.
+/// A NumPy type and the tensor type that represents it. Integer types that tensors lack become the
+/// next wider type.
 struct TypeName {
   DType dtype;
   std::string_view name;  // numpy's name without the byte order

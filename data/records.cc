@@ -250,7 +250,7 @@ struct WireTag {
   WireType type = WireType::kVarint;
 };
 
-/// Reader of one protobuf message, whose bytes it does not copy. Throws kDataLoss naming `source`
+/// Reader for one protobuf message, whose bytes it does not copy. Throws kDataLoss, naming `source`
 /// and the offset in the outermost message.
 class WireReader {
  public:

@@ -20,7 +20,7 @@ enum class TextPattern {
   kDigitRuns,  // one piece per run of digits and per run of other characters
 };
 
-/// Returns the pattern with this regular expression. Throws kUnimplemented for unknown ones.
+/// Returns the TextPattern for a regular expression. Throws kUnimplemented if it is unknown.
 TextPattern text_pattern_of(std::string_view regular_expression);
 
 /// Returns the length in bytes of the first piece of a text, which must not be empty. A byte that

@@ -191,7 +191,7 @@ void append_tokens(const BytePairRules& rules, std::string_view piece,
   MergingPiece(rules, piece).append_to(tokens);
 }
 
-/// Encoder of one text. Reuses the tokens of a piece that occurs again.
+/// Encoder of one text. Reuses the tokens of pieces that occur more than once.
 class TextEncoder {
  public:
   explicit TextEncoder(const BytePairRules& rules) : rules_(rules) {}

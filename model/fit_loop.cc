@@ -123,8 +123,8 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks) {
 
 namespace {
 
-/// Returns true if values are fetched for the progress line now. Fetching waits for the step on
-/// GPUs, so values are fetched only when they are shown. With several workers fetching is
+/// Returns true if values should be fetched for the progress line now. On GPUs, fetching waits for
+/// the step, so values are fetched only when they are shown. With several workers, fetching is
 /// collective, so the decision depends on the step number and not on the clock.
 bool shows(const Strategy& strategy, Verbosity verbose, const std::optional<Progress>& progress,
            std::int64_t number) {

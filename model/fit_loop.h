@@ -148,7 +148,7 @@ struct FitProgress {
   static FitProgress from_json(const Json& json);
 };
 
-/// Provides the sums of metrics, separately for each replica.
+/// Provides the metrics' sums, separately for each replica.
 TensorProvider tensors_of_metrics(CompiledModel& compiled);
 
 StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks);
@@ -213,7 +213,7 @@ class FitLoop {
           std::optional<DistributedDataset> validation);
   History run();
   bool has_validation() const { return validation_.has_value(); }
-  /// Returns a checkpoint of the whole state. Must not be used after run().
+  /// Returns a checkpoint of the full state. The checkpoint must not be used after run().
   Checkpoint checkpoint();
   /// Calls `body`, then restores the metric sums of the fit that runs on this thread. Has an effect
   /// only in a callback of a fit under `strategy`, where all workers must call it.

@@ -111,7 +111,7 @@ std::string Model::summary() const {
                        memory_text(), thin, '\n');
 }
 
-/// Returns the line about memory. It omits the layers' results, because how much of them a step
+/// Returns the line about memory. It omits the layers' results, because the amount that a step
 /// keeps depends on the layers: for recurrent and composed layers, it is orders of magnitude more
 /// than the outputs.
 std::string Model::memory_text() const {

@@ -30,8 +30,8 @@ void check_variables(const std::string& name, std::span<const Variable> variable
   }
 }
 
-/// Throws unless all variables were made in the same strategy scope as `state`, which was made in
-/// the current scope.
+/// Throws unless all variables were created in the same strategy scope as `state`, which was
+/// created in the current scope.
 void check_same_scope(const std::string& name, std::span<const Variable> variables,
                       const Variable& state) {
   for (const Variable& variable : variables) {

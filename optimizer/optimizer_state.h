@@ -104,8 +104,8 @@ class DynamicLossScale {
     std::int64_t good_steps = 0;
   };
 
-  /// Throws kInvalidArgument if the scale is below 1, the multiplier not above 1 or growth_steps
-  /// below 1.
+  /// Throws kInvalidArgument if the scale or growth_steps is below 1, or if the multiplier is not
+  /// above 1.
   DynamicLossScale(const std::string& optimizer, const DynamicLossScaleOptions& options);
 
   State read() const;

@@ -49,7 +49,7 @@ Rule make_decoupled_weight_decay(const Json& d) {
   return {both, &both->rule};
 }
 
-/// Makes a rule from its hyperparameters, all of which must be present.
+/// Creates a rule from its hyperparameters, all of which must be present.
 template <class MadeRule>
 Rule described_rule(const Json& d) {
   typename MadeRule::Hyperparameters hyper;

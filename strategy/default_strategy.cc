@@ -16,7 +16,7 @@ namespace {
 
 constexpr Device kDefaultDevice{};
 
-/// Context of the only replica, which is current outside any scope.
+/// Context of the single replica; current outside any scope.
 class DefaultReplicaContext final : public ReplicaContext {
  public:
   int replica_id() const override { return 0; }

@@ -48,7 +48,8 @@ std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
 /// Notes the row count of each batch and the first elements of a pass, which suffice to detect a
 /// different order.
 void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
-  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // most bytes compared per tensor
+  constexpr std::size_t kMostBytes = std::size_t{256}
+                                     << 10;  // maximum number of bytes compared per tensor
   using Kind = internal::ConsistencyCheck::Kind;
   check.note_number(Kind::kGlobalBatch, "global batches", static_cast<double>(batch.rows()),
                     " rows");
@@ -228,7 +229,7 @@ struct StrategyExtended::Impl {
   CondVar turn_condition;
   bool busy TUTTI_GUARDED_BY(turn_mutex) = false;
   internal::ForbiddenVariableCreator forbidden;
-  internal::ReplicaThreads threads;  // last, so that they are joined first
+  internal::ReplicaThreads threads;  // declared last, so that they are joined first
 };
 
 StrategyExtended::StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
@@ -361,7 +362,7 @@ CrossDeviceOps& Strategy::cross_device_ops() { return *extended().impl_->ops; }
 std::string_view Strategy::reduction_name() {
   if (!extended_) return cross_device_ops().name();
   if (extended_->impl_->xla) return "stablehlo.all_reduce";
-  // Workers of parameter servers are not a team.
+  // Workers that use parameter servers are not a team.
   return extended_->impl_->services.num_workers() > 1 ? extended_->team()->algorithm()
                                                       : cross_device_ops().name();
 }

@@ -1,4 +1,4 @@
-// Buffers, the caching allocator, and the host's memory.
+// Buffers, the caching allocator, and host memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/buffer.h"
 

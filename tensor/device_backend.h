@@ -128,8 +128,8 @@ class DeviceEvent {
   /// Waits for all work that was queued before the event was recorded. Throws kInternal naming the
   /// device if that work failed.
   virtual void synchronize() const = 0;
-  /// Returns the time since `earlier`. Requires: both are done and were returned by record_timed()
-  /// of the same device.
+  /// Returns the time since `earlier`. Requires: both events are done and were returned by
+  /// record_timed() on the same device.
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 

@@ -1,7 +1,7 @@
 // Host side of a device gpu:n: its memory, its queued work, and waits for that work.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declared here and implemented in gpu/, so that tensors reach a GPU by a plain call.
+// Declared here and implemented in gpu/, so that tensors reach a GPU through a plain function call.
 #pragma once
 
 #include <atomic>

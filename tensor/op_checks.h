@@ -17,8 +17,8 @@ namespace tutti::internal {
 /// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
 /// program that called the library (CallSite), or no line if that is not known.
 SourceLocation callers_line(const SourceLocation& where);
-/// Returns the beginning of an operation's errors: "add at train.cc:41", or "add" without a known
-/// line.
+/// Returns the beginning of an operation's errors: "add at train.cc:41", or "add" if the line is
+/// unknown.
 std::string who(std::string_view operation, const SourceLocation& where);
 std::string who(OpId op, const SourceLocation& where);
 

@@ -1,4 +1,4 @@
-// Lazy values, keyed by the address of their memory, and the hooks of each thread.
+// Lazy values, keyed by their memory addresses, and each thread's hooks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/step_hooks.h"
 

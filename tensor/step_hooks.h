@@ -38,9 +38,10 @@ class StepRecorder {
   /// Returns the recorder of this thread; nullptr if no step is captured.
   static StepRecorder* current();
 
-  /// Returns device memory of `bytes` (a multiple of 8). In each run of the step it holds the bytes
-  /// that `write` produced for that step, with the random context of the step and the replica.
-  /// Calls with the same identity share the memory, except calls with the default identity.
+  /// Returns `bytes` bytes of device memory (a multiple of 8). In each run of the step, it holds
+  /// the bytes that `write` produced for that step in the random context of the step and the
+  /// replica. Calls with the same identity share the memory, except calls with the default
+  /// identity.
   using Identity = std::array<std::uint64_t, 4>;
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,
@@ -86,7 +87,7 @@ class StepTracer {
   /// PRODUCT.
   virtual std::vector<Tensor> all_reduce(ReduceOp op, std::span<const Tensor> values,
                                          const SourceLocation& where) = 0;
-  /// Concatenates the values of all replicas, which have equal shapes, along `axis`.
+  /// Concatenates all replicas' values, which have equal shapes, along `axis`.
   virtual Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) = 0;
   /// Records that a variable is read, so that the whole variable becomes an argument, even if
   /// operations later use only views of its elements.
@@ -119,8 +120,8 @@ class RemoteRecorder {
   /// Returns the outputs of an operation that another task computes; nullopt if this process
   /// computes it.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
-  /// If another task has or will have the value, returns its device there; nullptr for a value of
-  /// this process.
+  /// Returns the device of a value that another task has or will have; nullptr for a value of this
+  /// process.
   virtual std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const = 0;
 
  private:
@@ -166,7 +167,7 @@ using StepTracerScope = StepHookScope<StepTracer>;
 using RemoteRecorderScope = StepHookScope<RemoteRecorder>;
 using OpPartitionerScope = StepHookScope<OpPartitioner>;
 
-/// Returns the device of another task that has the value; nullptr if this process has it.
+/// Returns the value's device if another task has the value; nullptr if this process has it.
 std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);
 
 /// Returns true if the host may read the elements without waiting. Returns false for elements on a

@@ -188,8 +188,8 @@ std::vector<std::string> libraries_of_interest() {
 /// Checks the GPUs, the module, and each CUDA library that the module needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
-  // A machine without a driver merely has no GPU, but a GPU module that does not load limits this
-  // build.
+  // A machine without a driver merely has no GPU, but a GPU module that cannot be loaded is a
+  // limitation of this build.
   const std::string reason = gpu_unavailable_reason();
   const GpuModule& module = gpu_module();
   const bool broken = !reason.empty() && !module.path.empty();

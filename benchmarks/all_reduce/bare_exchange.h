@@ -64,7 +64,7 @@ class BareExchange {
   }
 
  private:
-  // A packet of a loopback device holds 65,483 bytes. A message that is longer, but at most twice
+  // A packet on the loopback device holds 65,483 bytes. A message that is longer, but at most twice
   // as long, is split into two halves.
   static std::size_t piece_of(std::size_t bytes) {
     constexpr std::size_t kPacket = 65'483;

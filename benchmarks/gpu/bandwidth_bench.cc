@@ -1,4 +1,4 @@
-// Measures the bytes per second of copies within a device, and of optimizer steps.
+// Measures the throughput, in bytes per second, of copies within a device and of optimizer steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 

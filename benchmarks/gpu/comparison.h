@@ -32,7 +32,7 @@ struct Findings {
   std::int64_t num_compared = 0, num_passed = 0;
   std::vector<std::string> failures = {};        // one line for each
   std::vector<std::string> without_kernel = {};  // threw kUnimplemented: "conv2d float64"
-  std::vector<std::string> not_tried = {};       // kernels that no call used
+  std::vector<std::string> not_tried = {};       // kernels that were never called
   std::string detail = "";                       // more details, which are printed
 
   void add(const std::string& what, const std::string& difference);

@@ -20,7 +20,7 @@ struct CheckOptions {
 
 /// Runs calls of each operation and type, and compares their results with those on cpu:0.
 Findings check_ops(const CheckOptions& options);
-/// Compares gradients that a tape computes on the device.
+/// Compares the gradients that a tape computes on the device with its gradients on the CPU.
 Findings check_gradients(const CheckOptions& options);
 /// Compares weights and slots after several steps of each optimizer.
 Findings check_optimizers(const CheckOptions& options);

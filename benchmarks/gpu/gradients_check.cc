@@ -1,4 +1,4 @@
-// Compares gradients that a tape computes on a device with those on the CPU.
+// Compares the gradients that a tape computes on a device with its gradients on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/autograd/gradient_tape.h"

@@ -1,4 +1,4 @@
-// Runs programs on cpu:0 and records all calls of operations.
+// Runs programs on cpu:0 and records all operation calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
 

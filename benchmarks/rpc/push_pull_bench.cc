@@ -143,7 +143,7 @@ class Servant {
 struct Turn {
   std::string name;
   std::function<void()> once;
-  int times_bytes = 1;  // bytes moved, as a multiple of those that the bare stream moves
+  int times_bytes = 1;  // bytes moved, as a multiple of the bare stream's
   std::vector<double> seconds = {}, ratios = {};
 };
 

@@ -1,7 +1,7 @@
 // Measures a step without work: microseconds per run(), and per small operation.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: empty_steps [STEPS [ROUNDS]]. The contenders alternate in each round; the table has the
+// Usage: empty_steps [STEPS [ROUNDS]]. The contenders alternate in each round; the table shows the
 // median over rounds and the minimum.
 #include <algorithm>
 #include <cstdio>

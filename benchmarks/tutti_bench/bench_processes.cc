@@ -183,8 +183,8 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns the time per call in seconds: the time of the slowest process in each batch, and the
-  /// median over batches.
+  /// Returns the seconds per call: the slowest process's time in each batch, then the median over
+  /// the batches.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;

@@ -29,8 +29,8 @@ class SpinBarrier {
   std::atomic<bool> aborted_{false};
 };
 
-/// Team of `size` threads. Thread t runs on core t (modulo the number of cores) of those that this
-/// process may use. Threads sleep between jobs.
+/// Team of `size` threads. Thread t runs on core t of the cores available to this process, modulo
+/// their number. Threads sleep between jobs.
 class BenchTeam {
  public:
   explicit BenchTeam(int size);

@@ -28,7 +28,7 @@ namespace tutti {
 class ControlClient : public KeyValueStore {
  public:
   /// Calls leave(). If an exception ends the scope, the other members receive a kFailed verdict
-  /// with the last text of note_failure().
+  /// with the text last passed to note_failure().
   ~ControlClient() override = default;
 
   /// Waits until all tasks that the server expects have joined. Logs the missing tasks with their
@@ -63,7 +63,7 @@ class ControlClient : public KeyValueStore {
   /// Stores the text of an error that may end this process; "" clears it. Does not send it.
   virtual void note_failure(std::string_view text) = 0;
 
-  /// Requests all members to stop after a step that they agree on. Returns immediately; later
+  /// Requests that all members stop after a step that they agree on. Returns immediately; later
   /// requests have no effect. Must not be called in signal handlers, which should set a flag that
   /// the training loop reads.
   virtual void request_stop(std::string_view reason) = 0;

@@ -648,7 +648,7 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
     MutexLock lock(mutex_);
     if (!is_done_) context_.TryCancel();
   }
-  /// Finishes after all queued events are sent.
+  /// Finishes after all queued events have been sent.
   void finish(const grpc::Status& status) {
     MutexLock lock(mutex_);
     if (finish_with_) return;

@@ -136,8 +136,8 @@ class JobService final : public v1::Job::CallbackService {
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   /// Sends the verdicts that this link does not have yet, in one event.
   void send_verdicts(Link& link) TUTTI_REQUIRES(mutex_);
-  /// Sends new verdicts to all links. In a large job, tick() batches later verdicts on joining and
-  /// leaving.
+  /// Sends new verdicts to all links. In a large job, later verdicts about joins and leaves are
+  /// batched; tick() sends them.
   void broadcast_verdicts(TimePoint now) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
   void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);

@@ -1,4 +1,4 @@
-// Members and verdicts as text, progress for heartbeats, and the rules of failure detection.
+// Members and verdicts as text, progress for heartbeats, and the rules for failure detection.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/member.h"
 
@@ -260,9 +260,9 @@ namespace {
 // Deadlocks: members that wait for each other in different collectives.
 //
 // Every member must make the same calls in the same order across all groups. If two members wait
-// for each other, one of them has skipped a call or made an extra one. This never happens in a
-// correct program, even if the reports are from different times, as long as each report is
-// consistent in itself.
+// for each other, one of them has skipped a call or made an extra one. In a correct program, no
+// such wait is ever reported, even if the reports are from different times, as long as each report
+// is consistent in itself.
 
 bool is_inside(const GroupProgress& group) { return group.entered > group.finished; }
 

@@ -29,8 +29,8 @@ bool has_local_socket(const Endpoint& endpoint);
 /// the socket represents this right, because the socket's file remains if the process is killed.
 class LocalSocketClaim {
  public:
-  /// Port 0 selects a free port. Throws kUnavailable naming the process that already listens there,
-  /// or if the folder belongs to another user.
+  /// Port 0 selects a free port. Throws kUnavailable if another process already listens there,
+  /// naming that process, or if the folder belongs to another user.
   explicit LocalSocketClaim(const Endpoint& endpoint);
   ~LocalSocketClaim();
   LocalSocketClaim(const LocalSocketClaim&) = delete;

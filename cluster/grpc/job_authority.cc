@@ -1,4 +1,4 @@
-// Derives keys from a secret and creates certificates for keys, with OpenSSL.
+// Derives keys from a secret, and creates certificates for these keys, with OpenSSL.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/job_authority.h"
 

@@ -185,8 +185,8 @@ class GroupConnector {
 
   /// Connects to the next lower rank, or continues such an attempt. Called repeatedly, because this
   /// rank must accept connections meanwhile, and because an earlier run's announcement may be
-  /// replaced. The pause between calls is longer if many ranks poll the store or an answer is
-  /// likely.
+  /// replaced. The pause before the next call is longer if many ranks poll the store, or if the
+  /// current attempt is likely to succeed.
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNoRank) return;

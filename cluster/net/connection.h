@@ -45,8 +45,8 @@ inline constexpr std::uint64_t kLongestBody = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kLongestAbortText = 1 << 16;
 /// Encodes a header with its own checksum, so that a corrupted length is detected.
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header);
-/// Decodes a header. Throws kUnavailable if magic, checksum, kind or lengths are invalid; the
-/// connection cannot be used afterwards.
+/// Decodes a header. Throws kUnavailable if the magic number, checksum, kind or lengths are
+/// invalid; the connection cannot be used afterwards.
 FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
 /// A send or receive that a Work waits for. The connection's mutex guards everything except ended_.
@@ -179,7 +179,7 @@ class Connection {
     std::array<std::byte, kLongestHead> head{};
     std::shared_ptr<Incoming> receiver;  // null: not posted yet
     BufferRef kept;                      // the body of a message without a receiver
-    std::byte* target = nullptr;         // memory for the body; null: dropped
+    std::byte* target = nullptr;         // memory for the body; nullptr: the body is dropped
     std::size_t arrived = 0;             // bytes of the body
     std::uint32_t crc = 0;               // checksum of the head and the bytes received so far
     bool has_body() const { return arrived == header.body_bytes; }
@@ -210,7 +210,7 @@ class Connection {
   const FileDescriptor socket_;
   const std::string peer_;
   const bool is_local_;
-  const FileDescriptor process_;  // process of a local peer; otherwise invalid
+  const FileDescriptor process_;  // process of a local peer; invalid for remote peers
   KeptBytes& kept_;
   std::atomic<bool> is_open_{true};
   std::atomic<bool> is_silent_{false};

@@ -112,7 +112,7 @@ std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Bu
 
 // Values that a rank publishes in its group's store.
 
-/// Parsed RankAnnouncement of job.proto.
+/// Parsed RankAnnouncement from job.proto.
 struct Announcement {
   std::uint64_t run = 0;
   std::string machine = {};

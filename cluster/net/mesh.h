@@ -81,7 +81,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   std::vector<std::unique_ptr<Connection>> peers_;  // indexed by rank; null for this rank
   std::vector<std::uint8_t> is_looked_at_;          // indexed by rank: polled since the last test()
   FileDescriptor wake_event_;
-  // Time of the next poll of all peers by test(); used by the leader.
+  // Time at which test() next polls all peers; used by the leader.
   TimePoint look_again_ = TimePoint::min();
 
   Mutex mutex_;

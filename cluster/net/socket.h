@@ -48,8 +48,8 @@ void check_can_listen(const std::string& where, const Endpoint& endpoint);
 Listener listen_locally();
 /// Accepts the next connection; the result is not open if there is none.
 FileDescriptor accept_from(const FileDescriptor& listener);
-/// Enables keep-alive, which detects within 5 s that the machine of an idle connection does not
-/// respond.
+/// Enables keep-alive, which detects within 5 s that the machine at the other end of an idle
+/// connection has stopped responding.
 void enable_keep_alive(const FileDescriptor& socket);
 /// Starts connecting. The caller polls for POLLOUT, then calls connect_result(). If the returned
 /// socket is not open, connecting failed and errno has the reason. Throws kNotFound if the host
@@ -58,7 +58,7 @@ FileDescriptor start_connecting(const Endpoint& endpoint);
 /// Returns 0 if the socket is connected, else the system's errno.
 int connect_result(const FileDescriptor& socket);
 
-/// Returns true if the error of a read or write is temporary and the connection still works.
+/// Returns true if a read or write error is temporary and the connection still works.
 bool is_only_later(int error);
 
 enum class ByteFlow { kOpen, kClosed };

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// Names of the environment variables of one family of launchers.
+/// Names of the environment variables that one family of launchers sets.
 struct Launcher {
   const char* name;
   const char* rank;

@@ -1,4 +1,4 @@
-// RpcServer: answers calls of other tasks of the job.
+// RpcServer: answers calls from other tasks of the job.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,9 +29,8 @@ struct RpcPeer {
   }
 };
 
-/// A request, which must be answered once, from any thread and at any time. A request that is
-/// dropped without an answer is answered with kInternal. Answers to disconnected callers are
-/// dropped.
+/// A request, which must be answered once, from any thread and at any time. If it is destroyed
+/// unanswered, the caller gets kInternal. Answers to disconnected callers are dropped.
 class RpcCall {
  public:
   virtual ~RpcCall() = default;
@@ -42,7 +41,7 @@ class RpcCall {
   virtual void fail(const Error& error) = 0;
 };
 
-/// Handler of a server's calls.
+/// Handler for a server's calls.
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;

@@ -1,4 +1,4 @@
-// Registry of algorithms by name; an algorithm makes the schedule of each call.
+// Registry of algorithms by name; an algorithm creates the schedule for each call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -83,7 +83,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
     for (int r = 1; r < size(); ++r) taken.push_back(send(r, purpose, {}, message));
     for (int r = 1; r < size(); ++r) {
       const auto place = static_cast<std::size_t>(r);
-      // Ranks that joined get the values, even if this rank throws for the missing ones.
+      // Ranks that joined get the values, even if this rank throws because others are missing.
       if (message[place] != std::byte{0} || ends_in_time(*taken[place - 1], end)) continue;
       if (late.empty()) late.push_back(concat("rank ", r));
     }

@@ -55,7 +55,7 @@ CollectiveHandle& CollectiveHandle::operator=(CollectiveHandle&& other) noexcept
 }
 
 CollectiveHandle::~CollectiveHandle() {
-  // Waits, because the caller may free the memory next; the call has its own deadline.
+  // Waits, because the caller may free the memory once this returns; the call has its own deadline.
   if (call_) call_->ended.wait_until(TimePoint::max());
 }
 

@@ -80,8 +80,8 @@ class CallRecorder {
   std::atomic<std::uint64_t> num_calls_{0};
 };
 
-/// Thread that monitors one rank's calls about ten times a second. It logs which ranks are missing
-/// when a collective has waited too long, and answers state queries from other ranks.
+/// Thread that monitors one rank's calls about ten times a second. When a collective has waited too
+/// long, it logs which ranks are missing. It also answers state queries from other ranks.
 class StallWatch {
  public:
   /// Starts the thread, which also calls `poll` about ten times a second.

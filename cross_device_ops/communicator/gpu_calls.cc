@@ -210,7 +210,7 @@ ReplicaBuffer bytes_on_gpu(const ReplicaBuffer& buffer) {
 }
 
 /// Performs an in-place all_reduce with run(all). `all` is the call's only buffer, or a buffer into
-/// which several are packed, because each NCCL call costs as much as a kernel.
+/// which several are packed, because each NCCL call costs as much as a kernel launch.
 template <class Run>
 void reduce_as_one(const CallRequest& request, Device device, const Run& run) {
   if (request.outputs.size() == 1) {
@@ -308,7 +308,8 @@ void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& be
       staging_ = allocate_pinned(num_bytes);
     }
     std::byte* place = staging_ ? staging_->data() : nullptr;
-    // This stream also contains the copies of the previous call, which may still read this memory.
+    // The previous call's copies, which may still be reading this memory, are queued on the same
+    // stream.
     staged_ = gpu.with_context([&](DeviceContext& context) {
       context.wait(kCalls, begin);
       const auto stage = [&](auto& elements, bool is_read) {

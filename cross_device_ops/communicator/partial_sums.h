@@ -20,8 +20,8 @@ namespace tutti::internal {
 class PartialSums {
  public:
   /// `counts`: number of replicas of each rank. The communicator must outlive this object.
-  /// `is_canonical`: sums are added in the canonical order; otherwise each rank has one partial
-  /// sum.
+  /// `is_canonical`: if true, sums are added in canonical order; if false, each rank has one
+  /// partial sum.
   PartialSums(Communicator& communicator, std::span<const std::int32_t> counts, bool is_canonical);
 
   /// Returns the nodes that this rank sums itself, one buffer each. CanonicalNode::first counts

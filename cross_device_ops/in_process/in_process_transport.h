@@ -9,11 +9,11 @@
 
 namespace tutti {
 
-/// Returns the transports of `size` ranks, in rank order. Only threads of a rank use its transport.
-/// Messages are not buffered: the bytes are copied by whichever side, sender or receiver, calls
-/// later, and a send ends when the receiver has them. Calls that involve a rank whose transport was
-/// destroyed throw kUnavailable. If `shares_memory` is false, there is no host_memory(), so all
-/// calls use messages. Throws kInvalidArgument for size < 1.
+/// Returns the transports of `size` ranks, in rank order. Each transport is used only by its rank's
+/// threads. Messages are not buffered: the bytes are copied by whichever side, sender or receiver,
+/// calls later, and a send ends when the receiver has them. Calls that involve a rank whose
+/// transport was destroyed throw kUnavailable. If `shares_memory` is false, there is no
+/// host_memory(), so all calls use messages. Throws kInvalidArgument for size < 1.
 std::vector<std::shared_ptr<Transport>> in_process_transports(int size, bool shares_memory = true);
 
 }  // namespace tutti

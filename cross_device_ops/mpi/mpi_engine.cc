@@ -261,7 +261,8 @@ using durations::kLastWords;
 using durations::kLinger;
 
 // Tags for creating MPI groups: Open MPI sends messages with such a tag on the communicator that
-// the transport uses. The transport's own tags are lower. Every MPI supports tags up to 32767.
+// the transport uses. The transport's own tags are lower. Every MPI implementation supports tags up
+// to 32767.
 constexpr int kFirstTag = 1000;
 constexpr int kNumTags = 32767 - kFirstTag;
 

@@ -436,8 +436,8 @@ class NcclOps final : public CrossDeviceOps {
 
   std::string_view name() const override { return "nccl"; }
   /// Returns false for MIN and MAX of floating-point types, because NCCL ignores NaN while all
-  /// other operations return it, and for 16-bit types with more than two ranks, because NCCL rounds
-  /// on each rank.
+  /// other operations propagate it, and for 16-bit types with more than two ranks, because NCCL
+  /// rounds on each rank.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     if (device != DeviceType::kGpu || op == ReduceOp::kMean) return false;
     if (is_half(dtype) && world_ > 2) return false;

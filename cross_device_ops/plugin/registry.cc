@@ -101,7 +101,7 @@ Json parse_plugin_options(const std::string& text) {
   return options;
 }
 
-// Loads the plugins that TUTTI_PLUGINS lists, separated by ":". Later calls do nothing, except that
+// Loads the plugins listed in TUTTI_PLUGINS, separated by ":". Later calls do nothing, except that
 // the first call after an error tries again.
 void load_plugins_of_environment() {
   [[maybe_unused]] static const bool done = [] {
@@ -156,7 +156,7 @@ std::string automatic_name(const Group& group) {
   return choice.name;
 }
 
-// Returns the name, or the one implied by options.implementation.
+// Returns the spec's name, or the name that options.implementation implies.
 std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const CommunicationImplementation wanted = spec.options.implementation;
   if (wanted == CommunicationImplementation::kAuto) {

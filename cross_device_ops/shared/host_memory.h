@@ -99,8 +99,8 @@ class HostMemory {
   /// kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases the ranges as soon as `may_go()` returns true. allocate() also calls it to find out.
-  /// Never blocks.
+  /// Releases the ranges as soon as `may_go()` returns true. allocate() also calls `may_go()` to
+  /// check. Never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
   /// Replaces this rank's buffers in shared memory with private memory that has the same content

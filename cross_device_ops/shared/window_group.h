@@ -1,5 +1,5 @@
-// Synchronisation of ranks that are threads of one process or processes of one host, and the layout
-// of the shared memory that it uses.
+// Synchronisation of ranks that are threads of one process or processes on one host, and the layout
+// of the shared memory used for it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

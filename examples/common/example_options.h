@@ -17,7 +17,7 @@ namespace tutti::examples {
 struct ExampleOptions : StrategySpec {
   ExampleOptions();
 
-  std::string virtual_gpus = "";  // as TUTTI_VIRTUAL_GPUS
+  std::string virtual_gpus = "";  // same format as TUTTI_VIRTUAL_GPUS
   // path of a plugin; its operation is the default of cross_device_ops
   std::string plugin = "";
   std::string dtype_policy = "float32";

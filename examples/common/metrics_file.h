@@ -1,4 +1,4 @@
-// File that --metrics-json writes: losses, speed and hashes of a run.
+// File written by --metrics-json: losses, speed and hashes of a run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

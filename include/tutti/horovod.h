@@ -1,4 +1,4 @@
-// Programs in Horovod's style: processes with ranks, averaged gradients, collectives on tensors.
+// Horovod-style programs: processes with ranks, averaged gradients, collectives on tensors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -23,5 +23,5 @@
 #include "tutti/strategy/fully_sharded_strategy.h"  // sharded variables
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
 #include "tutti/strategy/strategies.h"                      // the devices of one process
-#include "tutti/tensor/device_scope.h"                      // the device of tensors and operations
+#include "tutti/tensor/device_scope.h"                      // device for tensors and operations
 #include "tutti/tensor/tensor_ops.h"                        // operations on tensors

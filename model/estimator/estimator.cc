@@ -141,7 +141,7 @@ void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
   if (mode == EstimatorMode::kTrain) require(spec.optimizer.has_value(), "optimizer");
 }
 
-/// Returns a replica's share; the shares add up to the loss of the global batch.
+/// Returns a replica's share of the loss; the shares add up to the loss of the global batch.
 Tensor share_of(const Tensor& loss, const Batch& batch, const Strategy& strategy) {
   if (loss.rank() > 0) return compute_average_loss(loss, batch.global_rows());
   return loss * (1.0f / static_cast<float>(strategy.num_replicas_in_sync()));

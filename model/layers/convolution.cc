@@ -176,7 +176,7 @@ Tensor Conv2DTranspose::call(const Tensor& input, CallContext) const {
                                        : conv2d_transpose(input, weight(0), op));
 }
 
-// Convolution of sequences: images of height 1.
+// Convolution of sequences, which are treated as images of height 1.
 
 Conv1D::Conv1D(std::int64_t filters, std::int64_t kernel_size, Conv1DOptions options)
     : LayerOf(options.name, options.input_shape),

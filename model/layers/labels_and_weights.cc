@@ -115,7 +115,7 @@ Tensor mean_per_example(const Tensor& values) {
   return reduce_mean(values, {.axes = axes});
 }
 
-// Fitting of example weights to the shape of values.
+// Fits example weights to the shape of values.
 
 Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who) {
   Tensor weight = cast(sample_weight, values.dtype()).to(values.device());

@@ -35,7 +35,7 @@ bool is_categorical(const Loss& loss) {
          loss.name() == "categorical_focal_crossentropy";
 }
 
-/// Metric M for predictions that are logits of classes; applies softmax first.
+/// Metric M for predictions that are class logits; applies softmax first.
 template <class M>
 class SoftmaxMetric final : public M {
  public:

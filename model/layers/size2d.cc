@@ -1,4 +1,4 @@
-// Checks and arithmetic for kernels, windows and paddings.
+// Checks and arithmetic for kernel, window and padding sizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/size2d.h"
 

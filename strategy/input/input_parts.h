@@ -56,7 +56,7 @@ class StepCutter {
   const InputPart& part_;
   std::int64_t steps_ = 0;
   bool is_first_batch_ = true;
-  std::optional<Element> pattern_;  // any element; only its form matters
+  std::optional<Element> pattern_;  // any element; only its structure matters
 };
 
 }  // namespace tutti::internal

@@ -327,7 +327,7 @@ std::string MeshReport::to_string() const {
 
 namespace {
 
-/// Idle work of an explanation, which never has any, because its only position never waits.
+/// Idle work for an explanation. There never is any, because the only position never waits.
 class NoIdleWork final : public internal::IdleWork {
  public:
   bool available() override { return false; }

@@ -27,7 +27,7 @@ class MeshExplanation final : public StepTracer {
   /// `grid` is the grid of blocks. The references must outlive the object.
   MeshExplanation(const MeshGrid& grid, const MeshOptions& options,
                   const ReplicaServices& services);
-  /// Returns the explanation that traces the step of this thread; nullptr if there is none.
+  /// Returns the explanation that is tracing this thread's step; nullptr if there is none.
   static MeshExplanation* current();
 
   Device device() const { return services_.replica_devices.front(); }
@@ -42,7 +42,7 @@ class MeshExplanation final : public StepTracer {
   /// Records a variable. `bytes` is the size of its parts on the device.
   void note_variable(const VariableStorage& storage, const Sharding& sharding, std::uint64_t bytes,
                      bool is_slot);
-  /// Notes a gradient. `gradient` is this position's part.
+  /// Notes this position's part of a gradient.
   void note_gradient(const VariableStorage& storage, const Gradient& gradient);
   /// Records how many bytes a device sends to gather the inputs of an operation.
   void note_gathered(const OpCall& call, std::uint64_t bytes);
@@ -93,7 +93,7 @@ class MeshExplanation final : public StepTracer {
   std::map<std::string, Gathered> gathered_;  // keyed by operation and line
 };
 
-/// Exchanges of the explained position, which are recorded instead of executed.
+/// MeshGroups that records the explained position's exchanges instead of executing them.
 class ExplainedGroups final : public MeshGroups {
  public:
   ExplainedGroups(MeshExplanation& explanation, const ReplicaServices& services)

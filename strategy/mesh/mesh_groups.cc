@@ -260,7 +260,7 @@ struct MeshSums::OverWorkers {
   std::unique_ptr<PartialSums> partials = {};  // destroyed after the buffers that it may own
   std::vector<MutableTensor> buffers = {};     // buffers of partial sums
   MutableTensor own = {};                      // this worker's parts of a scattered sum
-  std::vector<std::size_t> counts = {};        // number of elements by worker
+  std::vector<std::size_t> counts = {};        // number of elements per worker
   /// Stores the results. Called after the sum is complete.
   std::function<void(const Tensor& sum, std::vector<std::vector<Tensor>>& results)> keep = {};
   CollectiveHandle handle = {};  // destroyed first: its destructor waits

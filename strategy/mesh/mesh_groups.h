@@ -81,7 +81,7 @@ class MeshGroups {
                                                   const std::string& name);
   /// Returns true if gather(axes, ...) needs values from other workers.
   bool needs_workers(AxisSet axes) const;
-  /// Starts the messages of gather(). Requires: needs_workers(axes).
+  /// Starts the message exchange for gather(). Requires: needs_workers(axes).
   StartedGather start_gather(AxisSet axes, const std::vector<Tensor>& own, const std::string& name);
   /// Returns the result of gather(). `received`: the result of start_gather(axes, own, ...), or an
   /// undefined tensor if it is not needed.
@@ -115,7 +115,7 @@ class MeshGroups {
     std::vector<int> members;
     bool are_in_order = true;  // each worker's values are consecutive in the canonical order
     std::unique_ptr<Communicator> communicator;  // nullptr if this worker is alone
-    std::uint64_t connection = 0;                // WorkerTeam::connection() of communicator
+    std::uint64_t connection = 0;  // WorkerTeam::connection() that `communicator` uses
   };
   Workers& workers_of(AxisSet axes);
   int num_own() const { return static_cast<int>(services_.replica_devices.size()); }

@@ -75,7 +75,7 @@ class MeshStorage final : public VariableStorage, public GatheredVariable {
   /// Records the variable in this thread's explanation and returns that explanation, or nullptr if
   /// the thread has none.
   MeshExplanation* note(bool is_slot) const;
-  /// Returns the part of `whole` that belongs to the position with this number.
+  /// Returns the part of `whole` that is stored at position `position`.
   Tensor cut(const Tensor& whole, int position) const;
   Tensor whole() const;
   VariableComponent& component_of(const MeshPosition& position);

@@ -1,5 +1,4 @@
-// Rules of operations on sharded tensors: which dimensions of inputs and outputs are sharded
-// together.
+// Sharding rules for operations: which dimensions of inputs and outputs are sharded together.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

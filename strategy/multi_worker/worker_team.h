@@ -101,9 +101,9 @@ class WorkerTeam {
   /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost meanwhile,
   /// may_reconnect() returns true for the error.
   void reconnect(TimePoint deadline);
-  /// Does nothing if this worker is connected. A replacement connects if all other workers were
-  /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. Every
-  /// collective calls it first; call it yourself before threads start collectives concurrently.
+  /// Does nothing if this worker is connected. Connects a replacement if allow_restart() was called
+  /// and all other workers were restarted, too; otherwise throws kFailedPrecondition. Every
+  /// collective calls this first; call it yourself before threads start collectives concurrently.
   void require_connection();
   /// Declares that the workers hold all training state, so that, if all workers are restarted,
   /// their new processes may form a new job.
@@ -145,7 +145,7 @@ class WorkerTeam {
   /// Reports one step to the detector: the result of StragglerWatch::take_wait() on each worker.
   void note_waits(std::span<const double> waits);
 
-  /// Sets the current step of the replicas, for messages about workers that are late.
+  /// Sets the replicas' current step, which messages about late workers contain.
   void set_step(std::uint64_t step);
 
   /// Ends all calls, here and on the other workers, with kAborted and this reason.

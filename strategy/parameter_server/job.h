@@ -40,9 +40,9 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 /// Connections to the servers of a cluster. All of them can be ended at once. Thread-safe.
 class ServerConnections {
  public:
-  /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers`, a call to a
-  /// server that is being restarted waits for it and is repeated; servers recognize repeated
-  /// changes. Throws the error of fail_all().
+  /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers` is true, a call
+  /// to a server that is being restarted waits for the server and is repeated; servers recognize
+  /// repeated changes. Throws the error of fail_all().
   void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
                const ServerOptions& options, bool outlives_servers = false);
   /// Makes connect() and all pending and later calls fail with this error.
@@ -115,8 +115,9 @@ class ParameterServerJob {
   /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // called by watch_; use members above
-  std::shared_ptr<WorkerGroup> workers_;              // calls watch_
+  std::vector<std::shared_ptr<void>>
+      subscriptions_;                     // callbacks of watch_, which use the members above
+  std::shared_ptr<WorkerGroup> workers_;  // calls watch_
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<RpcServer> rpc_;  // only on a worker; calls service_
 };

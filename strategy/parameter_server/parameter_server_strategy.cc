@@ -90,7 +90,7 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   return pace;
 }
 
-/// Returns "worker 1 of 3 trains apart (sync_replicas, 2 of 3 make a step)".
+/// Returns "worker 1 of 3 trains independently (sync_replicas, 2 of 3 make a step)".
 std::string describe(const internal::WorkerPace& pace) {
   std::string mode(to_string(pace.mode));
   if (pace.mode == UpdateMode::kSyncReplicas) {

@@ -25,8 +25,8 @@ class ShardedComponent final : public Component {
   void assign(AssignOp op, const Tensor& value) override;
   void assign_by_one(AssignOp op, const Tensor& value);
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override;
-  /// Throws kUnimplemented for rules with norms and more than one shard, because a norm is computed
-  /// over the whole variable.
+  /// Throws kUnimplemented for a rule with norms if there is more than one shard, because a norm is
+  /// computed over the whole variable.
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 

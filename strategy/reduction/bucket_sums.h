@@ -101,7 +101,7 @@ class CpuSums {
 class BucketSums {
  public:
   BucketSums(BucketInputs& given, PlanInUse& plan);
-  /// Waits for the sums over workers that are in progress.
+  /// Waits for pending sums over workers.
   ~BucketSums() = default;
   BucketSums(const BucketSums&) = delete;
   BucketSums& operator=(const BucketSums&) = delete;

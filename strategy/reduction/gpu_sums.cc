@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Pinned memory for the buckets of a plan, reused by consecutive steps; copies of the previous
-/// step may still be running when the next one begins. Each bucket is used by one thread at a time.
+/// Pinned memory for the buckets of a plan, reused by consecutive steps; one step's copies may
+/// still be running when the next step begins. Each bucket is used by one thread at a time.
 class HostSums {
  public:
   struct Bucket {

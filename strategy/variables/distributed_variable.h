@@ -139,7 +139,7 @@ Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, c
 
 /// Subset of a list of row indices: the rows that are in one part of a variable.
 struct ListedRows {
-  std::vector<std::int64_t> positions = {};  // positions of the subset in the list
+  std::vector<std::int64_t> positions = {};  // positions of the selected rows in the list
   std::vector<std::int64_t> rows = {};       // row indices within the part
 };
 /// Returns those of the listed rows that the part with rows [first, first + count) contains.

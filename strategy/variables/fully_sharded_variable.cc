@@ -1,4 +1,4 @@
-// Implements variables of which each replica owns a shard.
+// Implements variables that are sharded, with one shard per replica.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/variables/fully_sharded_variable.h"
 

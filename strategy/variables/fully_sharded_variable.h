@@ -71,11 +71,11 @@ struct ShardUse {
 /// any shape.
 Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 
-/// Elements of a variable in shards, [count], one per replica on its device; this object holds
-/// those of this process. Shards begin at multiples of 64 bytes and their sizes differ by at most
-/// 64 bytes, so small variables have empty ones. Threads: update_shard() of different replicas may
-/// run concurrently, and so may gather() calls while no shard is written. With other workers,
-/// gather() is collective, one call at a time.
+/// Sharded elements of a variable, [count]: one shard per replica, on its device. This object holds
+/// the shards of this process. Shards begin at multiples of 64 bytes and their sizes differ by at
+/// most 64 bytes, so small variables have empty shards. Threads: update_shard() of different
+/// replicas may run concurrently, and so may gather() calls while no shard is written. With other
+/// workers, gather() is collective, one call at a time.
 class Shards final : public Component, public GatheredVariable {
  public:
   /// Creates the elements of a shard, [count], on a device.
@@ -107,7 +107,7 @@ class Shards final : public Component, public GatheredVariable {
   /// Returns the value kept on the device; undefined if the device keeps none that can be cast to
   /// `dtype`.
   Tensor kept(Device device, DType dtype) const;
-  /// Keeps `whole` on all devices that keep values.
+  /// Keeps `whole` on all devices that cache values.
   void keep(const Tensor& whole) const;
   /// Sets this process's shards to `elements`, [count] in shard order, on the host.
   void assign_own(const Tensor& elements);

@@ -14,7 +14,7 @@ namespace tutti::internal {
 
 /// Storage of a variable such as a metric or a moving statistic, like tf's SyncOnReadVariable. Each
 /// replica has one component, and each worker stores those of its replicas. With several workers,
-/// reads outside run, saves and AggregateOnReadScope are therefore collective.
+/// saves, reads outside run() and AggregateOnReadScope are therefore collective.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
   /// `team`: all workers; nullptr if there is only this process. `services` belong to the strategy,

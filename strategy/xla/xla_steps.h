@@ -26,8 +26,8 @@ class XlaSteps {
   /// computed.
   using NoteReplica = std::function<void(int replica, const std::function<void()>& fn)>;
   /// Calls `run_replicas`, which must call its argument once per replica, and runs the program that
-  /// the replicas trace. Throws as StepPrograms::run() does, and kUnimplemented within another
-  /// step.
+  /// the replicas trace. Throws the same errors as StepPrograms::run(), and kUnimplemented within
+  /// another step.
   void run(const std::function<void(const NoteReplica&)>& run_replicas);
 
   int num_compiled() const;

@@ -358,7 +358,7 @@ struct SigmoidCrossEntropy {
   }
 };
 
-// The operations of these formulas, and their element types.
+// Table of operations: the formula and the element types of each.
 
 template <class... Ts>
 struct ElementTypes {};

@@ -180,7 +180,7 @@ void dropout(const KernelArgs& args) {
     float* __restrict to = y.data() + first;
     vectorized([&]() __attribute__((always_inline)) {
       for (std::size_t i = 0; i < count; ++i) {
-        // A mask instead of a product, so that a dropped infinity becomes 0.
+        // Uses a mask instead of a product, so that a dropped infinity becomes 0.
         const std::int32_t kept = -static_cast<std::int32_t>(draws[i] >= rate);
         to[i] = std::bit_cast<float>(kept & std::bit_cast<std::int32_t>(from[i] * scale));
       }

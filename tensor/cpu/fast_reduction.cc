@@ -81,7 +81,7 @@ class TileCounter {
 template <class T>
 using TileLanes = std::array<std::array<T, kTile>, kFoldLanes>;
 
-/// Folds `count` <= kFoldBlock rows of `width` columns into lanes[0].
+/// Folds `count` rows (at most kFoldBlock) of `width` columns into lanes[0].
 template <class Function, class T>
 [[gnu::always_inline]] inline void fold_tile(const T* __restrict x, std::int64_t row_stride,
                                              std::int64_t count, std::int64_t width,

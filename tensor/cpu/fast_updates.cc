@@ -8,7 +8,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Constants of a rule in the type of the weights. Options are part of the type, so that each
+/// A rule's constants, in the type of the weights. Options are part of the type, so that each
 /// combination has a loop without branches.
 template <class T, unsigned options>
 struct HostConstants {

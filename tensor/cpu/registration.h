@@ -1,4 +1,4 @@
-// Functions that register CPU kernels, one function per file, called by builtin_kernels.cc; fused
+// Functions that register CPU kernels, one per file, all called by builtin_kernels.cc; and fused
 // activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -138,7 +138,7 @@ __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Sh
   }
 }
 
-/// Combines the values of each row over the kSide threads that share the row.
+/// Combines the values of each row across the kSide threads that share the row.
 template <class N, class F>
 __device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* slices) {
   __syncthreads();

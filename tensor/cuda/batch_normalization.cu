@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Implemented without cuDNN, which returns 1 / deviation instead of the variance, requires float32
-// parameters with 16-bit data, and keeps hidden state between a step's forward and backward pass. x
-// is viewed as [rows, channels]. gamma, beta, mean and variance may be float32 if x has 16 bits.
+// parameters with 16-bit data, and keeps hidden state between a step's forward and backward passes.
+// x is viewed as [rows, channels]. gamma, beta, mean and variance may be float32 if x has a 16-bit
+// type.
 #include <cmath>
 
 #include "tensor/cuda/channel_sums.h"
@@ -129,7 +130,7 @@ __global__ void normalize(const Pack<T, N>* x, Pack<T, N>* y, Channels<T> channe
   }
 }
 
-/// Sums of dy and dy z, with z = (x - mean) / deviation.
+/// Sums of dy and dy * z, with z = (x - mean) / deviation.
 template <class T, int N>
 struct GradientTerms {
   const T *x, *dy;
@@ -205,8 +206,8 @@ unsigned blocks_of(const Walk& walk) {
   return std::min(blocks_for(walk.count), kMaxBlocks);
 }
 
-/// Calls body(first element, walk) for consecutive groups of rows, each small enough to count its
-/// elements with 32 bits.
+/// Calls body(first element, walk) for consecutive groups of rows, each small enough that its
+/// elements can be counted with 32 bits.
 template <int N, class Body>
 void for_each_part(const Extent& extent, const Body& body) {
   const std::int64_t packs_per_row = extent.channels / N;

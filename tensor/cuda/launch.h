@@ -61,9 +61,9 @@ inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
 }
 
 // launch() is for kernels with independent threads; launch_cooperative() is for kernels whose
-// threads wait for one another (__syncthreads, shuffles of a warp). Tests, which run kernels on the
-// CPU, need this distinction (tests/cuda_simulation/). Shared memory is `__shared__` of a fixed
-// size. All other communication uses atomicAdd and atomicMax.
+// threads wait for one another (__syncthreads, warp shuffles). Tests, which run kernels on the CPU,
+// need this distinction (tests/cuda_simulation/). Shared memory is `__shared__` with a fixed size.
+// All other communication uses atomicAdd and atomicMax.
 #if defined(__CUDACC__)
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
@@ -93,7 +93,8 @@ class Gpu {
   int ordinal() const { return ordinal_; }
   const std::string& label() const { return label_; }
 
-  /// Calls body() with this GPU selected. Prefixes errors of body() with the GPU's number and name.
+  /// Calls body() with this GPU selected. Prefixes errors from body() with the GPU's number and
+  /// name.
   template <class Body>
   decltype(auto) use(const Body& body) const {
     try {

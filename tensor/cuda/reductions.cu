@@ -247,7 +247,7 @@ struct Product {
   __device__ V result(V value) const { return value; }
 };
 
-// Fold that gives true if any element is true (kAny), or if all are (!kAny).
+// Fold that returns true if any element is true (kAny), or if all are (!kAny).
 template <bool kAny>
 struct Truth {
   using Value = int;

@@ -9,7 +9,8 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // cuDNN's limit on elements
+constexpr std::int64_t kMaxElements =
+    (std::int64_t{1} << 31) - 1;  // cuDNN's limit on the number of elements
 
 /// A matrix [rows, classes] as a cuDNN tensor [rows, classes, 1, 1].
 class Matrix {

@@ -381,7 +381,7 @@ void GpuDevice::trim() {
 
 void GpuDevice::begin_work() {
   flush_updates();
-  // Other streams cannot wait for events of a capture.
+  // Other streams cannot wait for events recorded during a capture.
   if (uploads_->any_freed() && !GraphMemory::current(device())) uploads_->settle(*context_);
 }
 

@@ -67,7 +67,7 @@ struct LoadedBackend {
 /// driver). If something is missing, returns a reason instead of throwing.
 LoadedBackend load_backend(const BackendRequest& request);
 
-/// A shared library, and the path where it was found; empty if it was not found.
+/// Name of a shared library and the path where it was found; the path is empty if it was not found.
 struct FoundLibrary {
   std::string name, path;
 };

@@ -58,7 +58,7 @@ Tensor softsign(const Operand& x) {
   return x.tensor / (abs(x) + 1.0);
 }
 
-// Softmax, and cross-entropies from logits: checks and calls.
+// Softmax, and cross-entropies from logits: argument checks and dispatch.
 
 namespace {
 

@@ -106,7 +106,7 @@ Tensor attention(const Operand& query, const Operand& key, const Operand& value,
   const Shape& q = query.shape();
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q[3])));
   // In a traced step, attention is composed below, because XLA has no such operation. A partitioner
-  // handles the operation itself, even in a traced step.
+  // handles the attention operation directly, even in a traced step.
   if (!StepTracer::current() || OpPartitioner::current()) {
     std::vector<Tensor> outputs =
         dispatch({OpId::kAttention,

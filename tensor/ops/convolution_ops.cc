@@ -260,7 +260,7 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& 
   return add(y, bias);
 }
 
-// Pooling and upsampling: checks and calls.
+// Pooling and upsampling: argument checks and dispatch.
 
 // Pooling: checks and calls.
 

@@ -14,7 +14,7 @@ namespace {
 
 using namespace internal;
 
-/// Returns value(0), value(1), ... of type `Number`, converted to `dtype` as by cast().
+/// Returns value(0), value(1), ... of type `Number`, converted to `dtype` as cast() does.
 template <class Number, class Function>
 Tensor counted(std::int64_t count, DType dtype, Device device, Function value) {
   if (const auto traced = traced_tensor({{count}, dtype}, device)) return *traced;

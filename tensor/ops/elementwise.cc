@@ -188,7 +188,7 @@ Tensor where(const Operand& condition, const Operand& a, const Operand& b) {
 
 Tensor stop_gradient(const Operand& x) { return dispatch_unary(OpId::kStopGradient, x); }
 
-// Gradients of activations: checks and calls.
+// Gradients of activations: argument checks and dispatch.
 
 namespace {
 

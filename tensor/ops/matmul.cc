@@ -1,4 +1,4 @@
-// Matrix products: checks and calls.
+// Matrix products: argument checks and dispatch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/matmul.h"
 

@@ -1,4 +1,4 @@
-// Normalisations: checks and calls.
+// Normalisations: argument checks and dispatch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/normalization.h"
 

@@ -19,7 +19,7 @@ namespace {
 
 using namespace internal;
 
-/// Returns `dims`, with -1 replaced by the dimension that the elements of x require.
+/// Returns `dims`, with -1 replaced by the dimension that fits the number of elements of x.
 Shape inferred_shape(const Operand& x, std::vector<std::int64_t> dims) {
   const std::vector<std::int64_t> asked = dims;
   std::int64_t known = 1;  // product of known dimensions; 0 if too large
@@ -267,7 +267,7 @@ Tensor gather(const Operand& x, const Operand& indices, int axis) {
   return reshape(back, Shape(dims));
 }
 
-// Operations whose output shapes depend on values, which they read on the host.
+// Operations whose output shapes depend on values, which are read on the host.
 
 Tensor boolean_mask(const Operand& x, const Operand& mask) {
   const Shape& shape = defined(OpId::kGather, x).shape();

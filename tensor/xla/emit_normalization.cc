@@ -79,7 +79,7 @@ Hlos local_response_gradient(HloText&, const OpCall& call, HloInputs in) {
   return {dy * raised(base, -a.beta) - x * others * (2.0 * a.alpha * a.beta)};
 }
 
-/// x viewed as [batch, positions, groups, channels of a group]; statistics are [batch, groups].
+/// x viewed as [batch, positions, groups, channels per group]; statistics are [batch, groups].
 struct Groups {
   Groups(const Hlo& x_, const Hlo& gamma, const Shape& statistics, const GroupNormAttributes& a)
       : text(*x_.text),

@@ -148,7 +148,7 @@ const std::string& PjrtPlugin::file_hash() const {
   if (file_hash_.empty()) {
     std::ifstream file(path_, std::ios::binary);
     if (!file) fail(ErrorCode::kUnavailable, "PJRT plugin: cannot read ", path_);
-    Hasher hasher;  // updated block by block: a plugin has hundreds of megabytes
+    Hasher hasher;  // updated block by block, because a plugin has hundreds of megabytes
     std::vector<char> block(std::size_t{1} << 20);
     while (file.read(block.data(), std::ssize(block)) || file.gcount() > 0) {
       hasher.update(std::string_view(block.data(), static_cast<std::size_t>(file.gcount())));
@@ -227,7 +227,7 @@ std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
   std::string options;
   put_bytes(options, 3, build);
   if (!on_cpu) return options;
-  std::string no, entry;  // turns off a mode in which maxima and minima lose NaN
+  std::string no, entry;  // turns off a mode in which maxima and minima drop NaNs
   put_number(no, 2, 0);
   put_bytes(entry, 1, "xla_cpu_enable_fast_min_max");
   put_bytes(entry, 2, no);
@@ -451,7 +451,7 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     for (PjrtBufferHandle* handle : outputs[r])
       results[r].push_back(std::make_shared<PjrtBuffer>(client_, handle));
   }
-  std::optional<Error> failure;  // first error; all other events are awaited, too
+  std::optional<Error> failure;  // first error; the remaining events are still awaited
   for (PjrtEvent* event : done) {
     try {
       client_.plugin().await(event, kWho);

@@ -54,7 +54,7 @@ class PjrtPlugin {
     PjrtArguments<PjrtHandleFields<Handle>> arguments{.fields = {handle}};
     destroy(begin(function, arguments));
   }
-  /// Waits for the event and destroys it. Throws as call() does.
+  /// Waits for the event and destroys it. Throws the same errors as call().
   void await(PjrtEvent* event, const char* who) const;
 
  private:
@@ -133,19 +133,19 @@ class PjrtClient {
   PjrtClient& operator=(PjrtClient&&) = delete;
 
   const PjrtPlugin& plugin() const { return plugin_; }
-  /// Returns the mutex that is held while a program runs; otherwise, two concurrent programs with
+  /// Returns the mutex that is held while a program runs. Without it, two concurrent programs with
   /// collectives would deadlock.
   Mutex& launching() const { return launching_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
   /// Returns the platform: "cpu", "tpu" or "cuda".
   std::string platform() const;
-  /// Returns the xla.CompileOptionsProto of programs for these devices.
+  /// Returns the xla.CompileOptionsProto for programs on these devices.
   std::string compile_options(const std::vector<int>& devices) const;
 
   /// Copies host memory to device `device`; the memory may change once this has returned.
   std::shared_ptr<PjrtBuffer> upload(const void* data, const Shape& shape, DType dtype,
                                      int device) const;
-  /// Compiles a module of StableHLO text, whose replica r runs on device devices[r]. Throws
+  /// Compiles StableHLO text into a program whose replica r runs on device devices[r]. Throws
   /// kInternal for missing or repeated devices, and kInvalidArgument with the compiler's message.
   std::unique_ptr<PjrtExecutable> compile(std::string_view text,
                                           const std::vector<int>& devices) const;

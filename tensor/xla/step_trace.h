@@ -159,7 +159,7 @@ class StepPrograms {
   const std::string& last_text() const { return last_text_; }
 
  private:
-  /// A device's copy of a value on the host, kept from one step to the next.
+  /// Device copy of a host value, kept from one step to the next.
   struct Upload {
     BufferRef buffer;  // held, so that its elements do not change
     TensorSpec spec;

@@ -134,8 +134,8 @@ struct Outcome {
   TimePoint end = {};
 };
 
-/// Time limit for threads. After `limit`, `rescue` is called, which should wake waiting threads. If
-/// `rescue` is empty, or if threads still run after a further 2 * `limit`, the process prints
+/// Time limit for threads. After `limit`, calls `rescue`, which should wake waiting threads. If
+/// `rescue` is empty, or if threads are still running after another 2 * `limit`, the process prints
 /// `message` and exits with code 1, because threads cannot be killed.
 struct TimeLimit {
   Duration limit;

@@ -380,7 +380,8 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical") return;  // `spread`: other operations also use messages between threads
+  if (name != "canonical")
+    return;  // other operations send messages between threads, too, as in `spread`
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

@@ -239,8 +239,9 @@ void start_calls(Communicator& communicator, std::span<const Problem> problems) 
   for (std::size_t i = 1; i < 5; ++i) handles[i * step % 5].wait();
 }
 
-/// Makes one call per group and offset; groups run concurrently. The offset is part of the seed.
-/// Equal first and last offsets must give equal bits unless the grade is kNone.
+/// Makes one call per group and offset; groups run concurrently. The offset is part of the seed. If
+/// the first and last offsets are equal, both calls must give equal bits, unless the grade is
+/// kNone.
 std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
                         const std::vector<std::uint64_t>& offsets) {
   std::vector<Problem> problems;  // ordered by group
@@ -303,7 +304,7 @@ std::string check_mismatch(const Run& run) {
                                  .parts = {concat("rank ", run.c.world - 1)}});
 }
 
-/// Checks that a call fails if the last rank does not make it.
+/// Checks that a call fails if the last rank does not join it.
 std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;

@@ -127,7 +127,7 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
   }
 }
 
-// Checks of run(): every replica runs once, in its context, and replicas exchange values.
+// Checks for run(): every replica runs once, in its context, and replicas exchange values.
 
 /// Checks that the step function is called once per replica, in its context. Other checks rely on
 /// this.
@@ -210,7 +210,7 @@ void check_collectives(const Tested& t) {
   }
 }
 
-// Checks of functions called outside replicas, and of input.
+// Checks for functions called outside replicas and for input.
 
 void check_reduce(const Tested& t) {
   const auto own = t.strategy.run([] { return own_fractions(2); });

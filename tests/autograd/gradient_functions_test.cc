@@ -372,7 +372,7 @@ std::vector<std::vector<double>> numbers(const std::vector<Gradient>& gradients)
 }
 
 /// Returns the gradients of a network that applies `block` twice. Values are used several times
-/// inside and outside of the blocks, so the bits of the gradients depend on the order of sums.
+/// inside and outside of the blocks, so the bits of the gradients depend on the summation order.
 std::vector<std::vector<double>> gradients_with(const Block& block) {
   const std::vector<Variable> w = {Variable(normal({5, 5}, 1)), Variable(normal({5, 5}, 2)),
                                    Variable(normal({3}, 3))};

@@ -191,8 +191,8 @@ TEST(Checkpoint, SavesAndRestoresComponentsOfVariables) {
   storage->components[0] = storage->components[1] = 0;
   checkpoint.restore(path);
   EXPECT_THAT(storage->components, ElementsAre(4, 3));
-  // A plain variable named "sum" restores the sum, and the components do not count as unknown
-  // tensors.
+  // Restoring a plain variable named "sum" gives it the sum, and the components do not count as
+  // unknown tensors.
   Variable plain(Tensor(0.0f), VariableOptions{.name = "sum"});
   Checkpoint({plain, variable("a", {1})}).restore(path);
   EXPECT_EQ(plain.value().item(), 7.0f);

@@ -349,7 +349,7 @@ CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_
   return file;
 }
 
-/// Saves on all workers together and returns their errors.
+/// Saves on all workers concurrently and returns their errors.
 std::vector<std::string> save_together(Workers& workers, const std::vector<std::string>& folders,
                                        std::int64_t number, std::int64_t step) {
   return errors_of_ranks(workers.count(), [&](int worker) {
@@ -596,7 +596,7 @@ TEST(ShardedVersion, AllWorkersReturnWhenWorker0FindsNothingOrFails) {
 constexpr int kNumSaves = 3;
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 2};
 
-/// Saves on all workers together and writes a byte to `done` after each save.
+/// Saves on all workers concurrently and writes a byte to `done` after each save.
 void save_all(const std::string& folder, int done) {
   for (int i = 0; i < kNumSaves; ++i) {
     if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);

@@ -601,7 +601,7 @@ TEST(StaticResolver, ReturnsItsArguments) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},
                                 {.master = "m:1", .task_type = "worker", .task_id = 1});
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
-  EXPECT_EQ(resolver.master(), "m:1");  // not the address of its own task, as in tf
+  EXPECT_EQ(resolver.master(), "m:1");  // as in tf, not the address of its own task
   EXPECT_EQ(resolver.master("worker", 0), "a:1");
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://a:1");
   EXPECT_TRUE(resolver.num_accelerators().empty());

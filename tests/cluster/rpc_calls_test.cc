@@ -524,7 +524,7 @@ class RpcFaults : public ::testing::Test {
   static std::string target_of(const ChaosProxy& proxy) {
     return concat("grpc://", proxy.endpoint().to_string());
   }
-  /// Returns options with certificates, which force calls through TCP, where a proxy can break
+  /// Returns options with certificates, which force calls over TCP, where a proxy can interrupt
   /// them.
   RpcServerOptions tcp_server_options() const {
     auto options = server_options();

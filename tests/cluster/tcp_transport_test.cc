@@ -205,7 +205,7 @@ TEST(MessageEngineOverTcp, SendsScheduledMessagesAndNoOthers) {
 constexpr std::uint64_t kHandshakeBytes =
     2 * (internal::kRankHelloBytes + internal::kProofBytes) + 1;
 
-/// Exchanges messages of many lengths between both ranks until the connection breaks.
+/// Exchanges messages of many lengths between the two ranks until the connection breaks.
 std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_t large) {
   std::array<CallsEnd, 2> ends;
   expect_on_ranks(2, [&](int rank) {

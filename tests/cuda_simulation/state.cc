@@ -152,7 +152,7 @@ Machine machine_of_environment() {
 
 World::World(const Machine& of)
     : machine(of),
-      // An entry that is a UUID matches no GPU, because simulated GPUs have none.
+      // An entry that is a UUID matches no GPU, because simulated GPUs have no UUIDs.
       visible(visible_devices(of.visible, of.num_gpus).value_or(std::vector<int>())),
       arena(static_cast<int>(visible.size()), of.bytes, of.guard),
       gpus(visible.size()) {

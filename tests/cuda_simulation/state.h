@@ -190,7 +190,7 @@ std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
 /// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);
-/// Runs at most one item of the stream, after the work for which that item waits.
+/// Runs at most one item of the stream, preceded by the work that the item waits for.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
 /// Invalidates the captures that forbid the current call: all that this thread began, except those

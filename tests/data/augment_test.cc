@@ -230,7 +230,7 @@ TEST(AugmentImages, ChangesOnlyNamedComponent) {
       kNotFound, "'image'", "label, photo");
 }
 
-// An image and its mask use the same random stream, and so the same transformation.
+// An image and its mask use the same random stream and therefore get the same transformation.
 TEST(Augment, ImageAndMaskGetSameTransformation) {
   const auto crop = image::random_crop(3);
   const auto flip = image::random_flip_left_right();

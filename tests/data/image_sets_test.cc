@@ -113,7 +113,7 @@ bool has_fashion_mnist() {
   return std::filesystem::exists(std::string(kFashionMnist) + "/train-images-idx3-ubyte.gz");
 }
 
-/// Returns an IDX file of bytes.
+/// Returns an IDX file with byte values.
 std::string idx(std::vector<int> dims, int num_values, int first) {
   std::string text = {'\0', '\0', '\x08', static_cast<char>(dims.size())};
   for (int dim : dims) text += std::string{'\0', '\0', '\0', static_cast<char>(dim)};

@@ -15,8 +15,9 @@
 
 namespace tutti {
 
-/// Implements LLVMFuzzerTestOneInput(): calls `read` on the input, which may throw an Error to
-/// refuse it. If `codes` is not empty, an Error with another code ends the process.
+/// Implements LLVMFuzzerTestOneInput(): calls `read` on the input, which `read` may refuse by
+/// throwing an Error. If `codes` is not empty, an Error with a code not in `codes` aborts the
+/// process.
 template <class Read>
 int fuzz(const std::uint8_t* data, std::size_t size, const Read& read,
          std::initializer_list<ErrorCode> codes = {}) {

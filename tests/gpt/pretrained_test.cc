@@ -193,7 +193,7 @@ void expect_logits(const Gpt& model, const Tensor& expected) {
                          1e-4);
 }
 
-/// Expects that saving the model writes the same names and bits as in `file`.
+/// Expects that saving the model writes the same names and bits as those in `file`.
 void expect_written_again(const Gpt& model, const SafetensorsFile& file) {
   const auto sorted = [](SafetensorsFile each) {
     std::ranges::sort(each.tensors, {}, &NamedTensor::name);

@@ -1,4 +1,4 @@
-// Compares training on GPUs by fit(), by a custom loop and on a mesh with training on CPUs.
+// Compares training on GPUs (with fit(), with a custom loop and on a mesh) with training on CPUs.
 // The two GPUs are simulated unless the environment names a module.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>

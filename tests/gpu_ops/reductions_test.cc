@@ -1,5 +1,5 @@
-// Tests reductions on GPUs: calls to NCCL, its errors, the other cross-device operations, and other
-// simulated machines.
+// Tests reductions on GPUs: calls to NCCL and their errors, the other cross-device operations, and
+// different simulated machines.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

@@ -58,7 +58,7 @@ bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows
 }
 
 /// Returns true if each of the N rows was incremented by exactly those closures whose number modulo
-/// N is the number of the row.
+/// N is the row's index.
 bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
                       const Variable& ballast) {
   const std::int64_t num_rows = options.ballast_rows();

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // restarted_program --style loop|fit|estimator|horovod --folder DIR: every process prints the hash
-// of its trained state. With --ends-in ROUND, the first process of worker --who ends in the middle
-// of that round, or before it (--ends-before). --ends selects how it ends.
+// of its trained state. With --ends-in ROUND, the first process of the worker given by --who ends
+// in the middle of that round or, with --ends-before, before it. --ends selects how it ends.
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -108,8 +108,8 @@ void expect_same_bits(const Trained& got, const Trained& expected) {
   }
 }
 
-/// Session and its scope, if a program's variables are on tasks; otherwise steps run in this
-/// process.
+/// Session and its scope, for programs whose variables are on tasks; without a session, steps run
+/// in this process.
 class OwnSession {
  public:
   explicit OwnSession(const Places& places) {

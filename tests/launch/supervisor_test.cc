@@ -35,8 +35,8 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   return ended;
 }
 
-/// Runs one worker, which executes `script`. The job gives up on the worker as soon as it has
-/// started.
+/// Runs one worker, which executes `script`. The job gives up on the worker as soon as the worker
+/// has started.
 Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;

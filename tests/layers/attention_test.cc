@@ -138,7 +138,7 @@ TEST(MultiHeadAttentionTest, RegularizesAndConstrainsAllKernelsAndBiases) {
 
 constexpr std::int64_t kSteps = 7, kFeatures = 4;
 
-/// Layer with learned and rotary positions, two blocks, and keys that heads share.
+/// Layer with learned and rotary positions, two blocks, and keys shared by several heads.
 class Decoder : public Layer {
  protected:
   Shape build(const Shape& input) override {

@@ -508,7 +508,8 @@ TEST(ImageAugmentation, TrainingGradientsMatchFiniteDifferences) {
   for (Layer* layer :
        std::initializer_list<Layer*>{&exact_flip, &exact_contrast, &exact_brightness}) {
     layer->build_for({3, 4, 2});
-    // All calls use the same random numbers, so finite differences are those of one function.
+    // All calls use the same random numbers, so finite differences compare values of the same
+    // function.
     expect_gradient_of_differences(
         [&](const Tensor& x) {
           const Tensor y = in_training(*layer, x);

@@ -98,8 +98,8 @@ TEST(MeshFit, HistoryOfMaskedShortAndWeightedBatchesMatchesOneDevice) {
   }
 }
 
-/// Trains, halving the loss in steps where it is large. Returns the losses and the number of halved
-/// steps.
+/// Trains, halving the loss in steps where it is large. Returns the losses and the number of steps
+/// in which the loss was halved.
 std::pair<std::vector<double>, int> train_with_branch(Strategy& strategy) {
   const auto scope = strategy.scope();
   const Variable w(numbers({8, 4}, 3), {.name = "w"});

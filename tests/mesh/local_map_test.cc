@@ -30,8 +30,8 @@ Tensor rows(const Tensor& x, std::int64_t first, std::int64_t count) {
   return slice(x, {first, 0}, {count, -1});
 }
 
-/// Collective over the axis "a" of the mesh {a: 3, b: 2}; its input x [6, 12] is in shards of [2,
-/// 6].
+/// Collective over the axis "a" of the mesh {a: 3, b: 2}; its input x [6, 12] is split into shards
+/// of [2, 6].
 struct Collective {
   std::string name;
   std::function<Tensor(const LocalMapContext&, const Tensor&)> local;

@@ -30,8 +30,8 @@ struct Trained {
   std::vector<std::vector<double>> weights = {};
 };
 
-/// Trains a network of two layers for three steps with batches of 16 examples. Initial values are
-/// explicit, because workers that are threads share the counter of variables.
+/// Trains a two-layer network for three steps with batches of 16 examples. Initial values are
+/// explicit, because workers that are threads share the variable counter.
 Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
               DType dtype = DType::kFloat32) {
   const auto given = [&](const Shape& shape, std::uint64_t seed) {

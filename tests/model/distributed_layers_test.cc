@@ -473,7 +473,7 @@ TEST(ReplicaDevicePlacement, LossesAcceptCapturedLabelsAndWeights) {
   }
 }
 
-// Even the result() of a metric without values must be on the replica's device.
+// Even the result() of a metric that has no values yet must be on the replica's device.
 TEST(ReplicaDevicePlacement, MetricsAcceptAndReturnConstants) {
   const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
   const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});

@@ -549,7 +549,8 @@ class Siamese : public Model {
 
 using Tensors = std::vector<Tensor>;
 
-/// Returns the errors from fit and evaluate for given tensors and for a dataset of these tensors.
+/// Returns the errors that fit() and evaluate() throw for the given tensors and for a dataset of
+/// them.
 std::vector<std::string> errors_of(Model& model, const Tensors& x, const Tensors& y) {
   Tensors all = x;
   all.insert(all.end(), y.begin(), y.end());

@@ -90,7 +90,7 @@ TEST_F(MpiProcesses, CancellationPreservesOrderOfOtherMessages) {
     Bytes never(2'000'000), got(2'000'000);
     group_->recv(previous, 3, {}, never);  // this receive is cancelled immediately
     const auto recv = group_->recv(previous, 3, {}, got);
-    meet(9);  // otherwise the abandoned send could match the cancelled receive
+    meet(9);  // prevents the abandoned send from matching the cancelled receive
     {
       const Bytes given_up = pattern_of(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);

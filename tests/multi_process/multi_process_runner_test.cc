@@ -220,8 +220,8 @@ TEST(MultiProcessRunner, UnexpectedExitIsAnError) {
   EXPECT_EQ(join_one(R"({"code": 0})").first, ErrorCode::kOk);
 }
 
-/// When all processes have arrived, the chief crashes or throws. Worker 0 notices this, worker 1
-/// does not.
+/// When all processes have arrived, the chief crashes or throws. Worker 0 notices this, but worker
+/// 1 does not.
 TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
   const launch::Task self = testing::this_process();
   std::cout << "here" << std::endl;

@@ -271,7 +271,7 @@ TEST(ClippingTest, ClipsByGlobalNorm) {
   expect_same_bits(within[2].dense(), gradients[2].dense());
 }
 
-/// Reducer whose result is this replica's shard, of shape [3], of a sum of shape [3, 4].
+/// Reducer that returns this replica's shard [3] of a sum [3, 4].
 class ShardingReducer final : public GradientReducer {
  public:
   void begin(std::span<const Variable> variables) override { sums_.resize(variables.size()); }

@@ -43,7 +43,8 @@ TEST(SgdTest, ComputesInFloat32AndRejectsInvalidMomentum) {
 TEST(UpdateRules, OnlyRulesWithoutMomentumSkipZeroGradients) {
   EXPECT_TRUE(SgdRule().skips_zero_gradient());
   EXPECT_FALSE(SgdRule(0.9).skips_zero_gradient());
-  EXPECT_FALSE(AdamRule().skips_zero_gradient());  // the momentum continues even without a gradient
+  EXPECT_FALSE(
+      AdamRule().skips_zero_gradient());  // Adam's momentum moves weights even without a gradient
   EXPECT_EQ(AdamRule({.amsgrad = true}).slots()[2].name, "velocity_hat");
 }
 

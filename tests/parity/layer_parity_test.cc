@@ -39,7 +39,7 @@ MakeLayer make(Args... args) {
   return [=] { return std::make_shared<L>(args...); };
 }
 
-/// Returns a model in which these layers follow a Masking layer, which masks steps of zeros.
+/// Returns a model in which these layers follow a Masking layer, which masks all-zero steps.
 template <class... Layers>
 std::shared_ptr<Layer> masked(Layers... layers) {
   return std::make_shared<Sequential>(Input{{5, 3}}, Masking(), layers...);
@@ -129,7 +129,7 @@ std::map<std::string, MakeLayer> more_layer_table() {
   };
 }
 
-/// Returns the layers of layer_cases.py.
+/// Returns the layers in layer_cases.py.
 const std::map<std::string, MakeLayer>& layer_table() {
   const std::string same = "same";
   static const RecurrentOptions sequences{.return_sequences = true};
@@ -391,7 +391,7 @@ using FunctionOfOne = std::function<Tensor(const Tensor&)>;
 
 Tensor in_float64(const Tensor& x) { return cast(x, DType::kFloat64); }
 
-/// Returns a constant of tensor_cases.py.
+/// Returns a constant from tensor_cases.py.
 const Tensor& constant(const char* name) { return record_of("tensors").at(name); }
 
 /// Returns the functions of tensor_cases.py.

@@ -451,7 +451,7 @@ std::map<std::string, LearningRate> decaying_schedules() {
   };
 }
 
-/// Returns the schedules of schedule_cases.py.
+/// Returns the schedules in schedule_cases.py.
 const std::map<std::string, LearningRate>& schedule_table() {
   static const std::map<std::string, LearningRate> table = [] {
     std::map<std::string, LearningRate> all = decaying_schedules();

@@ -86,7 +86,7 @@ Runner workers(std::vector<int> replicas, int stage = 3) {
   return [=](const auto& body) { return run_sharded(replicas, stage, body); };
 }
 
-/// Returns runners by name: one without a strategy, one for each strategy of one process, and some
+/// Returns runners by name: one without a strategy, one for each single-process strategy, and some
 /// with several workers.
 std::map<std::string, Runner> all_runners() {
   std::map<std::string, Runner> runners;

@@ -333,7 +333,7 @@ struct Network {
     optimizer = std::make_unique<Sgd>(std::vector{a, table, b},
                                       SgdOptions{.learning_rate = 1.0, .momentum = 0.5});
   }
-  /// Values of the gradients of one step: initially ones, but `spoil` may replace some.
+  /// Gradient values for one step: initially ones, but `spoil` may replace some.
   struct Parts {
     std::vector<float> a = std::vector<float>(10, 1.0f);
     std::vector<float> rows = {1, 1, 1, 1};

@@ -67,7 +67,7 @@ TEST_F(MirroredVariable, WritesReachEveryComponent) {
         const auto scope = strategy_->scope();
         write();
       });
-      // In replicas, only kMean and kOnlyFirstReplica give the value that each replica writes.
+      // If all replicas write the same value, only kMean and kOnlyFirstReplica store that value.
       if (aggregation != VariableAggregation::kMean &&
           aggregation != VariableAggregation::kOnlyFirstReplica) {
         continue;

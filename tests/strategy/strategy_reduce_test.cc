@@ -1,4 +1,4 @@
-// Tests Strategy::reduce, gather, and values that a function makes for each replica.
+// Tests Strategy::reduce(), gather(), and values that a function creates for each replica.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/warnings.h"

@@ -1,5 +1,5 @@
-// Tests the team of workers of a strategy: memory of partial sums, state sent to workers that lack
-// it, encoding of values, and detection of stragglers.
+// Tests a strategy's team of workers: memory for partial sums, state sent to workers that lack it,
+// encoding of values, and detection of stragglers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 

@@ -21,7 +21,7 @@ struct ChaosPlan {
   std::uint64_t half_close_every = 0;  // half-closes: only one direction ends
   std::uint64_t flip_every = 0;        // flips of single bits
   int most_events = 0;          // maximum number of faults; afterwards the proxy only forwards
-  std::uint64_t spares = 4096;  // initial bytes without faults, for handshakes
+  std::uint64_t spares = 4096;  // number of initial bytes without faults, for handshakes
   std::size_t trickle = 0;      // maximum number of bytes forwarded at once; 0: unlimited
   Duration delay = Duration::zero();  // time before each chunk is forwarded
 };

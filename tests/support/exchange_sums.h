@@ -22,7 +22,7 @@
 namespace tutti::testing {
 
 /// Operation that sums in canonical order between ranks, each of which sends its values to all
-/// others. Records the buckets that it receives.
+/// others. Records the buckets passed to it.
 class ExchangeSums final : public CrossDeviceOps {
  public:
   struct Seen {

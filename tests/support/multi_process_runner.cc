@@ -241,7 +241,7 @@ struct MultiProcessRunner::Impl {
   }
 
   /// Returns an error that describes the chief's failure and names the processes that were killed
-  /// after it.
+  /// as a result.
   std::optional<Error> failure_of_chief() const {
     const Place* const chief = failed_chief();
     if (!chief) return std::nullopt;

@@ -53,7 +53,7 @@ class MultiProcessRunner {
 
   explicit MultiProcessRunner(std::string function, MultiProcessOptions options = {},
                               Json arguments = Json::object());
-  /// Kills the processes that still run.
+  /// Kills the processes that are still running.
   ~MultiProcessRunner();
   MultiProcessRunner(const MultiProcessRunner&) = delete;
   MultiProcessRunner& operator=(const MultiProcessRunner&) = delete;
@@ -89,7 +89,8 @@ class MultiProcessRunner {
 
   bool process_exists(const std::string& type, int index);
   pid_t process_id(const std::string& type, int index);
-  /// Returns the status of an ended process. Throws kFailedPrecondition if the process still runs.
+  /// Returns the status of a process that has exited. Throws kFailedPrecondition if it is still
+  /// running.
   launch::ExitStatus exit_status(const std::string& type, int index);
   /// Returns the task's address in TF_CONFIG, such as "127.0.0.1:4711".
   std::string address(const std::string& type, int index) const;

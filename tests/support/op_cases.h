@@ -1,4 +1,4 @@
-// Cases of the table of operations (op_table.h).
+// Test cases for the operations in the table (op_table.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

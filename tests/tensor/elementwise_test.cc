@@ -645,7 +645,7 @@ void check_conversions() {
   std::vector<float> wide(all.size());
   widen(dtype_of<T>(), reinterpret_cast<const std::byte*>(all.data()), wide.data(), all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // Comparing bits also compares NaNs.
+    // Compares bits, because a NaN is not equal to itself.
     ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]),
               std::bit_cast<std::uint32_t>(static_cast<float>(all[i])))
         << i;

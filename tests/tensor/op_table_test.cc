@@ -313,7 +313,8 @@ TEST_P(OpCallCheck, AcceptsValidCallsAndRejectsWrongOutputs) {
   }
 }
 
-/// Checks that a change of any input's shape is detected, unless the new shape can be broadcast.
+/// Checks that a change in the shape of any input is detected, unless the new shape can be
+/// broadcast.
 TEST_P(OpCallCheck, RejectsInvalidInputs) {
   for (const OpCase& c : GetParam().cases()) {
     SCOPED_TRACE(c.name());

@@ -80,7 +80,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   if (fit.stop_on_signals && is_victim) {
     const auto raise_signal = [&, at = arguments.at("signal_at").as_int()](std::int64_t) {
       if (++batches == at) ::raise(SIGINT);
-      // Gives the workers time to agree on the stop before training ends.
+      // Gives the workers time to agree on when to stop before training ends.
       if (batches > at) Clock::system().sleep_for(std::chrono::milliseconds(200));
     };
     fit.callbacks.push_back(LambdaCallback({.on_train_batch_begin = raise_signal}));
@@ -108,7 +108,7 @@ std::vector<Json> results_of_fit(const MultiProcessOptions& options, const Json&
   return results_of("fit_that_is_killed", options, arguments);
 }
 
-/// Returns random but reproducible numbers of the events at which runs are killed.
+/// Returns random but reproducible event numbers at which runs are killed.
 std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   std::vector<std::int64_t> moments;
   for (const double chance : random_uniform({count}, {.seed = seed}, 0.0, 11.0).to_doubles()) {

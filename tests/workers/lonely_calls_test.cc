@@ -1,5 +1,5 @@
-// Tests collective calls of workers: calls that only one worker makes, mismatched calls, and sums
-// by an operation that the program or a plugin defines.
+// Tests workers' collective calls: calls that only one worker makes, mismatched calls, and sums by
+// an operation that the program or a plugin defines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/exchange_sums.h"
 #include "tests/support/mismatched_calls.h"

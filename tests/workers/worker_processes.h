@@ -27,7 +27,7 @@ inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
-/// Strategy of a worker's job, whose scope is open for the lifetime of this object. For use in
+/// Strategy for a worker's job; its scope is open for the lifetime of this object. For use in
 /// workers only.
 class ScopedWorkers {
  public:

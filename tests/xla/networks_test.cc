@@ -1,4 +1,4 @@
-// Compares the table of operations, their gradients, and networks under XLA with the CPU.
+// Compares XLA with the CPU: the table of operations, their gradients, and networks.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/resnet.h"
 

@@ -262,7 +262,7 @@ TEST(TpuStrategy, EarlierReadsKeepTheirValuesAndStepsSeeHostWrites) {
   strategy.run(step);
   for (const Tensor& component : weight.storage().local_components())
     EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
-  // A value that is still used cannot be donated to the results. This requires a second program,
+  // A value that is still in use cannot be donated to the results. This requires a second program,
   // but not a third.
   EXPECT_LE(strategy.num_compiled(), 2);
 }

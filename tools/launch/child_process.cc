@@ -341,8 +341,8 @@ bool is_marked(pid_t pid, const std::string& mark) {
   return read_file_if_any(process + "/comm") != std::string(kName) + "\n";
 }
 
-/// Kills processes with `mark`. Repeats until there are none, because processes may start others
-/// meanwhile.
+/// Kills all processes marked with `mark`. Repeats until there are none, because processes may
+/// start others in the meantime.
 void kill_marked(const std::string& mark) {
   for (int pass = 0, found = 1; found > 0 && pass < kMostPasses; ++pass) {
     found = 0;

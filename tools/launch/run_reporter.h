@@ -60,8 +60,8 @@ class RunReporter {
   /// Reports that the process of rank `waiting` is waiting for that of rank `rank`, which has
   /// already exited.
   void on_waited_for(int rank, int waiting);
-  /// Reports the failure that ends the job; precedes on_stop(). Repeats the last lines of the
-  /// process unless they are visible just above. `why_final`: the reason why the process is not
+  /// Reports the failure that ends the job; precedes on_stop(). Repeats the process's last lines of
+  /// output unless they are visible just above. `why_final`: the reason why the process is not
   /// restarted; empty if no restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);

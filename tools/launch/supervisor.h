@@ -69,7 +69,7 @@ class RestartCount {
   int quick_failures_ = 0;  // consecutive processes that failed within a second of their start
 };
 
-/// A process that the job has given up because it is stopped or its connection is lost.
+/// A process that the job has given up on because it is stopped or its connection is lost.
 struct AbandonedProcess {
   std::string task;  // "worker-0"
   int restarts = 0;  // identifies one of the task's successive processes

@@ -6,7 +6,7 @@
 //     [--algorithm ring] [--plugin lib.so] [--steps 100]
 //
 // Each rank has its part of the global batch. Gradients are sums over examples, divided by the
-// global batch size after the all-reduce, so any number of ranks takes the same steps.
+// global batch size after the all-reduce, so the steps are the same for any number of ranks.
 #include <Eigen/Dense>
 #include <cstdio>
 #include <exception>

@@ -31,8 +31,8 @@ class ReplicaGroup {
   /// Returns the number of replicas in this process. They share variables created outside of
   /// strategies.
   virtual int num_local_replicas() const { return num_replicas(); }
-  /// Returns the reduction over all replicas. Differentiable: the gradient of all_reduce(op) is
-  /// all_reduce(op) of the gradient (SUM and MEAN).
+  /// Returns the reduction over all replicas. Differentiable for SUM and MEAN: the gradient of
+  /// all_reduce(op) is all_reduce(op) of the gradient.
   virtual Tensor all_reduce(ReduceOp op, const Tensor& value) = 0;
   /// Returns the values of all replicas, concatenated along `axis` in replica order; lengths along
   /// `axis` may differ. Differentiable: the gradient is this replica's slice of the gradient summed

@@ -86,7 +86,7 @@ enum class SavedAs { kWhole, kWholeOfWorkers, kParts };
 }  // namespace internal
 
 /// Values of a checkpoint at one moment, in memory. Copies of the snapshot share its buffers, as do
-/// the variables until they are next written. Made by Checkpoint::snapshot().
+/// the variables until they are next written. Created by Checkpoint::snapshot().
 class CheckpointSnapshot {
  public:
   CheckpointSnapshot() = default;

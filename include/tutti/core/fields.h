@@ -83,8 +83,8 @@ constexpr auto tie_fields(T& object) {
 #undef TUTTI_TIE_FIELDS
 }
 
-// If a function template is instantiated for a member, the compiler's name of the function contains
-// the name of the member.
+// If a function template is instantiated for a member, the compiler's name for the function
+// contains the member's name.
 
 #ifdef __clang__
 #pragma clang diagnostic push

@@ -36,9 +36,9 @@ class Flags {
   void remove(const std::vector<std::string>& names);
   /// Sets the text at the end of the help, such as examples.
   void add_footer(const std::string& text);
-  /// Adds a subcommand. `body` runs, and returns the exit code, if the command line names it.
-  /// `declare` adds its flags or nested subcommands. If there are nested ones, the command line
-  /// must name one of them, which runs instead of `body`.
+  /// Adds a subcommand. `body` runs, and returns the exit code, if the command line names the
+  /// subcommand. `declare` adds its flags or nested subcommands. If there are nested ones, the
+  /// command line must name one of them, which runs instead of `body`.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 

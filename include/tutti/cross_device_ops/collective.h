@@ -126,8 +126,9 @@ struct CallOptions {
 };
 
 /// A call as an engine receives it: checked, with MEAN replaced by SUM; count may be 0. `outputs`
-/// has one buffer, or for all_reduce several of one dtype, combined as if they were one. A call in
-/// place has outputs[i].data == inputs[i].data (all_reduce, reduce) or no inputs (broadcast).
+/// has one buffer, or for all_reduce several of one dtype, combined as if they were one. An
+/// in-place call has outputs[i].data == inputs[i].data (all_reduce, reduce) or no inputs
+/// (broadcast).
 struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;

@@ -198,7 +198,7 @@ class Communicator {
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
-  /// Makes the running call and all later calls of all ranks fail with kAborted and this reason.
+  /// Makes the running call and all later calls fail on all ranks, with kAborted and this reason.
   void abort(const Error& reason) noexcept;
 
   /// Returns this rank's progress. Thread-safe, even while a call waits.
@@ -223,7 +223,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options = {});
 
-// Overloads for tensors. They throw the errors of Communicator.
+// Overloads for tensors. They throw the same errors as Communicator.
 
 /// Returns the combination of all ranks' tensors, which must have equal shapes and dtypes; both are
 /// compared between the ranks.

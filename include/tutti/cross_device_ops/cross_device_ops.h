@@ -1,4 +1,4 @@
-// CrossDeviceOps: the interface of operations that combine values of several devices.
+// CrossDeviceOps: the interface for operations that combine values from several devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -197,16 +197,16 @@ class CrossDeviceOps {
   virtual void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options = {});
 
  protected:
-  // Functions that an operation implements. Buffers have been checked, are aligned to their
-  // elements, and have one dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There are at least
-  // two members and one element. A buffer on a GPU has a `work` (device_work.h), which queues
-  // operations on that GPU.
+  // Functions that an operation implements. Buffers have been checked, are aligned for their
+  // element type, and all have the same dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There
+  // are at least two members and one element. A buffer on a GPU has a `work` (device_work.h), which
+  // queues operations on that GPU.
 
   /// Throws if the buffers show a mistake that a fallback would hide, such as a device outside the
   /// group. Called before the functions below.
   virtual void require_buffers(std::span<const ReplicaBuffer> inputs,
                                std::span<const ReplicaBuffer> outputs) const;
-  /// Combines the buffers, which have the same count, in place.
+  /// Combines the buffers, all of which have the same count, in place.
   virtual void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) = 0;
   /// Combines the inputs into *output, which is inputs[root] or a separate buffer. `output` is
   /// nullptr if the root is not local.

@@ -50,7 +50,7 @@ enum {
   TUTTI_DATA_LOSS = 15
 };
 
-// Guarantee of an operation about the order of additions: none; bit-identical sums in each run; the
+// An operation's guarantee for the order of additions: none; bit-identical sums in each run; the
 // order of tutti's canonical tree (docs/determinism.md).
 enum { TUTTI_GRADE_NONE = 0, TUTTI_GRADE_RUN_TO_RUN = 1, TUTTI_GRADE_CANONICAL = 2 };
 

@@ -1,4 +1,4 @@
-// Durations for which ranks wait for each other, independent of the transport.
+// Limits on how long ranks wait for each other, independent of the transport.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Defaults of user options refer to these constants; the options document their meaning.

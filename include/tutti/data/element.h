@@ -57,7 +57,7 @@ class Element {
   /// Returns the element with every component on `device`.
   Element to(Device device) const;
   /// Returns an element with the same names and row numbers, but with `tensors` as components.
-  /// Requires: as many tensors as this element has.
+  /// Requires: one tensor per component of this element.
   Element with_tensors(std::vector<Tensor> tensors) const;
 
  private:

@@ -58,9 +58,10 @@ Tensor per_image_standardization(const Tensor& image);
 
 // Random changes of an image: the steps of augment_images().
 
-/// Function of an image and random numbers only: equal streams make equal changes, even to a second
-/// image such as a mask. Accepts the same images, and throws the same errors, as the functions
-/// above. The functions below return such steps and throw kInvalidArgument for invalid settings.
+/// Function of an image and random numbers only: equal streams cause equal changes, even to a
+/// second image such as a mask. Accepts the same images, and throws the same errors, as the
+/// functions above. The functions below return such steps and throw kInvalidArgument for invalid
+/// settings.
 using ImageStep = std::function<Tensor(const Tensor& image, const RandomStream& random)>;
 
 struct RandomCropOptions {

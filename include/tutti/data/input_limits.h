@@ -22,8 +22,8 @@ struct InputLimits {
 
 namespace internal {
 
-/// Throws kResourceExhausted naming `source` if the limits do not allow `packed` bytes to become
-/// `unpacked` bytes.
+/// Throws kResourceExhausted, naming `source`, if the limits do not allow `packed` bytes to expand
+/// to `unpacked` bytes.
 void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint64_t packed,
                     const std::string& source);
 

@@ -25,7 +25,8 @@ class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
  public:
   using vector::at;
   using vector::vector;
-  /// Returns the array of that name. Throws kNotFound listing the names.
+  /// Returns the array with this name. Throws kNotFound, listing the existing names, if there is
+  /// none.
   const Tensor& at(std::string_view name) const;
   bool has(std::string_view name) const;
 };

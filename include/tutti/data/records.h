@@ -105,12 +105,11 @@ struct ListFilesOptions {
   std::uint64_t seed = 0;
 };
 
-/// Returns the paths that match `pattern`, in ascending order of their bytes in every locale. In
-/// "train-*.tfrecord" `*` matches any characters except "/", `?` one such character, "[a-c]" one of
-/// several, and "\*" a star. A leading dot is matched only by a dot. Like
-/// tf.data.Dataset.list_files. Use it for readers of several files:
-/// `tfrecord_dataset(list_files(p))`. Throws kNotFound naming the pattern if nothing matches,
-/// kUnavailable for a folder that cannot be read.
+/// Returns the paths that match `pattern`, sorted bytewise in every locale. In "train-*.tfrecord"
+/// `*` matches any characters except "/", `?` one such character, "[a-c]" one of several, and "\*"
+/// a star. A leading dot is matched only by a dot. Like tf.data.Dataset.list_files. Use it for
+/// readers of several files: `tfrecord_dataset(list_files(p))`. Throws kNotFound naming the pattern
+/// if nothing matches, kUnavailable for a folder that cannot be read.
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options = {});
 
 // tf.train.Example: named lists of bytes, floats or integers, as protobuf bytes.

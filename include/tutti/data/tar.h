@@ -47,8 +47,8 @@ Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
 Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const TarSample&)> decode,
                     TarOptions options = {});
 
-/// Writer of a tar file. Keeps all files in memory until close(). Equal contents give equal bytes:
-/// owner 0, time 0 (1970) and mode rw-r--r--.
+/// Writer for a tar file. Keeps all files in memory until close(). Identical contents produce
+/// identical bytes: owner 0, time 0 (1970) and mode rw-r--r--.
 class TarWriter {
  public:
   explicit TarWriter(std::string path) : path_(std::move(path)) {}

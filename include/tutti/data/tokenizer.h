@@ -42,10 +42,11 @@ class BytePairTokenizer {
 };
 
 /// Reads Hugging Face's tokenizer.json: a BPE model, Unicode's normal forms (NFC, NFD, NFKC, NFKD),
-/// the pre-tokenizers ByteLevel, Digits and Split by the regular expressions of GPT-2, GPT-4, Llama
-/// 3 and Qwen 2, and added tokens. The file's settings for padding and truncation are not applied,
-/// which is logged once. `source` names the file in errors. Throws kInvalidArgument for a damaged
-/// file, and kUnimplemented, naming the part, for a file with a part that is not listed here.
+/// the pre-tokenizers ByteLevel, Digits and Split (with the regular expressions of GPT-2, GPT-4,
+/// Llama 3 and Qwen 2), and added tokens. The file's settings for padding and truncation are not
+/// applied, which is logged once. `source` names the file in errors. Throws kInvalidArgument for a
+/// damaged file, and kUnimplemented, naming the part, for a file with a part that is not listed
+/// here.
 BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source);
 /// Reads GPT-2's vocab.json and merges.txt. These files do not mark special tokens: only the listed
 /// `special_tokens` count as special, such as `{"<|endoftext|>"}`. Throws as parse_tokenizer()

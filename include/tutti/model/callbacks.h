@@ -27,9 +27,9 @@ struct EarlyStoppingOptions {
   MonitorMode mode = MonitorMode::kAuto;
   /// Value that an epoch must also beat to count as an improvement.
   std::optional<double> baseline = std::nullopt;
-  /// Restores the weights of the best epoch when fit() ends, even if it was not stopped early.
-  /// These are each replica's weights in that epoch, and not the averages that an optimizer with
-  /// `.ema` writes at the end.
+  /// Restores the weights of the best epoch when fit() ends, even if training was not stopped
+  /// early. These are each replica's weights in that epoch, and not the averages that an optimizer
+  /// with `.ema` writes at the end.
   bool restore_best_weights = false;
   /// First epoch that is monitored.
   std::int64_t start_from_epoch = 0;

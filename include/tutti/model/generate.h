@@ -25,8 +25,8 @@ struct SamplingOptions {
 
 /// Draws a class for each row of logits [batch, classes]; returns int64 [batch]. Row i uses number
 /// i of the Philox stream of `key`, so the same key and logits give the same classes. Among equal
-/// logits, the lower class counts as likelier. Throws kInvalidArgument for options out of range,
-/// and for NaN logits, naming the row.
+/// logits, the lower class is treated as more likely. Throws kInvalidArgument for options out of
+/// range, and for NaN logits, naming the row.
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options = {});
 /// Same as sample(logits, next_random_key(), options).
 inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& options = {}) {

@@ -79,7 +79,7 @@ struct FitOptions {
   /// (else kInvalidArgument). If set, each epoch starts at the batch at which the previous epoch
   /// stopped. When a pass ends within an epoch, a warning is logged and a new pass begins.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
-  /// Index of the first epoch. If it is not below `epochs`, fit() warns and trains nothing.
+  /// Index of the first epoch. If it is not below `epochs`, fit() warns and does not train.
   std::int64_t initial_epoch = 0;
   Verbosity verbose = Verbosity::kProgress;
   /// Shuffles tensors (not datasets) in a different order each epoch, derived from the global seed.
@@ -136,9 +136,9 @@ struct PredictOptions {
 /// Layer with compile, fit, evaluate and predict. Use Sequential or Functional, or derive from
 /// Model: call add_layer() in the constructor and implement call(). A class with several inputs or
 /// outputs declares them in the constructor, with set_built({input shapes}, {output shapes}). A
-/// model belongs to the strategy in whose scope it was created, which must outlive the model's use.
-/// fit(), evaluate() and predict() may be called outside the scope. Copies share all state. Not
-/// thread-safe. keras.Model.
+/// model belongs to the strategy in whose scope it was created; that strategy must outlive every
+/// use of the model. fit(), evaluate() and predict() may be called outside the scope. Copies share
+/// all state. Not thread-safe. keras.Model.
 class Model : public Layer {
  public:
   /// Creates the optimizer and the metrics in the scope of the model's strategy. Throws

@@ -20,7 +20,7 @@ struct ModelCheckpointOptions {
   bool save_best_only = false;
   std::string monitor = "val_loss";
   MonitorMode mode = MonitorMode::kAuto;
-  /// Saves only weights. If false, saves everything needed to continue training
+  /// If true, saves only the weights; if false, everything needed to continue training
   /// (Model::checkpoint()).
   bool save_weights_only = false;
   /// Number of files to keep among the files that this object wrote: the newest, or the best with

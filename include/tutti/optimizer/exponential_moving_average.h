@@ -30,8 +30,8 @@ class ExponentialMovingAverage {
   /// Throws kInvalidArgument if decay is not in [0, 1] or the name is empty.
   explicit ExponentialMovingAverage(ExponentialMovingAverageOptions options = {});
 
-  /// Creates the averages of variables. Call it in the strategy's scope. Throws kAlreadyExists if a
-  /// variable already has an average, and kInvalidArgument if a variable does not have a
+  /// Creates averages for the variables. Call it in the strategy's scope. Throws kAlreadyExists if
+  /// a variable already has an average, and kInvalidArgument if a variable does not have a
   /// floating-point type.
   void track(std::span<const Variable> variables);
   /// Same as track(), but for a number that is not a variable.

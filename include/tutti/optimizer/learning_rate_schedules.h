@@ -75,8 +75,8 @@ struct LearningRate {
   /// Returns the rate for update number `iteration`.
   double at(std::int64_t iteration) const { return schedule ? (*schedule)(iteration) : constant; }
 
-  /// Returns the constant, or describe() of the schedule. from_json() throws kNotFound if the
-  /// schedule is not one of tutti's.
+  /// Returns the constant, or the result of the schedule's describe(). from_json() throws kNotFound
+  /// if the schedule is not one of tutti's.
   Json to_json() const;
   static LearningRate from_json(const Json& json);
 

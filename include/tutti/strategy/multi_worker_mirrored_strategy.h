@@ -23,12 +23,12 @@ class StateDigest;
 /// corrupt workers. Must be equal on all workers, except for the devices in `local`.
 struct MultiWorkerOptions {
   /// Options for this worker, except that `replicas` and `replica_weights` cover all workers.
-  /// Replicas are divided evenly, and the first workers get one more if needed; 0: one replica per
-  /// local device. cross_device_ops names the algorithm that sums gradients between workers:
-  /// canonical, ring, hierarchical_copy, mpi or a plugin that spans processes; or nccl, if each
-  /// replica has its own GPU. Default: nccl if all workers support it and `deterministic` is not
-  /// set, else canonical; a log line states why. Values other than gradients are combined in
-  /// canonical order.
+  /// Replicas are divided evenly; the first workers get one more if needed. If `replicas` is 0,
+  /// each local device gets one. cross_device_ops names the algorithm that sums gradients between
+  /// workers: canonical, ring, hierarchical_copy, mpi or a plugin that spans processes; or nccl, if
+  /// each replica has its own GPU. Default: nccl if all workers support it and `deterministic` is
+  /// not set, else canonical; a log line gives the reason. Values other than gradients are combined
+  /// in canonical order.
   LocalStrategyOptions local = {};
   /// Options for connecting the workers and for detecting failed ones.
   WorkerGroupOptions cluster = {};
@@ -71,7 +71,7 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   /// connected it. Without Recovery the other workers end as well; after all have been restarted,
   /// the first step connects them as a new job.
   bool is_replacement() const;
-  /// Returns the worker that the last warning named as slow. Equal on all workers.
+  /// Returns the worker that the last warning named as slow. Same on all workers.
   std::optional<Straggler> straggler() const;
 
  protected:

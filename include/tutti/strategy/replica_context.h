@@ -45,7 +45,7 @@ class ReplicaContext {
   /// the same op.
   Tensor all_reduce(ReduceOp op, const Tensor& value,
                     SourceLocation where = SourceLocation::current());
-  /// Reduces several values at once, which may be dense or sparse; results are in the same order.
+  /// Reduces several values, dense or sparse, at once; returns the results in the same order.
   std::vector<Gradient> all_reduce(ReduceOp op, std::span<const Gradient> values,
                                    SourceLocation where = SourceLocation::current());
   /// Returns all replicas' values, concatenated in replica order along `axis`. Only their lengths

@@ -201,7 +201,7 @@ class Strategy {
   struct Failure {
     int replica = -1;
     std::uint64_t step = 0;
-    std::vector<std::string> messages;  // error of each replica; empty if it did not fail
+    std::vector<std::string> messages;  // error of each replica; empty if the replica did not fail
   };
   virtual const Failure& last_failure() const;
 

@@ -30,7 +30,8 @@ class Buffer {
   friend class BufferRef;
   friend class BufferAllocator;
   BufferAllocator* allocator_ = nullptr;
-  std::shared_ptr<BufferAllocator> keeps_alive_;  // owner of allocator_; null if never destroyed
+  std::shared_ptr<BufferAllocator>
+      keeps_alive_;  // owner of allocator_; null if allocator_ is never destroyed
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;

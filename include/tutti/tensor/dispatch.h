@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// The entry point of all operations, and their observers.
+// Entry point for all operations, and observers of operations.
 
 /// Observer that is called after each operation of a thread; base class of tapes, traces and logs.
 /// Observers form a stack per thread.

@@ -221,8 +221,8 @@ class MutableTensor {
   /// Copies the storage if it is shared, so that span() may be written.
   void make_unique();
   /// Sets the elements to those of `value`. If `value` is an entire buffer in the same memory,
-  /// shares its storage until the next make_unique(); copies otherwise. On a GPU, copies in place
-  /// if the storage of this tensor is not shared.
+  /// shares its storage until the next make_unique(); otherwise, copies the elements. On a GPU,
+  /// copies in place if the storage of this tensor is not shared.
   void assign(const Tensor& value);
   /// Copies the elements of `value`, which may be on any device, into this tensor's storage, even
   /// if that is shared.

@@ -118,8 +118,8 @@ class ParameterServers {
   /// `change`, and all wait until the changes have been applied. `what` is compared between
   /// workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes of this client (or closure) have been applied. With a team, it is
-  /// collective, and waits for the changes of all workers.
+  /// Waits until the changes made by this client (or closure) have been applied. With a team, the
+  /// call is collective and waits for the changes of all workers.
   void meet(const std::string& what);
   void settle();
   /// Declares that the calling thread's closure makes no more changes.

@@ -293,7 +293,8 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   return parts;
 }
 
-/// Waits for the last message first: messages are answered in order, so the thread wakes only once.
+/// Waits for the answer to the last message first. Messages are answered in order, so the thread
+/// wakes only once.
 void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint deadline) {
   if (messages.size() < 2) return;
   try {

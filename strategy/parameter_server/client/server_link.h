@@ -94,8 +94,8 @@ class ServerLink {
   void change(Operation operation);
   void send_changes();
   /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to
-  /// each read, or is empty. Long answers arrive in several messages, so that the server prepares
-  /// one while it sends another.
+  /// each read, or is empty. Long answers arrive in several messages, so that the server can
+  /// prepare one while sending another.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
@@ -131,7 +131,7 @@ class ServerLink {
   void rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
-  Mutex mutex_;  // held while batches are sent, so that they keep the order of the calls
+  Mutex mutex_;  // held while batches are sent, to keep them in call order
   std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
   /// Keyed by stream and attempt.
   std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);

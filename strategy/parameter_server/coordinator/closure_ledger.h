@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts started, including the current one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation, but has not ended
-    bool has_finished = false;    // true if the last ended attempt finished; rollbacks keep this
+    bool has_finished = false;    // true if the attempt that ended last finished; kept by rollbacks
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -94,8 +94,8 @@ class ClosureLedger {
   std::size_t num_running() const { return num_running_; }
   /// Returns true if no closure is queued or running.
   bool is_drained() const { return queued_.empty() && num_running_ == 0; }
-  /// Returns true if every closure that was started has ended: servers then have all changes of a
-  /// closure or none.
+  /// Returns true if every closure that was started has ended, so that the servers have either all
+  /// or none of each closure's changes.
   bool is_between_closures() const { return num_interrupted_ == 0; }
   /// Returns true if a closure that had finished was rolled back and has not finished again.
   bool is_catching_up() const { return num_repeated_ > 0; }

@@ -74,8 +74,8 @@ class CoordinatedStrategy {
 
   /// Runs `body` on the calling thread, which belongs to the closure's worker and has its
   /// ClosureScope: reads and changes are sent on behalf of the closure. Returns when every server
-  /// has confirmed every change, because the closure counts as finished only then. Throws failures
-  /// of servers and connections as OriginError.
+  /// has confirmed every change, because the closure counts as finished only then. Throws server
+  /// and connection failures as OriginError.
   virtual void run_closure(const std::function<void()>& body) = 0;
 
   /// Returns a link to a worker; nullptr if the worker is a thread of this process.

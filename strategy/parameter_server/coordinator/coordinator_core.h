@@ -1,4 +1,4 @@
-// Implementation of a strategy's only coordinator: its queue, its workers, and the threads that
+// Implementation of a strategy's single coordinator: its queue, its workers, and the threads that
 // run closures on the workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

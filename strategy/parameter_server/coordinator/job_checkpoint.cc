@@ -21,7 +21,7 @@ constexpr int kVersionsKept = 2;
 constexpr int kMostTries = 20;
 
 /// Returns true if the error may be due to a lost server; the caller then restores the server and
-/// repeats its order.
+/// repeats its request.
 bool may_be_loss(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
 }
@@ -389,8 +389,8 @@ std::optional<CheckpointFile> JobCheckpoint::newest_version() {
   return std::nullopt;
 }
 
-/// Restores the servers from the version. Afterwards their values contain only the changes of
-/// closures that are part of the version.
+/// Restores the servers from `version`. Afterwards, their values reflect only the closures that are
+/// part of it.
 void JobCheckpoint::restore(const CheckpointFile& version) {
   const std::vector<RemoteShard> shards = shards_in(version);
   servers_.close(queue_.generation());

@@ -77,7 +77,8 @@ class JobCheckpoint {
   const ClusterCoordinatorOptions options_;
   /// Number of server losses and failures, and how many of them recover() has handled.
   std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
-  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
+  std::atomic<std::uint64_t> saved_outside_{
+      0};  // number of changes outside closures in the last version
   // Used only by this object's thread.
   std::int64_t last_sequence_ = 0;  // number of the last version in the folder
   TimePoint next_at_;

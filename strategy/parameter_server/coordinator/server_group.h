@@ -46,7 +46,7 @@ class ServerGroup {
   bool has_loss() const;
   /// Sets the callback that note_loss() calls while it holds a lock; an empty function removes it.
   void watch(OnLoss on_loss);
-  /// Ends pending and later orders with kCancelled.
+  /// Makes pending and later orders fail with kCancelled.
   void interrupt();
 
   /// Begins a generation: until open(), servers hold back all batches except orders.
@@ -57,7 +57,7 @@ class ServerGroup {
   bool is_open();
   /// Returns the shards that the servers store, sorted by server.
   std::vector<RemoteShard> shards();
-  /// Makes servers keep the current values until release(); a later change copies the shard.
+  /// Makes servers keep the current values until release(); a shard is copied before it is changed.
   void freeze();
   /// Calls `take` with the frozen value of each shard. `shards`: sorted by server.
   void read_frozen(const std::vector<RemoteShard>& shards,
@@ -79,7 +79,7 @@ class ServerGroup {
   const std::shared_ptr<ParameterServers> servers_;
   const Duration patience_;
   const std::uint64_t run_;
-  std::uint64_t num_freezes_ = 0;             // only used by the thread that gives orders
+  std::uint64_t num_freezes_ = 0;             // used only by the thread that issues orders
   std::atomic<std::uint64_t> generation_{0};  // generation of the last close()
   mutable Mutex mutex_;
   CondVar changed_;

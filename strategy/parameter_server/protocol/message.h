@@ -54,7 +54,8 @@ Packet packet_of(const Put& put, std::size_t longest = kLongestHead) {
   return {serialized(*message, longest), payload.take()};
 }
 
-/// Throws kDataLoss naming the message if the bytes are not one.
+/// Parses `bytes` into `message`. Throws kDataLoss naming the message's type if the bytes cannot be
+/// parsed.
 void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message);
 /// Returns the result of `get(message, payload)` for a packet. Throws kDataLoss if `get` does not
 /// read the whole payload.

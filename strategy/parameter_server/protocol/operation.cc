@@ -442,7 +442,8 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
   }
 }
 
-/// Returns the number of operations. Throws kDataLoss for too many, before memory is allocated.
+/// Returns the number of operations. Throws kDataLoss if there are too many, before allocating
+/// memory.
 std::size_t num_operations(const v1::OperationBatch& in) {
   std::size_t count = 0;
   for (const v1::Operation& each : in.operations()) {

@@ -105,8 +105,8 @@ class SharedText {
 
 /// Applies the rule to the shard and its slots, which are shards of the same rows on this server,
 /// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). `gradient`: dense values of
-/// the shard's shape; or, with `rows` (int64 [n], of the shard, in any order, repeated ones added
-/// in position order), values [n, ...].
+/// the shard's shape or, with `rows`, values [n, ...]. `rows` (int64 [n]) are row numbers within
+/// the shard, in any order; repeated rows are added in position order.
 ///
 /// With the rule kAddOnce and a SyncSpec, the gradient, which is equal on all ranks, is added once
 /// when the step is complete: for counters of synchronous steps.
@@ -196,7 +196,7 @@ struct OperationBatch {
   std::uint64_t finished_below = 0;
   std::vector<Operation> operations = {};
 };
-/// Returns the order that the batch begins with; nullptr if it begins with another operation.
+/// Returns the StoreOrder at the beginning of the batch; nullptr if another operation comes first.
 inline const StoreOrder* order_in(const OperationBatch& batch) {
   return batch.operations.empty() ? nullptr : std::get_if<StoreOrder>(&batch.operations.front());
 }

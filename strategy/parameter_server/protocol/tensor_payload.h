@@ -40,9 +40,9 @@ enum class InPlace { kLarge, kAll };
 class PayloadReader {
  public:
   explicit PayloadReader(const Packet& packet, InPlace in_place = InPlace::kLarge);
-  /// Returns the next tensor. Throws kDataLoss, before it allocates memory, for a tensor longer
-  /// than the rest of the payload, an unknown type or an invalid shape; and for bools that are
-  /// neither 0 nor 1.
+  /// Returns the next tensor. Throws kDataLoss for a tensor longer than the rest of the payload, an
+  /// unknown type or an invalid shape (before it allocates memory), and for bools that are neither
+  /// 0 nor 1.
   Tensor take(std::uint64_t dtype, std::span<const std::int64_t> dims);
   /// Throws kDataLoss unless the whole payload was read.
   void finish() const;

@@ -561,7 +561,7 @@ void VariableStore::fail_hopeless_reads(Results& results) {
   }
 }
 
-/// Returns the ranks of the workers whose gradients reads are waiting for: int64 [n].
+/// Returns the ranks of the workers whose gradients are missing for waiting reads: int64 [n].
 Tensor VariableStore::awaited_workers() const {
   std::set<std::int64_t> ranks;
   for (const auto& [id, shard] : shards_) {

@@ -29,7 +29,7 @@ struct StoreCounts {
   std::uint64_t num_reads_unchanged = 0;  // reads whose client had the current value
   std::uint64_t num_sync_steps = 0;       // completed steps, summed over all shards
   std::uint64_t num_stale_dropped = 0;    // gradients for steps that were already complete
-  std::uint64_t num_rank_duplicates = 0;  // repeated gradients of a worker for a step
+  std::uint64_t num_rank_duplicates = 0;  // repeated gradients from one worker for one step
 };
 
 /// Store of shards. Batches are applied one at a time, and a whole batch is checked before any of

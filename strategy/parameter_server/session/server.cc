@@ -1,4 +1,4 @@
-// Server for variables and sessions, which tracks the clients that still need it.
+// Server for variables and sessions; tracks the clients that still need it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/server.h"
 

@@ -91,7 +91,7 @@ class SessionRecorder final : public RemoteRecorder {
   /// Returns the value of a variable at this point of the step.
   Tensor read(const std::shared_ptr<const TaskPlace>& place, const std::string& name,
               const TensorSpec& spec);
-  /// Returns the tensor of these scalars; equal scalars of a step share one tensor.
+  /// Returns the tensor of these scalars; equal scalars within a step share one tensor.
   Tensor scalars(const UpdateScalars& scalars);
 
  private:

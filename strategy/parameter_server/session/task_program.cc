@@ -1,4 +1,4 @@
-// Encodes attributes and requests, and checks that programs make values before they use them.
+// Encodes attributes and requests, and checks that programs define values before using them.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_program.h"
 

@@ -209,7 +209,8 @@ std::vector<float> means_of_gradients(const float* dy, const float* results, std
   return means;
 }
 
-/// Converts scores to weights, and the gradients of weights to those of scores.
+/// Converts scores to weights, and gradients with respect to weights into gradients with respect to
+/// scores.
 void differentiate_block(const AttentionExtent& extent, const Block& block, const float* log_sums,
                          const float* means, float* scores, float* gradients) {
   const auto scale = static_cast<float>(extent.attributes.scale);

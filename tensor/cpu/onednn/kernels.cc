@@ -284,7 +284,7 @@ void onednn_conv2d_backward_filter(const KernelArgs& args) {
   if (made.reorder.primitive) made.reorder.run(gradient, plain);
 }
 
-/// Runs `kernel` on one thread, with all signals except faults delayed, and converts oneDNN's
+/// Runs `kernel` on one thread, with all signals except faults blocked, and converts oneDNN's
 /// exceptions to tutti's.
 template <Kernel kernel>
 void guarded(const KernelArgs& args) {

@@ -1,4 +1,4 @@
-// Tests models that are split by layers: equality with one device, actual concurrency, memory,
+// Tests models that are split by layers: agreement with one device, actual concurrency, memory,
 // errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"

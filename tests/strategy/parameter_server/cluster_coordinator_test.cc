@@ -219,7 +219,7 @@ TEST_F(CoordinatorTest, StepsContinueAfterFailedAssertionIsThrown) {
   strategy_.expect_counted(4);
   coordinator_.schedule("assert");
   expect_closure_error(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "assertion failed", [&] {
-    for (;;) {  // ends with the error of a later call; the watchdog limits this loop
+    for (;;) {  // a later call throws the error; the watchdog limits this loop
       coordinator_.schedule("count");
       Clock::system().sleep_for(1ms);
     }

@@ -190,7 +190,7 @@ TEST_F(CoordinatedJob, InvalidClusterIsRejected) {
 TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, {"ps", 0});
-  // The server and the worker wait for the chief, which leaves when the worker has finished.
+  // The server and the worker wait for the chief, which stays until the worker has finished.
   Event is_over;
   const auto chief = Executor::system().start("chief", [&] {
     const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), job_options());

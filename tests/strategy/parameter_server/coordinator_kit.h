@@ -67,7 +67,7 @@ class CountingStrategy final : public CoordinatedStrategy {
     EXPECT_EQ(counted(1), expected);
   }
 
-  std::atomic<int> num_calls{0};  // calls of count(), including repetitions
+  std::atomic<int> num_calls{0};  // calls to count(), including repetitions
   std::atomic<bool> is_second_gone{false};
 
  private:

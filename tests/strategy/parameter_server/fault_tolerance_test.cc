@@ -1,4 +1,4 @@
-// Tests workers that die and restart while closures run, in this process and over connections.
+// Tests workers that die and restart while closures run, both in this process and over connections.
 // Counts must be exact where tf asserts only >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/coordinator_core.h"

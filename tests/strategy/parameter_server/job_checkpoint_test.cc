@@ -510,7 +510,7 @@ TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   }
 }
 
-/// A repeated closure can fail, for example, because its worker's dataset has ended.
+/// A repeated closure can fail, for example because its worker's dataset has ended.
 TEST(JobCheckpoint, FailureOfRepeatedClosureIsReportedAsDataLoss) {
   const HangWatchdog watchdog("a closure that fails the second time", 60s);
   const LogLines quiet(LogLevel::kError);

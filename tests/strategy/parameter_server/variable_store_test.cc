@@ -105,7 +105,7 @@ TEST_F(VariableStore, AssignmentsAndScattersMatchLocalVariableBitForBit) {
   expect_same_bits(client_.read(spec.id()), Tensor::ones({6, 5}));
 }
 
-/// Compares updates of a variable in the store with the same updates of a local variable.
+/// Compares updates to a variable in the store with the same updates to a local variable.
 /// `by_rows`: sparse updates of a few rows instead of dense updates.
 void expect_updates_as_local(const UpdateRule& rule, const Shape& shape, int num_steps,
                              bool by_rows) {

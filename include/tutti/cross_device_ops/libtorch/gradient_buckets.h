@@ -166,7 +166,7 @@ class GradientBuckets {
         ranks_.start_all_reduce(ReduceOp::kMean, bucket.memory.all(), {.name = bucket.name});
   }
 
-  // Runs at the end of the backward pass, in the thread that began it.
+  // Runs at the end of the backward pass, on the thread that began it.
   void finish() {
     is_running_ = false;
     for (Slot& slot : slots_) {

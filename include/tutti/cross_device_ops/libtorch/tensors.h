@@ -1,4 +1,4 @@
-// libtorch tensors as arguments of collectives, and as views of memory that ranks share.
+// libtorch tensors as arguments to collectives, and as views of memory that ranks share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -57,9 +57,8 @@ inline ::torch::ScalarType to_scalar_type(DType dtype) {
   return ::torch::kFloat16;
 }
 
-/// Returns a tensor's elements in memory order, for the calls of a Communicator; the tensor owns
-/// them. Throws kInvalidArgument for a tensor that is not on the CPU, is sparse, or is a view with
-/// gaps.
+/// Returns a tensor's elements in memory order, for calls to a Communicator; the tensor owns them.
+/// Throws kInvalidArgument for a tensor that is not on the CPU, is sparse, or is a view with gaps.
 inline Elements elements(const ::torch::Tensor& tensor) {
   if (!tensor.device().is_cpu() || tensor.layout() != ::torch::kStrided ||
       !tensor.is_non_overlapping_and_dense()) {

@@ -18,8 +18,8 @@ namespace tutti {
 struct ActivationFunction {
   std::string name = "linear";
   Tensor (*apply)(const Tensor& x) = nullptr;
-  /// Form of this activation that kernels apply to their own results; kNone if kernels do not
-  /// support it.
+  /// Fused form of this activation, which kernels apply to their own results; kNone if kernels do
+  /// not support it.
   FusedActivation fused = FusedActivation::kNone;
 
   bool is_linear() const { return apply == nullptr; }

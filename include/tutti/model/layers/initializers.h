@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// Initial values of a weight, given by a name (see the constructor), a function of initializers::,
-/// or a custom function of the shape. Each value depends only on the seed, and on the indices of
-/// the variable and the element. A value type.
+/// Initial values of a weight, given by a name (see the constructor), a function from
+/// initializers::, or a custom function of the shape. Each value depends only on the seed and on
+/// the indices of the variable and the element. A value type.
 class Initializer {
  public:
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;

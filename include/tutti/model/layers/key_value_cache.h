@@ -15,8 +15,8 @@ namespace tutti {
 /// only the steps of `tokens`, which continue the steps of earlier calls. Its results equal those
 /// of one call with all steps. Use it for models whose steps interact only in MultiHeadAttention
 /// with .use_causal_mask (e.g. in TransformerBlock); recurrent layers, convolutions and pooling
-/// over steps throw kUnimplemented. Stores 2 * batch * steps * key-value heads * features numbers
-/// per attention layer. Not thread-safe. New sequences need a new cache.
+/// over steps throw kUnimplemented. The number of values stored per attention layer is 2 * batch *
+/// steps * key-value heads * features. Not thread-safe. New sequences need a new cache.
 class KeyValueCache {
  public:
   /// Returns the result of `model` for the next steps [batch, steps, ...], in inference. Throws

@@ -228,7 +228,7 @@ class Layer {
   };
   std::vector<Summary> sublayers() const;
 
-  /// Shape of one example in the options (`.input_shape`); nullopt if not given.
+  /// Shape of one example, as given in the options (`.input_shape`); nullopt if not given.
   const std::optional<Shape>& given_input_shape() const;
   /// Name of the activation that computes the layer's result, such as "softmax"; "" if there is
   /// none.

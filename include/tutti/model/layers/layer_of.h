@@ -22,8 +22,8 @@ namespace internal {
 struct GraphNode;
 }  // namespace internal
 
-/// Value in a graph: an Input, or the result of calling a layer with a SymbolicTensor: `auto x =
-/// Input{{784}}; auto y = Dense(10)(x);`. Such calls compute nothing, and create no weights until
+/// Value in a graph: an Input, or the result of calling a layer on a SymbolicTensor, as in `auto x
+/// = Input{{784}}; auto y = Dense(10)(x);`. Such calls compute nothing, and create no weights until
 /// `Functional({x}, {y})` is constructed. A cheap handle. KerasTensor.
 class SymbolicTensor {
  public:
@@ -77,8 +77,8 @@ SymbolicTensor only_result(const std::vector<SymbolicTensor>& results);
 // Base class of layers that can be called with symbolic tensors.
 
 /// Base class of layers that can also be called with a SymbolicTensor: `class Dense : public
-/// LayerOf<Dense>`. Its first template argument is the layer's own type, of which the graph stores
-/// a handle. A class that derives only from Layer works in Sequential and in other layers; in a
+/// LayerOf<Dense>`. Its first template argument is the layer's own type; the graph stores a handle
+/// of that type. A class that derives only from Layer works in Sequential and in other layers; in a
 /// graph, call it with `x | MyLayer()`.
 template <class Derived, class Base = Layer>
 class LayerOf : public Base {

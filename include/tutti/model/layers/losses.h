@@ -111,7 +111,7 @@ class Loss {
   using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
 
   /// `name`: mse (mean_squared_error), mae (mean_absolute_error), sparse_categorical_crossentropy,
-  /// ... Throws kInvalidArgument, listing the names, for any other name. Cross-entropies made by
+  /// ... Throws kInvalidArgument, listing the names, for any other name. Cross-entropies created by
   /// name take logits, unless Model::compile() finds that the model ends in a softmax or sigmoid.
   Loss(const char* name) : Loss(std::string(name)) {}
   Loss(const std::string& name);
@@ -139,8 +139,8 @@ class Loss {
   Json to_json() const;
   static Loss from_json(const Json& json);
 
-  /// Returns true for a cross-entropy created by name: its name does not determine whether it takes
-  /// logits or probabilities.
+  /// Returns true for a cross-entropy created by name, because its name does not determine whether
+  /// it takes logits or probabilities.
   bool prediction_kind_is_open() const { return open_kind_; }
   /// Returns this loss for logits or for probabilities, depending on `kind`. Requires:
   /// prediction_kind_is_open().

@@ -13,8 +13,8 @@ struct MergingOptions {
   std::string name = "";
 };
 
-/// Base class of layers with at least two inputs: `Add()({a, b, c})`. Examples of all inputs have
-/// equal rank, and their shapes broadcast.
+/// Base class of layers with at least two inputs: `Add()({a, b, c})`. The examples of all inputs
+/// must have the same rank and broadcastable shapes.
 class Merging : public MultiLayer {
  protected:
   using Operation = Tensor (*)(const Tensor& a, const Tensor& b);

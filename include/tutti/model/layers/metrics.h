@@ -235,7 +235,7 @@ class Auc : public PredictionMetric {
   AucOptions options_;
   std::vector<double> thresholds_;
   Variable positives_;  // [2, thresholds]: predictions above the threshold, for labels 1 and 0
-  Variable labels_;     // [2]: number of labels equal to 1, and to 0
+  Variable labels_;     // [2]: numbers of labels equal to 1 and to 0
 };
 
 }  // namespace tutti

@@ -74,7 +74,7 @@ struct LayerNormalizationOptions {
   /// Axes that are normalised together; the batch is axis 0.
   std::vector<int> axes = {-1};
   double epsilon = 1e-3;
-  /// If true, adds beta (`center`), and multiplies by gamma (`scale`).
+  /// `center` adds beta; `scale` multiplies by gamma.
   bool center = true;
   bool scale = true;
   Initializer beta_initializer = "zeros";

@@ -45,7 +45,7 @@ struct RandomFlipOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Mirrors each image of [batch, height, width, channels] with probability 1/2 in training.
+/// In training, mirrors each image of [batch, height, width, channels] with probability 1/2.
 class RandomFlip : public LayerOf<RandomFlip> {
  public:
   explicit RandomFlip(RandomFlipOptions options = {});

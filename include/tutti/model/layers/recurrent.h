@@ -35,7 +35,7 @@ struct RecurrentOptions {
   /// If true, returns the results of all steps, [batch, steps, units], instead of the last one,
   /// [batch, units].
   bool return_sequences = false;
-  /// If true, the results, which only apply() can return, include the states after the last step.
+  /// If true, results include the states after the last step. Only apply() can return such results.
   bool return_state = false;
   /// If true, sets the result of a masked step to 0 instead of the previous step's result.
   bool zero_output_for_mask = false;

@@ -75,11 +75,11 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// Runs the forward and backward passes of a batch, features [rows, ...] and labels [rows, ...],
-  /// which may be on any device. Pass the resulting gradients to optimizer.apply_gradients().
-  /// Rethrows a stage's error, prefixed with the stage, device and micro-batch. Throws
-  /// kInvalidArgument for fewer rows than micro-batches, and kUnimplemented for layers that add
-  /// losses in call() and for masks that would cross stages.
+  /// Runs the forward and backward passes for a batch. features [rows, ...] and labels [rows, ...]
+  /// may be on any device. Pass the resulting gradients to optimizer.apply_gradients(). Rethrows a
+  /// stage's error, prefixed with the stage, device and micro-batch. Throws kInvalidArgument for
+  /// fewer rows than micro-batches, and kUnimplemented for layers that add losses in call() and for
+  /// masks that would cross stages.
   PipelineResult gradients(const Tensor& features, const Tensor& labels);
 
   const StagedSequential& model() const;

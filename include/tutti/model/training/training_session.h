@@ -60,7 +60,7 @@ class TrainingRecord {
 
 struct TrainingSessionOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;  // maximum number of steps; 0: no limit, the data must be finite
+  std::int64_t steps = 0;  // maximum number of steps; 0: no limit, so the data must be finite
   /// Folder for log.jsonl and TensorBoard's events; empty: none.
   std::string log_dir = "";
   /// Folder for checkpoints; empty: none. A checkpoint is written after each epoch, after the last

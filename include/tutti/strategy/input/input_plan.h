@@ -32,14 +32,14 @@ enum class ShardingRule {
 /// tf.distribute.InputOptions.
 struct InputOptions {
   /// Number of global batches that a separate thread reads and splits ahead; 0: the caller's thread
-  /// reads. (tf's experimental_per_replica_buffer_size counts batches of one replica.)
+  /// reads. (tf's experimental_per_replica_buffer_size counts per-replica batches.)
   int prefetch = 2;
   /// Neither this option nor the next one affects datasets created by a function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
   /// true: each replica's slice is copied to its device when it is yielded. false: the slice stays
-  /// in host memory, and operations of the step copy the tensors that they use. tf's
+  /// in host memory, and operations in the step copy the tensors that they use. tf's
   /// experimental_fetch_to_device.
   bool fetch_to_device = true;
   /// true: throws kUnimplemented, because datasets are read on the host. tf's
@@ -63,15 +63,15 @@ struct InputPlan {
   InputOptions options = {};
 
   int num_replicas_in_sync = 0;  // number of replicas on all workers; 0: replica_devices.size()
-  int first_replica = 0;         // index of this worker's first replica among all
+  int first_replica = 0;         // index of this worker's first replica among all replicas
   int num_workers = 1;
   int worker = 0;
-  /// Sends the number of rows that this worker has for the next step (kNoMoreRows when its data
-  /// have ended) to all workers. Returns the numbers of all workers in worker order; blocks until
-  /// all workers have called it. begin() and ++ call it on the caller's thread once per step,
-  /// including the last step, which has no rows. Required if several workers each read their own
-  /// part, either by tf's rule or from datasets made by a function. A worker whose part has ended
-  /// gets empty batches until no worker has rows.
+  /// Sends the number of rows that this worker has for the next step (kNoMoreRows once its data has
+  /// run out) to all workers. Returns the numbers of all workers in worker order; blocks until all
+  /// workers have called it. begin() and ++ call it on the caller's thread once per step, including
+  /// the last step, which has no rows. Required if several workers each read their own part, either
+  /// by tf's rule or from datasets created by a function. A worker whose part has ended gets empty
+  /// batches until no worker has rows.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
   /// Called with each global batch from which this worker takes its rows; all workers must read
   /// equal batches. `is_first`: true for the first batch of a pass over the dataset.

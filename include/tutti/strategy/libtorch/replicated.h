@@ -120,7 +120,7 @@ class Replicated {
   const std::vector<Module>& modules() const { return modules_; }
 
  private:
-  // Broadcasts the bytes of replica 0 as a sum, to which all other replicas add zeros.
+  // Broadcasts replica 0's bytes as a sum to which all other replicas contribute zeros.
   static void broadcast(std::vector<::torch::Tensor>& tensors, ReplicaContext& replica) {
     const ::torch::NoGradGuard no_grad;
     internal::ReplicaMemory memory;

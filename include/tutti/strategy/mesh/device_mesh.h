@@ -60,7 +60,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-/// Layouts of variables by name. A key is a name, or a regular expression that is searched in
+/// Layouts of variables by name. A key is a name, or a regular expression that is searched for in
 /// names; variables that no key matches are not sharded. keras.distribution.LayoutMap.
 class LayoutMap {
  public:

@@ -33,8 +33,8 @@ struct TeamSetup;
 struct MeshOptions {
   /// Devices, along named axes over which tensors are sharded.
   DeviceMesh mesh = {{"data", 1}};
-  /// Layouts of variables, by name. A layout determines the part of a variable with which a
-  /// position computes. Variables without a layout are not sharded.
+  /// Layouts of variables, by name. A layout determines which part of a variable each position
+  /// computes with. Variables without a layout are not sharded.
   LayoutMap layout = {};
   /// Axes over which the first dimension of batches is sharded; empty: the first axis of the mesh.
   std::vector<std::string> batch_axes = {};
@@ -44,7 +44,7 @@ struct MeshOptions {
   /// Axes over which the storage of variables and their slots is sharded in addition to `layout`,
   /// along the first unsharded dimension that is divisible by the size of these axes. A variable is
   /// gathered when it is read, and its gradient is reduce-scattered (ZeRO stage 3). A variable
-  /// without such a dimension is copied.
+  /// without such a dimension is replicated over these axes.
   std::vector<std::string> storage_axes = {};
   /// true: values gathered over `storage_axes` are released after the forward pass and gathered
   /// again for the backward pass. false: they are kept until the backward pass. As in
@@ -63,7 +63,7 @@ struct MeshOptions {
 
 /// Bytes sent in exchanges of one kind.
 struct MeshTraffic {
-  /// Number of bytes sent by all positions together.
+  /// Total number of bytes sent by all positions.
   std::uint64_t bytes = 0;
   /// Sum over all exchanges of the bytes that the busiest position sent or received, whichever is
   /// larger. If each position has its own link, exchange time grows with this number.

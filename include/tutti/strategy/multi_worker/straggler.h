@@ -1,4 +1,4 @@
-// Slow workers: options for their detection, and reports.
+// Slow workers: options for detecting them, and reports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -11,9 +11,9 @@
 namespace tutti {
 
 /// Variable whose value is the concatenation of its parts along the first axis. Assignments and
-/// gradients are split into the rows of each part; lookups of rows (embedding_lookup) read the
-/// parts that store them. Saved as one tensor, so it can be restored into a variable with a
-/// different number of parts. For variables that the program itself creates; variables sharded by
+/// gradients are split by row among the parts; row lookups (embedding_lookup) read only the parts
+/// that store the rows. Saved as one tensor, so it can be restored into a variable with a different
+/// number of parts. For variables that the program itself creates; variables sharded by
 /// ParameterServerStrategy need no ShardedVariable. A handle, used as a Variable. tf's
 /// ShardedVariable.
 class ShardedVariable : public Variable {

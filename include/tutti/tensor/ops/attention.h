@@ -16,7 +16,7 @@ struct AttentionOptions {
   std::optional<double> scale = std::nullopt;
   /// If true, query i attends only to keys 0 .. steps_before + i.
   bool is_causal = false;
-  /// Number of keys that precede the key of the first query, e.g. keys of earlier steps in a cache.
+  /// Number of keys that precede the key of the first query, e.g. cached keys from earlier steps.
   std::int64_t steps_before = 0;
 };
 

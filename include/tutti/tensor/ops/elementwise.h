@@ -109,8 +109,8 @@ Tensor gelu_tanh(const Operand& x);
 
 /// Limits x to [low, high]. The gradient is 0 where x is outside.
 Tensor clip(const Operand& x, double low, double high);
-/// Converts x to another type. Conversions from floating to integer types truncate towards zero;
-/// conversions to bool compute x != 0.
+/// Converts x to another type. Conversions from floating-point to integer types truncate towards
+/// zero; conversions to bool compute x != 0.
 Tensor cast(const Operand& x, DType dtype);
 /// Returns the elements of `a` where `condition` (bool) is true, else those of `b`; all three
 /// broadcast.

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// Result of batch_norm_training(). mean and variance (biased) have shape [channels] and the type
-/// of gamma and beta: that of x, or float32 if x has 16 bits.
+/// Result of batch_norm_training(). mean and variance (biased) have shape [channels] and the same
+/// type as gamma and beta: x's type, or float32 if x has a 16-bit type.
 struct BatchNormResult {
   Tensor y;
   Tensor mean;

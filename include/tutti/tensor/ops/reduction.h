@@ -14,7 +14,7 @@ namespace tutti {
 /// Axes to reduce; empty: all. Negative axes count from the end.
 struct ReduceOptions {
   std::vector<int> axes = {};
-  /// True: reduced axes stay, with length 1. False: they are removed.
+  /// True: reduced axes are kept, with length 1. False: they are removed.
   bool keep_dims = false;
 };
 

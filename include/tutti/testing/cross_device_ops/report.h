@@ -78,7 +78,7 @@ struct Plan {
 /// Returns the cases of a plan, sorted by shape and number of ranks.
 std::vector<Case> cases(const Plan& plan);
 
-/// Makes one rank's communicator. Called concurrently by each rank's own thread.
+/// Creates one rank's communicator. Called concurrently by each rank's own thread.
 using RankFactory = std::function<std::unique_ptr<Communicator>(int rank)>;
 
 /// An operation under test. Cases of a shape are skipped if the function for that shape is not set

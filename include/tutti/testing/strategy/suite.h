@@ -43,7 +43,7 @@ struct StrategyReport {
   std::vector<std::pair<std::string, std::string>> failures;  // check and error
 
   bool passed() const { return failures.empty(); }
-  /// Returns "spread: 18 of 18 checks passed", after a line for each failure.
+  /// Returns text such as "spread: 18 of 18 checks passed", preceded by one line for each failure.
   std::string text() const;
 };
 

@@ -14,7 +14,7 @@ namespace tutti {
 /// throws kInvalidArgument if most_queued, window or most_attempts is below 1; start() throws it if
 /// checkpoint_interval is not positive.
 struct ClusterCoordinatorOptions {
-  /// Number of queued closures at which schedule() waits.
+  /// Number of queued closures at which schedule() blocks.
   std::size_t most_queued = 4096;
   /// Number of closures assigned at a time to a worker in another process, so that the next closure
   /// has arrived when one ends. Near the end of the queue a worker gets one closure at a time, so
@@ -36,9 +36,9 @@ struct ClusterCoordinatorOptions {
   /// Time without a finished closure after which a watchdog logs the work in progress and the
   /// stacks of all threads; zero or less disables it.
   Duration watchdog_timeout = Duration::zero();
-  /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, no checkpoint is saved,
-  /// and the loss of a server process ends the run. With a folder, the loss of a server returns all
-  /// servers to the last version, and the closures since that version are repeated; a restarted
+  /// Folder for the job's checkpoint (docs/checkpoints.md). If empty, no checkpoint is saved, and
+  /// the loss of a server process ends the run. With a folder, all servers return to the last
+  /// version if a server is lost, and the closures since that version are repeated; a restarted
   /// coordinator continues from the last version (num_scheduled()). Only the coordinator accesses
   /// the folder. One coordinator per folder.
   std::string checkpoint_folder = {};
