@@ -315,8 +315,8 @@ class TensorFile {
     head_ = read_safetensors_head(reader_);
     try {
       entries_ = parse_safetensors_header(head_, reader_.size(), reader_.path()).entries;
-    } catch (
-        const Error& error) {  // the file is damaged, because tutti writes no unsupported types
+    } catch (const Error& error) {
+      // The file is damaged, because tutti writes no unsupported types.
       throw Error(ErrorCode::kDataLoss, error.message());
     }
     require_agreement();
