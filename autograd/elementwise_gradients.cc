@@ -29,7 +29,7 @@ Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const T
 
 namespace {
 
-/// Passes dy to the first input where `first_wins` is true, else to the second.
+/// Passes dy to the first input where `first_wins` is true, and to the second elsewhere.
 Gradients choice_gradient(const GradientContext& c, const Tensor& first_wins) {
   Gradients result(2);
   if (c.needs(0)) result[0] = unbroadcast(c, 0, where(first_wins, c.dy(), 0.0));
@@ -166,7 +166,7 @@ Gradients gelu_grad_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = gelu_grad(g, x);
   if (c.needs(1)) {
-    // gelu'' = phi(x) (2 - x^2), phi the density of the normal distribution
+    // gelu'' = phi(x) (2 - x^2), where phi is the density of the normal distribution
     const double scale = 1.0 / std::sqrt(2.0 * std::numbers::pi);
     const Tensor square_x = square(x);
     const Tensor density = exp(square_x * -0.5) * scale;

@@ -101,7 +101,7 @@ struct OpGradient {
   bool is_constant = false;
 };
 
-// The rows of the table by topic, each group in <topic>_gradients.cc.
+// Rows of the gradient table by topic; each group is defined in <topic>_gradients.cc.
 std::span<const OpGradient> elementwise_gradients();
 std::span<const OpGradient> linear_gradients();
 std::span<const OpGradient> normalization_gradients();

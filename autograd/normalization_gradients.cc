@@ -168,7 +168,7 @@ Gradients attention_gradient(const GradientContext& c) {
   return result;
 }
 
-constexpr std::uint32_t kStatistics = 0b110;  // bits of the outputs mean and variance
+constexpr std::uint32_t kStatistics = 0b110;  // bits for the outputs mean and variance
 using C = const GradientContext&;             // short name for the table's rows
 
 constexpr OpGradient kNormalizationGradients[] = {

@@ -184,7 +184,7 @@ const Node* Recording::node_that_makes(int slot) const {
 }
 
 std::optional<MeanOfRows> Recording::mean_of_rows(int slot) const {
-  constexpr std::size_t kMostTerms = 32;  // enough: a loss is a sum of few terms
+  constexpr std::size_t kMostTerms = 32;  // enough, because a loss has only a few terms
   std::vector<int> terms = {slot};
   for (std::size_t i = 0; i < terms.size() && i < kMostTerms; ++i) {
     const Node* const node = terms[i] == kNoSlot ? nullptr : node_that_makes(terms[i]);

@@ -102,14 +102,14 @@ class Recording final : public OpObserver {
   int slot_for_read(const Variable& variable);
   /// Records the cast of a value that was read from a variable.
   void add_cast(int read_slot, const Variable& variable, const Tensor& value);
-  /// Releases inputs that can be read again.
+  /// Releases the node's inputs that can be read again.
   void release_inputs(Node& node) const;
   /// If `node` creates a view of a value that can be read again, records how to re-create the view.
   void note_view(const Node& node, const OpCall& call);
   /// Returns the slots of `inputs`; empty if none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
   void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
-  /// Returns the node whose output is `slot`; null for a source or a read of a variable.
+  /// Returns the node whose output is `slot`; null for a source or a variable read.
   const Node* node_that_makes(int slot) const;
 
   bool watch_accessed_variables_;
@@ -135,7 +135,7 @@ void tapes_see_read(const Variable& variable, const Tensor& value);
 /// gradient of `rows` to one of the whole variable.
 void tapes_see_rows(const Variable& variable, const Tensor& rows, const BackwardFunction& backward);
 
-/// Returns the flag that is true while this thread has a GradientTape::StopRecording.
+/// Returns the flag that is true while a GradientTape::StopRecording exists on this thread.
 bool& recording_stopped();
 
 /// Scope in which this thread has no tapes, like a new thread. Recordings that are attached within

@@ -43,7 +43,7 @@ Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
 }
 
 /// Returns a tensor of x's shape, in which each element is the product of all elements of x before
-/// (or after) it in its row. The distance doubles in each step, so that few steps are needed.
+/// (or after) it in its row. Each step doubles the distance covered, so that few steps are needed.
 Tensor exclusive_product(const Tensor& x, Side side) {
   Tensor product = shifted(x, 1, side);
   for (std::int64_t step = 1; step < x.shape().dim(1); step *= 2) {

@@ -7,7 +7,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns a vector of the first `rank` values.
+/// Returns the first `rank` values as a vector.
 template <class Array>
 auto prefix(const Array& values, int rank) {
   return std::vector<std::int64_t>(values.begin(), values.begin() + rank);

@@ -1,4 +1,4 @@
-// Implements ValueGenerator, which generates the elements of a range of rows of a variable.
+// Implements ValueGenerator, which generates the elements in a range of a variable's rows.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/value_generator.h"
 

@@ -289,7 +289,7 @@ Tensor with_own_buffer(const Tensor& value) {
   return compute(call).front();
 }
 
-/// Adds the rule to the traced step; `values` are the weights and then the rule's slots.
+/// Adds the rule to the traced step; `values` are the weights, followed by the rule's slots.
 void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values,
                      const UpdateRule& rule, const Tensor& gradient, const UpdateScalars& scalars) {
   const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
@@ -425,8 +425,8 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-/// Returns the beginning of an error text. Called only for errors: building the text takes as long
-/// as updating a small variable.
+/// Returns the beginning of an error text. Called only for errors, because building the text takes
+/// as long as updating a small variable.
 std::string who_updates(const UpdateRule& rule) {
   return concat("VariableComponent::update (", rule.name(), ")");
 }

@@ -291,7 +291,7 @@ bool is_provided(const TensorProviders& providers, const std::string& name) {
 }
 
 /// Returns the part of the file that belongs to none of the variables, states and providers;
-/// nullptr if there is none.
+/// nullptr if there is no such part.
 std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
                                               const std::vector<Variable>& variables,
                                               const StateMap& states,
@@ -331,7 +331,7 @@ std::vector<std::string> find_problems(const CheckpointFile& file,
   return problems;
 }
 
-/// Throws kInvalidArgument if a function is missing, kAlreadyExists if `name` is among `known`.
+/// Throws kInvalidArgument if a function is missing, and kAlreadyExists if `name` is among `known`.
 template <class Provider>
 void require_new(const std::map<std::string, Provider>& known, const std::string& name,
                  const Provider& provider, const char* who, const char* kind) {

@@ -107,7 +107,8 @@ void require_checksums(const std::string& path, const Metadata& metadata,
   }
 }
 
-/// Returns true if any of our keys exists: the file is ours even if another key is damaged.
+/// Returns true if any of our keys exists, because the file is then ours even if another key is
+/// damaged.
 bool is_ours(const Metadata& metadata) {
   const auto checksum = metadata.lower_bound(kTensorChecksumPrefix);
   return metadata.contains(kFormatKey) || metadata.contains(kChecksumKey) ||

@@ -52,7 +52,7 @@ Error error_in(const Json& json);
 std::optional<CheckpointFile> read_by_writer(
     const std::function<std::optional<CheckpointFile>()>& read, const CheckpointOptions& options);
 
-// Transfer of a snapshot in pieces from one process's memory to another's, without a copy of the
+// Transfer of a snapshot in chunks from one process's memory to another's, without copying the
 // whole snapshot.
 
 /// Returns the pieces of Checkpoint::to_bytes(): the head of the file, and the tensors (on the

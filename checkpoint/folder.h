@@ -1,4 +1,4 @@
-// A folder, which a descriptor keeps open, and the files in it. No file name can lead outside the
+// A folder that a descriptor keeps open, and the files in it. No file name can lead outside the
 // folder. Error messages suggest remedies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,7 +35,7 @@ auto damage_if_refused(const Source& source, const Body& body) {
 }
 
 /// File that is open for reading. Throws kDataLoss, naming the path and offset, if the disk reports
-/// an error or the file ends, and kUnavailable for other reasons.
+/// an error or the file ends, and kUnavailable for other failures.
 class FileReader {
  public:
   FileReader(FileDescriptor file, std::string path, std::uint64_t size)
@@ -69,7 +69,7 @@ class FileWriter {
   void reserve();
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// Flushes the bytes to the disk and keeps the file.
+  /// Flushes the bytes to disk and keeps the file.
   void finish();
 
  private:
@@ -113,7 +113,8 @@ class Folder {
   const std::string& path() const { return path_; }
   std::string path_of(std::string_view name) const;
 
-  /// Returns the names in the folder, sorted. Throws kUnavailable, or kDataLoss for damage.
+  /// Returns the names in the folder, sorted. Throws kUnavailable, or kDataLoss if the folder is
+  /// damaged.
   std::vector<std::string> names() const;
   /// Returns nullopt if `name` is not a folder (or is a link).
   std::optional<Folder> find_folder(const std::string& name) const;

@@ -1,4 +1,4 @@
-// Implements the folder of a run: its versions, saves and reads, and functions for tools.
+// Implements the folder of a run: its versions, saving and reading them, and functions for tools.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_folder.h"
 
@@ -497,7 +497,7 @@ std::optional<CheckpointFile> read_sharded(
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {
-    bool reads_whole = false;  // true if some version is one file or is not visible to all workers
+    bool reads_whole = false;  // true if a version is one file or not visible to all workers
     const ReadPath read = [&](const std::string& path) {
       const std::string identity =
           reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);

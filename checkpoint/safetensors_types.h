@@ -64,7 +64,7 @@ SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);
 
 struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
-  std::vector<SafetensorsEntry> entries;  // in file order; they fill the file after the head
+  std::vector<SafetensorsEntry> entries;  // in file order; they fill the file after its header
 };
 /// Throws kDataLoss naming the source, the offset and the tensor if an element of type BOOL is
 /// neither 0 nor 1; other types allow any bytes. `offset` is the offset of `elements` in the file.

@@ -298,7 +298,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
 
 namespace {
 
-/// Destination of the bytes of a tensor, starting at byte `first` of the tensor.
+/// Destination for a tensor's bytes from byte `first` on.
 struct Destination {
   const TensorPart* part = nullptr;  // nullptr: the whole tensor
   std::uint64_t first = 0;

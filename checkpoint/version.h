@@ -4,8 +4,8 @@
 // The index is Hugging Face's model.safetensors.index.json. Its `weight_map` names the file of each
 // tensor that is stored whole, its `parts` the files of each tensor that is split into ranges of
 // elements, its `metadata` the size and the XXH3-128 of every other file of the version. The index
-// ends with its own XXH3-128, is written last and gets its name by a rename: a folder without it is
-// not a version.
+// ends with its own XXH3-128, is written last and is renamed into place: a folder without it is not
+// a version.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct IndexedFile {
 /// The elements [first, second) of a tensor in row-major order.
 using ElementRange = std::pair<std::int64_t, std::int64_t>;
 
-/// Tensor that is stored as ranges of its elements, each with shape [count] in a separate file.
+/// Tensor that is stored as ranges of its elements, each with shape [count] and in a separate file.
 struct CutTensor {
   DType dtype = DType::kFloat32;
   Shape shape;                                      // shape of the whole tensor
@@ -82,7 +82,7 @@ std::string tensor_file_name(int number, int count, const std::string& tag);
 /// alone. If Folder throws, removes the file and rethrows the error.
 VersionIndex write_tensors(const Folder& folder, const std::string& name,
                            const CheckpointFile& values);
-/// Adds the files of `more`. Throws kInvalidArgument if the two indexes have inconsistent entries
+/// Adds the files in `more`. Throws kInvalidArgument if the two indexes have inconsistent entries
 /// for the same tensor.
 void add_files(VersionIndex& index, const VersionIndex& more);
 /// Writes the info and states of `values` as index.state_file, then the index. Renaming the index

@@ -139,7 +139,7 @@ ClusterSpec merge(const std::vector<ClusterSpec>& clusters) {
   return ClusterSpec(std::move(jobs));
 }
 
-/// Returns the accelerators of each task; the key nullopt is the resolver's own process.
+/// Returns the accelerators of each task; nullopt is the key for the resolver's own process.
 std::map<std::optional<Task>, std::map<std::string, int>> accelerators_of(
     const ClusterResolver& resolver) {
   std::map<std::optional<Task>, std::map<std::string, int>> found;

@@ -23,7 +23,7 @@ bool is_task_type(std::string_view type) {
 
 std::string quoted_name(std::string_view text) { return internal::shown(Json(text)); }
 
-// tf excludes the evaluator from the training cluster: it forms a separate cluster.
+// tf excludes the evaluator from the training cluster; it forms a separate cluster.
 bool is_evaluator_apart(const ClusterSpec& cluster, const Task& task) {
   return task.type == "evaluator" && !cluster.has_job("evaluator") && task.index == 0;
 }

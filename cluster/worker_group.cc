@@ -41,7 +41,8 @@ int number_of(const ClusterResolver& resolver) {
 
 /// Key that is set once the workers have stored all values that a replacement needs. It is not
 /// enough that this process's predecessor was connected: the other workers may have lost the
-/// predecessor before all were connected, and are then still waiting for a first connection.
+/// predecessor before all were connected, in which case they are still waiting for a first
+/// connection.
 constexpr const char* kReadyKey = "workers/ready";
 /// Prefix of the key of each worker's state, followed by the worker's number. The value is
 /// "<incarnation> <strategy> <state>".
@@ -87,7 +88,7 @@ GroupProgress group_progress(const CallProgress& calls) {
 }
 
 /// Checks addresses as connect_ranks() does, but before anything starts, so that an error occurs
-/// before other workers start to wait.
+/// before other workers start waiting.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   internal::require(endpoint,
@@ -147,8 +148,8 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    // Uses a thread, because aborting takes 0.2 s if a peer does not read, and must not delay
-    // verdicts.
+    // Aborting runs on a separate thread, because it takes 0.2 s if a peer does not read, and must
+    // not delay verdicts.
     MutexLock lock(ending_mutex_);
     ending_ = Executor::system().start("end-calls", [transport, error, action] {
       transport->abort(error);
@@ -311,8 +312,8 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
   }
 }
 
-/// Waits until all workers have joined. Errors of the job are final: a process that is not a member
-/// of the job cannot rejoin.
+/// Waits until all workers have joined. Errors of the job are final, because a process that is not
+/// a member of the job cannot rejoin.
 void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   try {
     if (goes_back) publish_state(kGoesBack);
@@ -377,7 +378,7 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
   return ahead.empty() && !has_unknown;
 }
 
-/// Logs a line on the first call, then sleeps briefly. Throws at the deadline.
+/// Sleeps briefly, after logging a line on the first call. Throws at the deadline.
 void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint deadline) {
   const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
   if (Clock::system().now() >= deadline) {

@@ -54,8 +54,8 @@ class WorkerGroup {
   /// this worker to the job, but only after a delay, because the job may find that a worker died.
   /// Returns false if a worker reported its own failure, and always under MPI (no process rejoins).
   virtual bool may_reconnect(const Error& error, Duration patience) const;
-  /// Collective. Waits until all workers have joined, including restarted ones, and connects them
-  /// again. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
+  /// Collective. Waits until all workers have joined, including restarted ones, and reconnects
+  /// them. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
   /// workers, kUnavailable if another worker is lost meanwhile, and kFailedPrecondition if all
   /// processes must exit and restart() together: the job has given up on this process, the control
   /// server has exited, or a restarted worker is in an earlier strategy of the program.
@@ -79,9 +79,9 @@ class WorkerGroup {
   /// Reports the step that this worker executes.
   virtual void set_step(std::uint64_t step);
 
-  /// Collective. Stores a value on which the workers agreed at their start, for workers that join
-  /// later. After this call the remaining workers may continue if one is lost, so they must have
-  /// agreed on everything else.
+  /// Collective. Stores a value that the workers agreed on at startup, for workers that join later.
+  /// After this call the remaining workers may continue if one is lost, so they must have agreed on
+  /// everything else.
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 

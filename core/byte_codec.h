@@ -44,7 +44,7 @@ inline void put_varint(std::string& message, std::uint64_t value) {
 inline void put_tag(std::string& message, std::uint32_t field, WireType type) {
   put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(type));
 }
-/// Appends a field of bytes, or of an encoded message.
+/// Appends a field that contains bytes or an encoded message.
 inline void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
   put_tag(message, field, WireType::kBytes);
   put_varint(message, bytes.size());
@@ -58,7 +58,7 @@ class ByteWriter {
   void number(T value) {
     put_little_endian(bytes_, value);
   }
-  /// Not inlined: otherwise, g++ 12 issues a false warning about the vector's growth.
+  /// Not inlined, because g++ 12 would issue a false warning about the vector's growth.
   [[gnu::noinline]] void raw(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }

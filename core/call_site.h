@@ -1,4 +1,4 @@
-// Line of the user's program whose call the current thread executes.
+// Line of the user's program with the call that the current thread is executing.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Scope in which this thread runs on behalf of a line of the user's program. Messages of lower
+/// Scope in which this thread runs on behalf of a line of the user's program. Messages from lower
 /// layers name that line. A location without a line changes nothing.
 class CallSite {
  public:

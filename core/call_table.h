@@ -1,4 +1,4 @@
-// Table of functions that make objects (layers, initialisers, ...) from calls written as JSON.
+// Table of functions that create objects (layers, initialisers, ...) from calls written as JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// Table of functions by name. Each function makes a `Made` from a JSON call that names the
+/// Table of functions by name. Each function creates a `Made` from a JSON call that names the
 /// function. Thread-safe.
 template <class Made>
 class CallTable {

@@ -32,7 +32,7 @@ std::vector<std::string> names_in_folder(const std::string& path);
 /// missing folders. Throws kUnavailable with the path and the reason; `path` is then unchanged.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 
-// File size limit: exceeding it becomes an error of the call, instead of ending the program.
+// File size limit: a call that exceeds it fails with an error, instead of ending the program.
 
 /// Returns the user's file size limit (`ulimit -f`), in bytes. It also applies to files in memory.
 std::uint64_t file_size_limit();
@@ -74,7 +74,7 @@ class FileDescriptor {
   int number_ = -1;
 };
 
-/// Returns the result of the system call `call`, which is repeated while signals interrupt it.
+/// Returns the result of the system call `call`, which is retried while signals interrupt it.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -85,7 +85,7 @@ auto uninterrupted(const Call& call) {
 /// Returns true if all bytes were written; otherwise errno holds the reason.
 bool write_all(int fd, std::span<const std::byte> bytes);
 
-/// Returns an eventfd, with which another thread ends a poll().
+/// Returns an eventfd with which another thread can end a poll().
 FileDescriptor make_wake_event();
 /// Returns a descriptor that becomes readable when the process ends, or one that is not open if the
 /// system lacks pidfds or the process does not exist.

@@ -23,7 +23,7 @@ struct FileKind {
   std::size_t offset = 0;  // offset of the magic bytes in the file
 };
 
-/// The first match counts: longer magic bytes precede their prefixes.
+/// The first match wins, so longer magic bytes precede their prefixes.
 constexpr std::array kKinds = {
     FileKind{"version https://git-lfs"sv, "a Git LFS pointer (run 'git lfs pull')"sv},
     FileKind{"\x93NUMPY"sv, "a .npy file of numpy"sv},
@@ -62,7 +62,8 @@ constexpr std::array kKinds = {
     FileKind{"\xfe\xff"sv, "a text in UTF-16 (expected UTF-8)"sv},
 };
 
-/// A safetensors file begins with the length of its header, 8 bytes, and '{'.
+/// Returns true for the beginning of a safetensors file: the length of its header, 8 bytes, and
+/// '{'.
 bool is_safetensors(std::string_view bytes) {
   constexpr std::uint64_t kLargestHeader = 100'000'000;
   return bytes.size() > 8 && bytes[8] == '{' &&

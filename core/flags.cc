@@ -83,7 +83,7 @@ struct Flags::Impl {
 
   std::unique_ptr<CLI::App> owned;  // the program's App; a subcommand's App belongs to its parent
   CLI::App* app = nullptr;
-  std::function<int()> body;  // function of a subcommand; empty otherwise
+  std::function<int()> body;  // a subcommand's function; empty for the main program
   std::vector<std::unique_ptr<Impl>> commands;
 };
 

@@ -180,8 +180,8 @@ std::size_t offset_of_excess_depth(std::string_view text) {
 }
 
 /// Returns nlohmann's message without its prefix "... line 1, column 5: ", which would repeat the
-/// position. The quoted text may end within a character, so only ASCII is kept; long text is
-/// truncated.
+/// position. The quoted text may end in the middle of a character, so only ASCII is kept; long text
+/// is truncated.
 std::string reason_of(std::string_view message) {
   constexpr std::size_t kMaxLength = 300;
   const std::size_t column = message.find("column ");
@@ -194,7 +194,7 @@ std::string reason_of(std::string_view message) {
   return reason;
 }
 
-/// Returns a member's name in a form that fits into one short line.
+/// Returns a member's name in a form that fits on one short line.
 std::string readable(std::string_view name) {
   constexpr std::size_t kMaxLength = 60;
   std::string text = Json(name).dump();

@@ -77,7 +77,7 @@ std::string hex_of(std::span<const std::byte> bytes) {
 
 namespace tutti {
 
-// Conversion of foreign text for use within a one-line message.
+// Conversion of text from other programs for use in a one-line message.
 
 namespace {
 

@@ -21,7 +21,7 @@
 namespace tutti::internal {
 
 /// Returns the name of `value`. `names` holds the names of the enumeration's values 0, 1, ...
-/// Throws kInternal naming `type` for any other value.
+/// Throws kInternal, naming `type`, for any other value.
 template <class Enum, std::size_t n>
 std::string_view name_in(const std::string_view (&names)[n], Enum value, const char* type) {
   const auto index = static_cast<std::size_t>(value);

@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// Parts of the text of an address, as views into it.
+/// Parts of an address, as views into its text.
 struct AddressParts {
   std::string_view host;  // without brackets
   std::string_view port;  // not checked

@@ -49,7 +49,7 @@ ProcessState inspect_process(std::int64_t pid, std::uint64_t start_time);
 
 /// Returns the process's PID and command: "pid 812 (./train)".
 std::string process_text(std::int64_t pid);
-/// Returns process_text() of the process that listens at a TCP port of this machine, or "" if it is
+/// Returns process_text() of the process that listens on a TCP port of this machine, or "" if it is
 /// not found.
 std::string owner_of_port(int port);
 
@@ -57,13 +57,13 @@ std::string owner_of_port(int port);
 
 namespace tutti {
 
-// Stacks of the threads of this process.
+// Stack traces of this process's threads.
 
-/// Returns the name and stack of each thread of this process, including the calling one, with a
+/// Returns the name and stack of each thread of this process, including the calling one, with one
 /// line per frame: "program(function+0x1f) [0x...]". Functions of programs linked without -rdynamic
 /// have no names. Sends a signal (SIGRTMIN + 3) to each thread in turn; its handler stays
 /// installed. A thread that does not answer within a second is listed without a stack. Thread-safe:
-/// calls run one at a time.
+/// concurrent calls run one at a time.
 std::string stacks_of_all_threads();
 
 }  // namespace tutti

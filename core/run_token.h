@@ -1,4 +1,5 @@
-// Run tokens, which let replicas take turns on a device, and the choice to spin before sleeping.
+// Run tokens, which let replicas take turns on a device, and the decision whether to spin before
+// sleeping.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -73,7 +74,7 @@ class SpinPredictor {
   int to_skip_ = 0;
 };
 
-/// Pauses for some tens of nanoseconds, leaving the core to its other hardware thread.
+/// Pauses for tens of nanoseconds, leaving the core to its other hardware thread.
 void pause_briefly();
 
 }  // namespace tutti

@@ -6,16 +6,16 @@
 
 namespace tutti::internal {
 
-/// Returns how many random draws this thread has made: calls of current_random_context() or
-/// next_call_ordinal(), which supply random keys, and of note_random_step().
+/// Returns how many random draws this thread has made: calls to current_random_context() or
+/// next_call_ordinal(), which supply random keys, and to note_random_step().
 std::uint64_t num_random_draws();
 /// Increments num_random_draws(). Called at the end of a training step, because the next step uses
 /// different random numbers.
 void note_random_step();
 
 /// Scope in which this thread's next_layer_number() and next_variable_number() count from 0, so
-/// that a function that makes layers gives them the same numbers each time, independently of other
-/// threads. Does not nest.
+/// that a function that creates layers gives them the same numbers each time, independently of
+/// other threads. Does not nest.
 class NumbersFromZero {
  public:
   NumbersFromZero();

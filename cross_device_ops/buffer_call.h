@@ -30,9 +30,9 @@ struct BufferCall {
   bool is_misaligned() const;
 };
 
-/// Copies `from`'s elements to the start of `to`, which may be the same memory. On GPUs the copy is
-/// part of the buffers' `work`. If `work` is not set, the copy is queued in the compute stream, and
-/// both buffers must be on one device.
+/// Copies `from`'s elements to the start of `to`, which may be the same memory. On GPUs, the copy
+/// is part of the buffers' `work`. If `work` is not set, the copy is queued in the compute stream,
+/// and both buffers must be on one device.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 
 /// Same as copy_buffer(), but converts from or to float32 if the types differ. Accepts any

@@ -1,10 +1,8 @@
-// The canonical tree: one order of additions for a given number of replicas, its arithmetic in host
+// Canonical tree: its order of additions, its arithmetic in host memory, and operation "canonical".
 // SPDX-License-Identifier: Apache-2.0
 //
-// memory, and the operation "canonical".
-//
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round*, input 2i+1 is
-// combined into input 2i, and an unpaired last input enters the next round as it is; left_half()
+// combined into input 2i, and an unpaired last input enters the next round unchanged; left_half()
 // describes the same tree from the root. A *node* covers the replicas [first, first + count), where
 // count is a power of two that divides first, or less at the tree's right edge. Its children are
 // the left_half() and the remaining replicas.
@@ -60,8 +58,9 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
   return internal::sum_on_gpu(op, operands, where).to(destination);
 }
 
-/// Returns the mean. Floating-point types keep their own precision, except 16-bit types, which use
-/// float32 because their sum may overflow. Integers use float64 and give a float32 result.
+/// Returns the mean. Floating-point types keep their own precision, except 16-bit types, which are
+/// averaged in float32 because their sum may overflow. Integers are averaged in float64 and give a
+/// float32 result.
 Tensor mean(std::span<const Tensor> values, Device destination) {
   const SeparateObservers unseen;
   const NoDeviceScope where_it_is;
@@ -321,8 +320,8 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
   Number* const spare = wide + widened * block;
   std::vector<const Number*> starts(inputs.size());
   BlockOf<T> readable(block);
-  // The result can be computed within the output only if there is one output, it is aligned, and it
-  // is not an input.
+  // The result can be computed directly in the output only if there is a single output, which is
+  // aligned and is not an input.
   const bool beside = Half<T> || outputs.size() > 1 || !is_aligned<T>(outputs[0]) ||
                       std::ranges::find(inputs, outputs[0]) != inputs.end();
   for (std::size_t first = 0; first < count; first += block) {
@@ -429,7 +428,7 @@ namespace {
 using Segment = SegmentedSum::Segment;
 
 /// Size of a block that stays in a cache, so that preparing values for the addition and processing
-/// the sums afterwards is cheap.
+/// the sums afterwards are cheap.
 constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
 
 template <class Visitor>

@@ -32,13 +32,13 @@ class CollectiveEngine {
   /// Returns true if run() accepts an all_reduce of several buffers; otherwise its caller packs
   /// them.
   virtual bool takes_lists() const { return false; }
-  /// Returns an allocator of buffers that run() accesses without a copy; nullptr if any memory is
+  /// Returns an allocator for buffers that run() accesses without a copy; nullptr if all memory is
   /// equally fast.
   virtual std::shared_ptr<BufferAllocator> allocator() { return nullptr; }
 
-  /// Blocks until this rank's part is done. Throws kInvalidArgument (mismatch), kDeadlineExceeded
-  /// naming the ranks that did not join, kAborted or kUnavailable. After any of these errors the
-  /// group is unusable: later calls throw the same error.
+  /// Blocks until this rank's part is done. Throws kInvalidArgument (for a mismatch),
+  /// kDeadlineExceeded naming the ranks that did not join, kAborted or kUnavailable. After any of
+  /// these errors, the group is unusable, and later calls throw the same error.
   virtual void run(const CollectiveCall& call, const CollectiveHeader& header,
                    TimePoint deadline) = 0;
   /// Makes the running call and all later calls of the group fail on all ranks, with kAborted and
@@ -68,7 +68,7 @@ class CollectiveEngine {
 };
 
 // The engines. They throw kInvalidArgument unless the Group has one local replica and a transport
-// of its size and rank.
+// of the same size and rank.
 
 /// Returns the "canonical" engine for a rank whose transport has host_memory(). Reductions follow
 /// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for
@@ -82,24 +82,25 @@ std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> trans
 inline constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
 /// Returns the names that message_engine() accepts.
 std::vector<std::string> message_algorithms();
-/// Returns an engine that uses the messages of `transport`. Throws kNotFound listing the names.
+/// Returns an engine that uses the messages of `transport`. Throws kNotFound, listing the names,
+/// for an unknown algorithm.
 ///
 /// Every message of a call is received within the call. Each rank sends its header (208 bytes) to
 /// its right neighbour, together with its first message if that has the same receiver. A call ends
 /// only when the rank knows that all headers are equal. A rank that fails aborts the transport, so
-/// that all groups fail with the same reason on the other ranks. At its deadline a rank queries the
-/// states of the other ranks for up to 300 ms, to name those that did not join.
+/// that all groups fail with the same reason on the other ranks. At its deadline, a rank queries
+/// the states of the other ranks for up to 300 ms, to name those that did not join.
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm);
 
 /// Returns the engine of rank group.first_rank that uses MPI's collectives. Each rank is a separate
 /// process of one MPI job; the order of ranks may differ from MPI_COMM_WORLD's. Collective. Ranks
 /// synchronise as in NativeCallEngine; a non-blocking MPI collective then works on the caller's
-/// memory. If a call ends early after all ranks joined, MPI gets 2 more seconds to stop using that
-/// memory; if it does not, this process makes no further MPI calls. Throws kUnimplemented in a
-/// build without MPI, in a process that no MPI launcher started, and for ranks that share a
+/// memory. If a call ends early after all ranks have joined, MPI gets 2 more seconds to stop using
+/// that memory; if it does not stop, this process makes no further MPI calls. Throws kUnimplemented
+/// in a build without MPI, in a process that no MPI launcher started, and for ranks that share a
 /// process; kFailedPrecondition after MPI_Finalize, or if the program initialised MPI without
-/// threads.
+/// thread support.
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline);
 
 /// Returns the engine of rank group.first_rank with the operation that `spec` names. Ranks
@@ -107,7 +108,7 @@ std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadl
 /// messages, as does all_to_all, in which a rank knows only its own counts. The operation receives
 /// a new, empty part of group.store. It must end its calls on abort(), which answer_state_queries()
 /// calls when another rank aborts. Throws kUnimplemented if the operation does not span processes,
-/// and the errors of make_cross_device_ops().
+/// and the same errors as make_cross_device_ops().
 std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
                                              TimePoint deadline);
 

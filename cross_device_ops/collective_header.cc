@@ -1,4 +1,4 @@
-// Comparing, describing and writing headers of collective calls.
+// Comparison, description and encoding of the headers of collective calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_header.h"
 

@@ -56,8 +56,8 @@ struct CollectiveHeader {
   std::array<char, 40> file{};   // end of the source file's path
   std::array<char, 40> shape{};  // text, truncated
 
-  /// Marks a call that this rank cannot make and only announces to the other ranks. The reason,
-  /// truncated to the size of name and shape, replaces them.
+  /// Marks a call that this rank cannot make, but only announces to the other ranks. The reason
+  /// replaces the name and the shape, and is truncated to their size.
   void refuse(std::string_view reason);
   bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.

@@ -1,4 +1,4 @@
-// Names of collectives, guarantees and communication options.
+// Names of collectives and guarantees, and the implementation of communication options.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communication_options.h"
 

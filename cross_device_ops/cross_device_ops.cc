@@ -1,5 +1,5 @@
-// The public functions of CrossDeviceOps. Those on tensors and gradients pack them into buffers;
-// those on plain buffers take care of alignment, MEAN and the fallback operation.
+// The public functions of CrossDeviceOps. The functions for tensors and gradients pack them into
+// buffers; those for plain buffers handle alignment, MEAN and the fallback operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
@@ -279,7 +279,8 @@ using internal::BufferCall;
 /// `work`, it makes and keeps the copies; otherwise the compute stream makes them.
 class BufferCopies {
  public:
-  /// `filled`: copies the originals' elements; otherwise the elements of the copies are undefined.
+  /// If `filled`, copies the originals' elements; otherwise the elements of the copies are
+  /// undefined.
   BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, bool filled = true)
       : originals_(originals.begin(), originals.end()), copies_(originals_) {
     for (ReplicaBuffer& copy : copies_) {

@@ -37,7 +37,7 @@ class DeviceWork {
 
   /// Makes later work on every device wait for the work queued so far on all devices.
   void barrier();
-  /// Makes later work of each compute stream wait for this object's work on the same device. Only
+  /// Makes later work on each compute stream wait for this object's work on the same device. Only
   /// the first call has an effect.
   void join();
 
@@ -79,8 +79,8 @@ bool reaches(Device reader, Device owner);
 // The following functions do not wait. All buffers of a call are on one device unless stated
 // otherwise.
 
-/// Copies from any GPU, after the work in that GPU's compute stream; later work there waits for the
-/// copy.
+/// Copies from any GPU, after the work in that GPU's compute stream; later work in that stream
+/// waits for the copy.
 void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Converts elements to another type, rounding once.
 void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);

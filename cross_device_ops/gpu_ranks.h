@@ -36,10 +36,10 @@ struct GpuChoice {
   std::string why;
 };
 /// Chooses the operation for replicas on these GPUs if the user names none: nccl if each replica
-/// has its own GPU and NCCL is available; else an operation that reads the memory of peers.
+/// has its own GPU and NCCL is available; otherwise an operation that reads peer memory.
 GpuChoice choose_for_gpus(std::span<const Device> devices);
 
-/// Key in Group::store of the NCCL id on which the ranks have agreed.
+/// Key of the agreed NCCL id in Group::store.
 inline constexpr std::string_view kNcclIdKey = "nccl/agreed_id";
 /// Returns a new id for an NCCL group. Throws kUnavailable if NCCL is missing.
 std::string make_nccl_id();
@@ -51,7 +51,7 @@ std::string why_no_nccl();
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
                                       std::string_view name);
 
-/// Signature of a gather_texts() that is independent of the transport.
+/// Signature of a transport-independent gather_texts().
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 

@@ -66,7 +66,7 @@ IndexedSlices copy_slices(const IndexedSlices& slices, Device device) {
   return {slices.values.to(device), slices.indices.to(device), slices.dense_shape};
 }
 
-/// Returns true if a GPU is involved. In that case the host sorts rows and waits for GPUs.
+/// Returns true if a GPU is involved. In that case, the host sorts rows and waits for GPUs.
 bool any_is_on_gpu(std::span<const IndexedSlices> per_replica, Device destination) {
   return destination.type == DeviceType::kGpu ||
          std::ranges::any_of(per_replica, [](const IndexedSlices& slices) {
@@ -81,7 +81,8 @@ std::vector<IndexedSlices> host_copies(std::span<const IndexedSlices> per_replic
   return copies;
 }
 
-// Copies one replica's rows to their places in the sorted union of all rows; missing rows are zero.
+// Copies one replica's rows to their positions in the sorted union of all rows; missing rows are
+// zero.
 template <class T>
 MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
   const auto width = static_cast<std::size_t>(slices.dense_shape.without_axis(0).num_elements());

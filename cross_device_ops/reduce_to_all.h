@@ -23,7 +23,7 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
                    std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0,
                    std::span<const CanonicalNode> nodes = {});
 
-/// Returns true if this type has this reduction, which may be MEAN.
+/// Returns true if this type supports this reduction, which may be MEAN.
 inline bool has_reduction(ReduceOp op, DType dtype) {
   return op == ReduceOp::kMean ? is_floating(dtype) : can_combine(op, dtype);
 }

@@ -30,8 +30,8 @@ PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack
 
 /// Returns the pack's tensors concatenated on `device`.
 MutableTensor pack(const PackPlan::Pack& pack, std::span<const Tensor> tensors, Device device);
-/// Splits the buffer into tensors with the shapes of `like`; tensor i of the list given to
-/// plan_packs() is written to results[i].
+/// Splits the buffer into tensors with the shapes of `like`, and writes tensor i of the list given
+/// to plan_packs() to results[i].
 void unpack(const PackPlan::Pack& pack, const MutableTensor& buffer, std::span<const Tensor> like,
             std::span<Tensor> results);
 

@@ -160,7 +160,7 @@ Box draw_box(std::int64_t height, std::int64_t width, double share, const Random
           std::min(y + half_height, height), std::min(x + half_width, width)};
 }
 
-/// Copies the box of image `from` into image `to`, both [height, width, channels].
+/// Copies box `box` of image `from` to the same box of image `to`, both [height, width, channels].
 void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t width,
               std::int64_t pixel_bytes) {
   for (std::int64_t y = box.top; y < box.bottom; ++y) {

@@ -346,7 +346,7 @@ void append_as(T value, DType stored, std::string& bytes) {
   });
 }
 
-// Returns a field in quotes for messages, shortened if it is long.
+// Returns a field quoted for messages, shortened if it is long.
 std::string shown(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   if (text.size() <= kLongest) return concat("'", text, "'");

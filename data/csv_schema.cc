@@ -23,8 +23,8 @@ template <class... Parts>
 CsvReader open_reader(const CsvOptions& options, const std::string& path) {
   InputFile file(path, options.limits);
   const std::string kind = kind_of_file(file.bytes_ahead());
-  // Files that are empty or only white space have no records; the caller decides if that is an
-  // error.
+  // Files that are empty or contain only white space have no records; the caller decides whether
+  // that is an error.
   if (!file.bytes_ahead().empty() && !kind.empty() && !kind.starts_with("white space")) {
     fail(ErrorCode::kDataLoss, path, ":1: expected a CSV file, got ", kind);
   }

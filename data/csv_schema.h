@@ -40,7 +40,7 @@ struct CsvDialect {
   std::uint64_t max_line_bytes = UINT64_MAX;
 };
 
-/// Reads records by RFC 4180 (see csv_dataset()). Not thread-safe.
+/// Reads records as defined by RFC 4180 (see csv_dataset()). Not thread-safe.
 class CsvReader {
  public:
   explicit CsvReader(InputFile file, CsvDialect dialect = {});
@@ -88,7 +88,7 @@ struct CsvField {
   bool is_known() const { return is_category() || column.dtype.has_value(); }
 };
 
-/// Everything that is needed to convert records to elements.
+/// Everything needed to convert records to elements.
 struct CsvSchema {
   CsvOptions options;
   std::vector<std::string> paths;

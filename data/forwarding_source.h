@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Source over another source, from which it takes cardinality, shard and batch properties.
+/// Source that wraps another source and takes cardinality, shard and batch properties from it.
 class ForwardingSource : public DatasetSource {
  public:
   explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}

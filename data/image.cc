@@ -75,7 +75,7 @@ const char* name_of_format(std::string_view bytes) {
 
 // The following functions are unused in builds without libpng and libjpeg.
 
-/// Throws kResourceExhausted naming `source` if the image exceeds options.max_pixels. Must be
+/// Throws kResourceExhausted, naming `source`, if the image exceeds options.max_pixels. Must be
 /// called before tutti or a library allocates memory for pixels or rows.
 [[maybe_unused]] void require_pixels(std::int64_t height, std::int64_t width,
                                      const std::string& source, const DecodeImageOptions& options) {
@@ -142,7 +142,7 @@ struct Source {
   float weight = 0.0f;
 };
 
-// Computed in float32, as tf does.
+// Computed in float32, as in tf.
 std::vector<Source> sources_of(Window window, std::int64_t new_size, Interpolation how) {
   const float scale = static_cast<float>(window.size) / static_cast<float>(new_size);
   const std::int64_t last = window.size - 1;
@@ -265,7 +265,8 @@ class PngReader {
   bool read_header() {
     if (setjmp(jump_)) return false;
     png_set_read_fn(png_, this, on_read);
-    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // only max_pixels limits images
+    png_set_user_limits(png_, PNG_UINT_31_MAX,
+                        PNG_UINT_31_MAX);  // only max_pixels limits the image size
     png_read_info(png_, info_);
     return true;
   }

@@ -1,4 +1,4 @@
-// Parsers of the file formats of image sets: IDX and CIFAR-10.
+// Parsers for image-set file formats: IDX and CIFAR-10.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,10 +13,10 @@ namespace tutti {
 // The IDX format of MNIST: one array per file.
 
 /// Parses the bytes of a plain IDX file: 0, 0, element type, number of dimensions, the dimensions
-/// (4 bytes each, big-endian), the elements (row-major, big-endian). Types: unsigned byte -> uint8,
-/// int -> int32, float -> float32, double -> float64. `source` names the bytes in errors. Throws
-/// kDataLoss with the offset and the expected and actual values; kUnimplemented for signed bytes
-/// and shorts.
+/// (4 bytes each, big-endian), and the elements (row-major, big-endian). Types: unsigned byte ->
+/// uint8, int -> int32, float -> float32, double -> float64. `source` names the bytes in errors.
+/// Throws kDataLoss with the offset and the expected and actual values; kUnimplemented for signed
+/// bytes and shorts.
 Tensor parse_idx(std::string_view bytes, const std::string& source);
 
 /// Returns the path of a file of MNIST or a similar data set, plain or .gz, in `directory`. If

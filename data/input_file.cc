@@ -344,8 +344,8 @@ namespace tutti {
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options) {
   ::glob_t found{};
   const std::unique_ptr<::glob_t, void (*)(::glob_t*)> owner(&found, &::globfree);
-  // Continues if a path component of the pattern does not exist or is not a folder: it matches
-  // nothing.
+  // Continues if a path component of the pattern does not exist or is not a folder, because such a
+  // pattern matches nothing.
   const auto stop_at = [](const char*, int reason) {
     return reason == ENOENT || reason == ENOTDIR ? 0 : 1;
   };

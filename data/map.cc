@@ -474,7 +474,7 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  std::unique_ptr<ElementIterator> below_;  // while thread_ runs, used only by it
+  std::unique_ptr<ElementIterator> below_;  // used only by thread_ while it runs
   const std::size_t depth_;
   const internal::PassRandom random_;
   std::uint64_t next_number_ = 0;  // used only by thread_ while it runs

@@ -195,7 +195,7 @@ void append_padded(std::string& bytes, std::string_view content) {
   bytes.append((kTarBlock - content.size() % kTarBlock) % kTarBlock, '\0');
 }
 
-// Returns "<length> <key>=<value>\n"; the length counts its own digits.
+// Returns "<length> <key>=<value>\n"; the length includes its own digits.
 std::string pax_record(std::string_view key, const std::string& value) {
   const std::size_t rest = 1 + key.size() + 1 + value.size() + 1;
   std::size_t length = rest;

@@ -38,7 +38,7 @@ class TarReader {
   std::string read();
 
  private:
-  /// Name and size that preceding records specify instead of the header's.
+  /// Name and size from preceding records, which override those in the header.
   struct Extra {
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;

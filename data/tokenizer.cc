@@ -30,8 +30,8 @@ struct StringHash {
   }
 };
 
-/// Mapping of bytes to characters, as used in the files: printable bytes of Latin 1 map to
-/// themselves, all other bytes to characters from U+0100.
+/// Byte-to-character mapping used in tokenizer files: printable bytes of Latin 1 map to themselves,
+/// all other bytes to characters from U+0100.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -83,13 +83,13 @@ struct BytePairRules {
     bool rstrip = false;       // absorbs the spaces after the token
     bool single_word = false;  // does not match within a word
   };
-  /// Pre-tokenizer, which splits each of the pieces that the previous pre-tokenizer produced.
+  /// Pre-tokenizer that splits each piece produced by the previous pre-tokenizer.
   struct Cut {
     bool adds_prefix_space = false;
     TextPattern pattern = TextPattern::kNone;
   };
 
-  /// Bytes of each token, by number; empty if there is no token with this number.
+  /// Bytes of each token, by token number; empty if there is no token with this number.
   std::vector<std::string> tokens;
   std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>> numbers;
   std::array<std::int64_t, 256> of_bytes = {};
@@ -111,8 +111,8 @@ struct BytePairRules {
 
 namespace {
 
-/// Tokens of a piece, in which neighbours are merged: the pair with the lowest rank first, and the
-/// leftmost of pairs with equal rank. A linked list in an array, because merges leave gaps.
+/// Tokens of a piece, in which adjacent tokens are merged: the pair with the lowest rank first, and
+/// among pairs of equal rank the leftmost. A linked list in an array, because merges leave gaps.
 class MergingPiece {
  public:
   MergingPiece(const BytePairRules& rules, std::string_view piece) : rules_(rules) {
@@ -496,7 +496,7 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
     const std::string left = vocabulary.tokens[static_cast<std::size_t>(pair->first)];
     const std::string right = vocabulary.tokens[static_cast<std::size_t>(pair->second)];
     vocabulary.merges.push_back(Json::Array{left, right});
-    // Two pairs may result in the same token: "a" "bc" and "ab" "c".
+    // Two pairs may merge into the same token: "a" "bc" and "ab" "c".
     const auto [made, is_new] =
         numbers.emplace(left + right, static_cast<std::int64_t>(vocabulary.tokens.size()));
     if (is_new) vocabulary.tokens.push_back(made->first);
@@ -609,7 +609,7 @@ class RulesReader {
 
   std::string source_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, std::int64_t> numbers_;  // keyed by token text as in the file
+  std::unordered_map<std::string, std::int64_t> numbers_;  // keyed by token text, as in the file
   std::size_t num_merges_ = 0;
   std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
 };
@@ -727,7 +727,7 @@ void read_added_tokens(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Calls `read`; errors that do not name `source` get it as a prefix.
+/// Calls `read`; prefixes errors that do not name `source` with it.
 template <class Read>
 BytePairTokenizer read_named(const std::string& source, const Read& read) {
   RulesReader reader(source);

@@ -307,8 +307,8 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// Returns the elements of the input dataset as if they were files, because the dataset that is
-  /// created from each element reads files; nullopt if these datasets do not read files.
+  /// Returns the elements of the input dataset as if they were files, if the datasets created from
+  /// them read files; otherwise nullopt.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

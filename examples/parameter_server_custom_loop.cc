@@ -22,7 +22,7 @@ const std::vector<std::string> kWords{"avenger",   "ironman",  "batman",      "h
                                       "spiderman", "kingkong", "wonder_woman"};
 const std::vector<std::string> kLabels{"yes", "no"};
 
-/// Returns the number of a word, as keras.layers.StringLookup does; 0 means an unknown word.
+/// Returns the index of a word, as keras.layers.StringLookup does; 0 means an unknown word.
 std::int64_t look_up(const std::string& word) {
   const auto found = std::ranges::find(kWords, word);
   return found == kWords.end() ? 0 : found - kWords.begin() + 1;

@@ -22,7 +22,7 @@ struct FitProgram {
   std::int64_t epochs = 5;
   std::int64_t steps_per_epoch = 20;
   std::string update_mode = "sync";
-  std::string backup_dir;  // empty: makes no backup
+  std::string backup_dir;  // empty: no backups
 };
 
 /// Returns a dataset of ten examples of ten numbers, repeated and sharded over the workers.

@@ -1,4 +1,4 @@
-// Logs and History, functions with which callbacks query the model, and monitored values.
+// Logs and History, functions through which callbacks query the model, and monitored values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callback.h"
 

@@ -128,7 +128,7 @@ std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions&
 
 namespace {
 
-/// Returns "class_weight of 'kind'", which the warnings below contain.
+/// Returns "class_weight of 'kind'", which is part of the warnings below.
 std::string name_of_class_weight(const Model& model, std::size_t output) {
   const std::vector<Model::Output> outputs = model.outputs();
   return outputs.size() == 1 ? "class_weight"
@@ -338,7 +338,7 @@ Tensor ReplicaStep::train(const Batch& batch) {
     if (class_weights_[i].empty()) continue;
     parts.weights[i] = with_class_weights(parts.labels[i], parts.weights[i], class_weights_[i]);
   }
-  const MaskScope masks;  // lets the loss read masks of predictions
+  const MaskScope masks;  // lets the loss read the predictions' masks
   GradientTape tape;
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions =

@@ -20,7 +20,7 @@
 
 namespace tutti::internal {
 
-// State of a running fit, in addition to the model.
+// State of a running fit besides the model.
 
 Json FitProgress::to_json() const {
   Json json = Json::object();
@@ -279,7 +279,7 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
 
 namespace {
 
-/// Innermost fit that this thread runs, or null.
+/// Innermost fit that this thread is running, or null.
 thread_local FitLoop* innermost_fit = nullptr;
 
 }  // namespace

@@ -26,7 +26,7 @@ namespace tutti::internal {
 class LossTracker final : public Metric {
  public:
   explicit LossTracker(const std::string& name = "loss");
-  /// `loss`: this replica's share of the batch's loss; `rows`: number of rows of this replica.
+  /// `loss`: this replica's share of the batch's loss; `rows`: this replica's number of rows.
   void update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows);
   Tensor result() const override;
   /// Returns the total of each replica of this process. Must be called outside replicas.
@@ -215,8 +215,8 @@ class FitLoop {
   bool has_validation() const { return validation_.has_value(); }
   /// Returns a checkpoint of the full state. The checkpoint must not be used after run().
   Checkpoint checkpoint();
-  /// Calls `body`, then restores the metric sums of the fit that runs on this thread. Has an effect
-  /// only in a callback of a fit under `strategy`, where all workers must call it.
+  /// Calls `body`, then restores the metric sums of the fit that is running on this thread. Has an
+  /// effect only in a callback of a fit under `strategy`, where all workers must call it.
   static void keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body);
 
  private:

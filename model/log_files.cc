@@ -184,7 +184,7 @@ Json length_of_file(const std::string& path, bool is_writer) {
 }
 
 /// Truncates a file to `length` (from length_of_file()). If `length` is null, keeps the whole file:
-/// a line may then occur twice, but none is lost.
+/// a line may then occur twice, but no line is lost.
 void cut_file(const std::string& path, const Json& length, bool is_writer) {
   if (!is_writer || length.is_null()) return;
   if (length_of_file(path, true).as_int() <= length.as_int()) return;

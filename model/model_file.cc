@@ -67,7 +67,8 @@ ModelDescription read_description(const internal::CheckpointFile& file) {
   return value_of<ModelDescription>(*json);
 }
 
-/// Skips the layer numbers of the restored layers, so that the random numbers of new layers differ.
+/// Skips the layer numbers of the restored layers, so that new layers draw different random
+/// numbers.
 void pass_over(const std::vector<Layer::Extras>& extras) {
   constexpr std::int64_t kMost = 10'000'000;  // upper bound, in case the file is corrupted
   std::int64_t most = 0;

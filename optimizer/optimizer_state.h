@@ -70,8 +70,7 @@ class GradientAccumulator {
   /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;
   /// no replica may read num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
-  /// Returns the sum of `gradient` and the held sum of variable `index`; missing if both are
-  /// missing.
+  /// Returns `gradient` plus the sum held for variable `index`; missing if both are missing.
   Gradient total(std::size_t index, const Gradient& gradient) const;
   /// Drops all held gradients. Collective; no replica may read num_held() concurrently.
   void clear();
@@ -95,8 +94,8 @@ bool all_finite(std::span<const Gradient> gradients);
 
 namespace internal {
 
-/// Dynamic loss scale, with the number of consecutive updates with finite gradients, as variables
-/// "<optimizer>/dynamic_scale" (float32) and "<optimizer>/step_counter" (int64).
+/// Dynamic loss scale and the number of consecutive updates with finite gradients, stored as the
+/// variables "<optimizer>/dynamic_scale" (float32) and "<optimizer>/step_counter" (int64).
 class DynamicLossScale {
  public:
   struct State {

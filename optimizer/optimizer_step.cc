@@ -38,7 +38,7 @@ void require_replica_context(const std::string& name, const char* method) {
   }
 }
 
-/// Returns the device of the first gradient that is not empty; the CPU if all are empty.
+/// Returns the device of the first non-empty gradient; the CPU if all are empty.
 Device device_of(std::span<const Gradient> gradients) {
   for (const Gradient& gradient : gradients) {
     if (gradient.is_dense()) return gradient.dense().device();
@@ -59,7 +59,7 @@ void internal::with_exclusive_access(const std::function<void()>& write) {
   if (reducer != nullptr) reducer->updates_done();
 }
 
-/// Values read before gradients are reduced: later, another replica may already be writing them.
+/// Values read before gradients are reduced, because another replica may be writing them later.
 struct Optimizer::Step {
   UpdateScalars scalars;
   std::int64_t num_held = 0;  // number of steps with held gradients
@@ -85,7 +85,8 @@ Optimizer::Step Optimizer::read_step() const {
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
-  // Does not use accumulator_->steps(), because a restored sum may contain more calls than that.
+  // Does not use accumulator_->steps(), because a restored sum may contain a larger number of
+  // calls.
   step.scalars.gradient_scale = 1.0 / (scale * static_cast<double>(step.num_held + 1));
   return step;
 }

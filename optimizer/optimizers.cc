@@ -70,7 +70,7 @@ OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOption
   return scaled;
 }
 
-// Options of optimizers, written and read as JSON.
+// Optimizer options, written and read as JSON.
 
 namespace {
 

@@ -31,7 +31,7 @@ struct Entry {
   std::vector<std::vector<Tensor>> outputs;        // [replica]
 };
 
-/// Joint decision of all replicas about one call. A failed capture is destroyed by the last replica
+/// Joint decision of all replicas on one call. A failed capture is destroyed by the last replica
 /// that releases it: by then, no thread records work in the capture's streams.
 struct Decision {
   Action action = Action::kRun;

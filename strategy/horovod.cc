@@ -94,7 +94,7 @@ class Job {
   }
 
   int join() {
-    std::map<std::string, std::vector<Variable>> zeros;  // keyed by description of the tensors
+    std::map<std::string, std::vector<Variable>> zeros;  // keyed by tensor description
     for (;;) {
       const std::vector<bool> before = std::exchange(joined_, {});
       const std::optional<int> active = exchange_calls(kJoin);

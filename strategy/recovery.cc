@@ -27,7 +27,7 @@ namespace {
 constexpr std::size_t kCommitsKept = 2;
 /// Time to wait for a verdict; longer than it takes to detect a stopped worker.
 constexpr Duration kPatience = std::chrono::seconds(4);
-/// Maximum number of repeats of a step if a connection breaks in each of them.
+/// Maximum number of times that a step is repeated if a connection breaks each time.
 constexpr int kMostRepeats = 20;
 
 /// Returns the strategy's team; nullptr if there is no other worker.

@@ -45,7 +45,7 @@ std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
   return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
 }
 
-/// Notes the row count of each batch and the first elements of a pass, which suffice to detect a
+/// Records the row count of each batch and the first elements of a pass, which suffice to detect a
 /// different order.
 void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
   constexpr std::size_t kMostBytes = std::size_t{256}
@@ -214,7 +214,7 @@ struct StrategyExtended::Impl {
   const std::shared_ptr<void> life = std::make_shared<char>();  // expires with this object
   const std::shared_ptr<const Placement> mirrored;              // placement on all devices
   std::vector<std::size_t> work_bytes;        // per replica: bytes of the variables that it updates
-  std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
+  std::vector<internal::ReplicaNotes> notes;  // per replica, written by that replica's thread
   internal::StepWarnings warnings;
   double run_seconds = 0.0;
   std::optional<std::uint64_t> restored_seed;
@@ -589,7 +589,7 @@ void Strategy::update(const Variable& variable,
     return;
   }
   for (int c = 0; c < count; ++c) {
-    // If there is one element per replica, selects that of the first replica that has the
+    // If there is one element per replica, selects the element of the first replica that has the
     // component.
     int element = c;
     for (int r = num_replicas - 1; size != count && r >= 0; --r) {

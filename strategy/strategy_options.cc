@@ -47,7 +47,7 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
        " is not supported, only on CPUs; use WireCompression::kNone or bfloat16 variables");
 }
 
-/// Strategies that can use XLA. The other strategies do not keep variables with their replicas, or
+/// Strategies that can use XLA. The other strategies store variables apart from their replicas, or
 /// sum over processes.
 constexpr std::string_view kStrategiesOnXla[] = {"mirrored", "one_device", "tpu"};
 
@@ -226,7 +226,7 @@ LocalStrategyOptions options_of_worker(std::string_view who, int worker, int wor
   return options;
 }
 
-/// Checks the algorithm that combines the workers' sums against
+/// Checks that the algorithm that combines the workers' sums satisfies
 /// LocalStrategyOptions::deterministic.
 void check_order(std::string_view who, const WorkerTeam& team,
                  const LocalStrategyOptions& options) {
@@ -323,7 +323,7 @@ void check_compression(std::string_view who, const WorkerTeam& team,
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
-  options.cross_device_ops.plugin_options.clear();  // these are for the operation between workers
+  options.cross_device_ops.plugin_options.clear();  // these configure the cross-worker operation
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
 }

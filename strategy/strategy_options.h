@@ -42,7 +42,7 @@ struct TeamSetup {
 };
 
 /// Connects the workers. `options.replicas` is the number of replicas on all workers;
-/// `options.cross_device_ops` names the algorithm that sums gradients between workers. `who` is the
+/// `options.cross_device_ops` names the algorithm that sums gradients across workers. `who` is the
 /// prefix of messages. Collective. Throws kInvalidArgument for contradictory options or a worker
 /// without replicas, and kUnimplemented for compression with an algorithm other than canonical.
 TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,

@@ -1,4 +1,4 @@
-// Identifier of the build, by which host and module recognise each other (cmake/TuttiCuda.cmake).
+// Build identifier by which the host and the module recognise each other (cmake/TuttiCuda.cmake).
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/device_backend.h"
 

@@ -35,7 +35,7 @@ struct BufferAllocatorOptions {
   /// Called for each freed buffer. Must not allocate.
   std::function<void(std::byte*)> on_recycle = {};
   /// Called on the thread that frees a buffer. If that thread is capturing work that may use the
-  /// buffer, takes ownership of it, so that it is not reused, and returns true.
+  /// buffer, takes ownership of the buffer, which is then not reused, and returns true.
   std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 
@@ -94,12 +94,12 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
-/// Returns a source that allocates from another allocator, which must outlive the source and counts
-/// the memory as in use.
+/// Returns a source that allocates from another allocator. The allocator must outlive the source
+/// and counts the memory as in use.
 MemorySource memory_of(BufferAllocator& allocator);
 /// Returns the source of host memory.
 MemorySource host_memory();
-/// Returns the allocator of host memory.
+/// Returns the allocator for host memory.
 BufferAllocator& host_allocator();
 
 }  // namespace tutti

@@ -164,7 +164,7 @@ std::vector<std::string_view> split_text(std::string_view text, char separator) 
   }
 }
 
-/// Parser of one specification; `part_` is the part that is being parsed, for messages.
+/// Parser for one specification; `part_` is the part being parsed, for error messages.
 class SpecParser {
  public:
   explicit SpecParser(std::string_view text) : text_(text) {}

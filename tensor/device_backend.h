@@ -112,7 +112,7 @@ struct DeviceCopy {
   std::size_t bytes = 0;
 };
 
-/// Combines values[i] with rows[indices[i]], in the order of i; ignores indices out of range.
+/// Combines values[i] with rows[indices[i]], in ascending order of i; ignores out-of-range indices.
 struct DeviceScatter {
   ScatterOp op = ScatterOp::kUpdate;
   DeviceTensor rows;     // [number of rows, ...], modified in place
@@ -125,8 +125,8 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   virtual bool is_done() const = 0;
-  /// Waits for all work that was queued before the event was recorded. Throws kInternal naming the
-  /// device if that work failed.
+  /// Waits for all work that was queued before the event was recorded. Throws kInternal, naming the
+  /// device, if that work failed.
   virtual void synchronize() const = 0;
   /// Returns the time since `earlier`. Requires: both events are done and were returned by
   /// record_timed() on the same device.
@@ -191,9 +191,9 @@ class DeviceContext {
   virtual std::shared_ptr<DeviceEvent> record_foreign(void* stream) = 0;
   virtual void wait_foreign(void* stream, const DeviceEvent& event) = 0;
 
-  /// Until end_capture(), captures the work that is put into the streams instead of running it.
-  /// Other streams join by waiting for an event of kCompute; at the end, kCompute must wait for
-  /// these streams.
+  /// Until end_capture(), captures the work enqueued in the streams instead of running it. Other
+  /// streams join by waiting for an event of kCompute; at the end, kCompute must wait for these
+  /// streams.
   virtual void begin_capture() = 0;
   /// Returns a function that launches the captured work on the compute stream, any number of times.
   /// Throws kFailedPrecondition if the work cannot be captured (for example, a synchronisation).

@@ -19,7 +19,7 @@ namespace tutti {
 namespace {
 
 /// Allocators, one for each device that ever had its own memory. They live as long as the process,
-/// because tensors in static storage may live as long.
+/// because tensors in static storage may live that long.
 class CpuMemories {
  public:
   /// Returns the device's allocator; nullptr if the device shares the host's memory.

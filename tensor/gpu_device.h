@@ -51,7 +51,7 @@ class PeerWatch {
 
   /// Makes every later wait check `work`, until `work` is destroyed.
   void add(const std::shared_ptr<PeerWork>& work);
-  /// Returns the added work that has not been destroyed.
+  /// Returns the added work that has not been destroyed yet.
   List list() const;
   /// Waits for `event`. Rethrows the error if check() of pending peer work throws.
   void wait(const DeviceEvent& event) const;
@@ -102,15 +102,15 @@ class GpuDevice {
     return use(*context_);
   }
 
-  /// Enqueues the operation's kernel on the compute stream. Throws kUnimplemented, naming op, dtype
-  /// and device.
+  /// Enqueues the operation's kernel on the compute stream. Throws kUnimplemented, naming the op,
+  /// dtype and device.
   void run(const OpCall& call, std::span<const MutableTensor> outputs);
   void fill(const MutableTensor& tensor, double value);
   /// Sets bytes to 0.
   void clear(void* data, std::size_t bytes);
   /// Writes the number of non-finite elements of tensor i to counts[i], [n] int64 on this device.
   void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
-  /// Writes the sum of squares of the floating-point tensor i to sums[i], [n] float64 on this
+  /// Writes the sum of squares of floating-point tensor i to sums[i]. `sums` is [n] float64 on this
   /// device.
   void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
   /// Copies from host memory. Waits only for room in pinned memory. The host memory may change

@@ -63,13 +63,13 @@ using KernelTable = KernelTableOf<Kernel>;
 /// Returns simple, slow loops for every operation: the oracle for the tests, and the fallback if
 /// there is no faster kernel.
 const KernelTable& reference_kernels();
-/// Returns the kernels of CPU devices: for each operation the fastest kernel of this build (the
+/// Returns the kernels for CPU devices: for each operation, the fastest kernel in this build (the
 /// reference kernel if there is no other). With TUTTI_KERNELS=reference, returns
 /// reference_kernels().
 const KernelTable& cpu_kernels();
 
-/// Runs one call without observers: on the StepTracer or RemoteRecorder of this thread
-/// (step_hooks.h), otherwise on the kernels of its device.
+/// Runs one call without observers: on this thread's StepTracer or RemoteRecorder (step_hooks.h) if
+/// it has one, otherwise with the kernels of the call's device.
 std::vector<Tensor> compute(const OpCall& call);
 /// Runs one call on the CPU, with the kernels of `table`. Tests use it to compare two tables.
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call);

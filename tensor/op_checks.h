@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-// Checks that the public operations share, and the prefixes of their error messages.
+// Checks shared by the public operations, and the prefixes of their error messages.
 
 /// Returns `where`. If `where` is a line of the library itself, returns the line of the user's
 /// program that called the library (CallSite), or no line if that is not known.

@@ -67,10 +67,11 @@ class StepRecorder {
 ///
 /// compute() (kernel_table.h), which dispatch() calls for every operation that moves elements,
 /// passes the call to the tracer of its thread instead of to a kernel. Views (reshapes, slices of
-/// whole rows) bypass the tracer, which finds the lazy value of their buffer and their offset in it
-/// (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(), variables call the
-/// tracer for reads and updates, and strategies call it for reductions over replicas. All calls
-/// throw kUnimplemented, naming the operation and the line, if they cannot be part of the step.
+/// whole rows) bypass the tracer, which finds the lazy value of a view's buffer and the view's
+/// offset in it (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(),
+/// variables call the tracer for reads and updates, and strategies call it for reductions over
+/// replicas. All calls throw kUnimplemented, naming the operation and the line, if they cannot be
+/// part of the step.
 class StepTracer {
  public:
   virtual ~StepTracer() = default;

@@ -10,9 +10,9 @@
 
 namespace tutti {
 
-/// Returns the sum of squares of `count` elements of a floating `dtype` in host memory, in double.
-/// Sums blocks of 4,096 elements from left to right, then the blocks with tree_sum(): the order
-/// depends only on the size. Thread-safe.
+/// Returns the sum of squares of `count` elements of a floating-point `dtype` in host memory, in
+/// double. Sums blocks of 4,096 elements from left to right, then the blocks with tree_sum(): the
+/// order depends only on the size. Thread-safe.
 double sum_of_squares(DType dtype, const void* data, std::size_t count);
 
 /// Returns the sum of squares of each tensor: [n] float64 on the device that all `tensors`

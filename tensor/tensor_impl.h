@@ -1,4 +1,4 @@
-// Representation of a Tensor, and tensors made from memory. Internal to the library.
+// Internal representation of a Tensor, and tensors made from memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@ struct Tensor::Impl {
   Device device;
   std::uint64_t id = next_id();
 
-  /// Returns the next id, 1, 2, ..., which is unique within the process.
+  /// Returns the next id (1, 2, ...), which is unique within the process.
   static std::uint64_t next_id();
   static Tensor tensor_of(Impl impl) { return Tensor(std::make_shared<const Impl>(impl)); }
   friend Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype,
@@ -43,7 +43,8 @@ std::size_t num_bytes(const Shape& shape, DType dtype);
 void copy_bytes(Device to_device, void* to, Device from_device, const void* from,
                 std::size_t bytes);
 
-/// Sets all elements to `value`. Throws kInvalidArgument naming `who` when `dtype` cannot hold it.
+/// Sets all elements to `value`. Throws kInvalidArgument naming `who` if the tensor's `dtype`
+/// cannot represent `value`.
 void fill(const MutableTensor& tensor, double value, std::string_view who);
 
 }  // namespace internal

@@ -123,8 +123,8 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Returns the list of folders that contain the four files of Fashion-MNIST; "" if a file is
-/// missing. Searches `data_dir`, or read_mnist()'s default folders if that is empty.
+/// Returns the list of folders that contain the four Fashion-MNIST files; "" if a file is missing.
+/// Searches `data_dir`, or read_mnist()'s default folders if that is empty.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
     std::set<std::string> folders;

@@ -162,7 +162,7 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
-/// Returns a function that finds members that the job has given up on. A stopped process does not
+/// Returns a function that finds members on which the job has given up. A stopped process does not
 /// exit and keeps its task, so it must be killed before a replacement can start or the job can end.
 std::function<std::vector<launch::AbandonedProcess>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {

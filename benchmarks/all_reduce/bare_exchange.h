@@ -49,7 +49,7 @@ class BareExchange {
     return std::max(value, other);
   }
 
-  /// Exchanges values with the other end, and adds the received ones to `values` in place.
+  /// Exchanges values with the other end, and adds the received values to `values` in place.
   void sum(int rank, float* values, std::size_t count) {
     const std::size_t bytes = count * sizeof(float);
     received_.resize(std::max(received_.size(), count));

@@ -1,5 +1,4 @@
-// Number of calls, and report, shared by the programs that are compared with `tutti bench
-// all_reduce`.
+// Call count and report, shared by the programs that are compared with `tutti bench all_reduce`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,8 +26,8 @@ inline std::vector<std::size_t> sizes_from(int argc, char** argv, int first_argu
 }
 
 /// Returns the number of calls that take about 60 ms, estimated at 10 us per call plus 1 ns per
-/// byte; it is equal in all processes. Returns at least 20 if the buffers fit into a large cache,
-/// because the first calls fill the cache.
+/// byte; all processes get the same number. Returns at least 20 if the buffers fit into a large
+/// cache, because the first calls fill the cache.
 inline int num_calls(std::size_t num_bytes) {
   const double seconds = 10e-6 + static_cast<double>(num_bytes) / 1e9;
   const double least = num_bytes <= (std::size_t{64} << 20) ? 20.0 : 3.0;

@@ -1,4 +1,5 @@
-// Compares saving and loading with cp and sha256sum, and measures what background saves cost.
+// Compares the speed of saves and loads to that of cp and sha256sum, and measures the cost of
+// background saves.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: checkpoint_bench FOLDER [MEGABYTES [ROUNDS]]. Each round measures everything once; the

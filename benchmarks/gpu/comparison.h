@@ -30,8 +30,8 @@ double largest_of(const Tensor& tensor);
 struct Findings {
   std::string check;
   std::int64_t num_compared = 0, num_passed = 0;
-  std::vector<std::string> failures = {};        // one line for each
-  std::vector<std::string> without_kernel = {};  // threw kUnimplemented: "conv2d float64"
+  std::vector<std::string> failures = {};        // one line per failure
+  std::vector<std::string> without_kernel = {};  // cases that threw, such as "conv2d float64"
   std::vector<std::string> not_tried = {};       // kernels that were never called
   std::string detail = "";                       // more details, which are printed
 

@@ -1,4 +1,4 @@
-// Program device_check: compares computations of a device with those of the CPU.
+// Program device_check: compares computations on a device with those on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 

@@ -22,8 +22,8 @@ struct BenchArguments {
   std::int64_t rounds = 5;
 };
 
-/// Each returns one object with its results and "seconds" per iteration: median, minimum and
-/// maximum of the rounds. Times include waiting for the devices' work.
+/// Each function returns one object with its results and "seconds" per iteration: median, minimum
+/// and maximum of the rounds. Times include waiting for the devices to finish.
 ///
 /// Copies within a device: "bytes_per_second" counts bytes read and written.
 Json copy_bench(const BenchArguments& arguments);

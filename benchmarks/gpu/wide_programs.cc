@@ -146,8 +146,8 @@ void add_networks(Programs& programs) {
         },
         -0.5, 0.5);
   }
-  // These have partial tiles, shared keys, and keys before the first query; the next have wide
-  // heads.
+  // This program has partial tiles, shared keys, and keys before the first query; the next one has
+  // wide heads.
   programs.add("wide attention", {{2, 4, 70, 24}, {2, 2, 131, 24}, {2, 2, 131, 33}},
                [](const Tensors& t) {
                  return attention(t[0], t[1], t[2], {.is_causal = true, .steps_before = 61});

@@ -45,7 +45,7 @@ std::unique_ptr<Strategy> sharded(const LocalStrategyOptions& local, int stage, 
 }
 
 /// Returns a formula for the peak memory of each strategy. The weights take P bytes, Adam's slots 2
-/// P, a replica's gradients P, and the summed gradients P. A shard takes 1/N of that.
+/// P, a replica's gradients P, and the summed gradients P. A shard takes 1/N of these.
 std::vector<Case> cases() {
   const auto all = [](const Problem& p) { return p.parameters() * sizeof(float); };
   const auto part = [all](const Problem& p) { return all(p) / p.replicas; };

@@ -1,8 +1,9 @@
 // Lower bound: a gRPC stream of raw messages, whose bytes are slices of existing memory.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each request is one message of one slice of any length, without checksums. The server does not
-// read it, and answers a long request with one byte. No real service can be as fast.
+// Each request is one message that consists of one slice of any length, without checksums. The
+// server does not read it, and answers a long request with one byte. No real service can be as
+// fast.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>

@@ -8,7 +8,7 @@
 
 namespace tutti::rpc_bench {
 
-/// Maximum length of a message that is echoed, in bytes. A longer one is answered with one byte.
+/// Maximum length of an echoed message, in bytes. A longer message is answered with one byte.
 inline constexpr std::size_t kLongestEcho = 65536;
 
 /// A connected client and server, both in this process.

@@ -39,7 +39,7 @@ TimePoint soon() { return deadline_after(now(), std::chrono::seconds(60)); }
 
 struct Job {
   const char* name;
-  std::int64_t bytes;  // bytes of each variable
+  std::int64_t bytes;  // size of each variable in bytes
   int variables;
   int in_a_row;  // number of consecutive pushes or pulls of all variables, without waits in between
   int times;
@@ -72,7 +72,7 @@ class Servant {
     std::vector<Operation> operations;
     for (int i = 0; i < job.variables; ++i) {
       const ShardSpec spec{concat(job.name, i), DType::kFloat32, shape, 0, 1, 0, shape.dim(0)};
-      ids_.push_back(spec.id());  // the ids that clients of variables use
+      ids_.push_back(spec.id());  // the same ids that clients use for variables
       operations.push_back(CreateShard{spec, Tensor::zeros(shape)});
     }
     (void)link_->read(std::move(operations))->wait(soon());
@@ -160,7 +160,7 @@ void print(const Job& job, const Turn& turn) {
               quantile(turn.ratios, 0.0), quantile(turn.ratios, 1.0));
 }
 
-/// Measures every turn in each round. The first turn is that of the bare stream, if it exists.
+/// Measures every turn in each round. If there is a bare stream, it is the first turn.
 void measure(const Job& job, std::vector<Turn> turns, int rounds) {
   for (int round = -1; round < rounds; ++round) {  // round -1 is a warm-up
     std::vector<double> taken;
@@ -197,7 +197,8 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
       turns.push_back({own.name() + " update", [&] { own.update(job); }});
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
-      // This one cannot be repeated in a row, because each step waits for the values that it pulls.
+      // This measurement cannot be repeated in a row, because each step waits for the values that
+      // it pulls.
       if (job.in_a_row > 1) continue;
       turns.push_back({own.name() + " update+pull", [&] { own.update_and_pull(job); }, 2});
     }

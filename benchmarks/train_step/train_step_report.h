@@ -1,4 +1,4 @@
-// Timing and reporting shared by the programs of tutti and libtorch.
+// Timing and reporting shared by the tutti and libtorch programs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

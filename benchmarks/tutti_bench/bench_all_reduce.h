@@ -1,4 +1,4 @@
-// Measurement of the registered operations' all_reduce against this machine's lower bound.
+// Comparison of the registered operations' all_reduce with this machine's lower bound.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,8 +39,8 @@ struct BenchRow {
 /// Returns the median, minimum and maximum duration of the rounds.
 BenchTime summary_of(const std::vector<double>& rounds);
 
-/// These return rates in GB/s. The algorithm bandwidth is one rank's bytes per second. The bus
-/// bandwidth is 2 (n - 1) / n times as high: the load of each link in a ring.
+/// Both functions return rates in GB/s. The algorithm bandwidth is one rank's bytes per second. The
+/// bus bandwidth is 2 (n - 1) / n times as high: the load of each link in a ring.
 double algorithm_bandwidth(std::size_t num_bytes, double seconds);
 double bus_bandwidth(std::size_t num_bytes, double seconds, int num_ranks);
 

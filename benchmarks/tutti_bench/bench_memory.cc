@@ -1,4 +1,4 @@
-// Implements lists of gradients, and their values.
+// Implements lists of gradients and generates their values.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_memory.h"
 

@@ -41,7 +41,8 @@ std::vector<Elements> list_at(std::byte* memory, std::span<const std::size_t> co
 std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::size_t> counts,
                               DType dtype);
 
-/// Fills the list with small integers. They are exact in each type, and depend on rank and element.
+/// Fills the list with small integers, which are exact in every type and depend on the rank and the
+/// element index.
 void fill(std::span<const Elements> list, int rank, ReduceOp op);
 /// Errors in the results of one rank.
 struct ListErrors {

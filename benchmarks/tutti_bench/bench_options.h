@@ -66,8 +66,8 @@ struct BenchOptions {
 /// invalid.
 BenchOptions parse_bench_options(const BenchFlags& flags);
 
-/// Parses a size such as "1K", "4M", "1G" or "512", in powers of 1024. For other texts, throws
-/// kInvalidArgument with the flag's name.
+/// Parses a size such as "1K", "4M", "1G" or "512", in powers of 1024. For any other text, throws
+/// kInvalidArgument, naming the flag.
 std::size_t parse_size(const std::string& flag, const std::string& text);
 
 }  // namespace tutti::bench

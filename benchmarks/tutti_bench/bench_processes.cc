@@ -1,4 +1,4 @@
-// Implements one rank of a measurement between processes.
+// Implements one rank of an inter-process measurement.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_processes.h"
 

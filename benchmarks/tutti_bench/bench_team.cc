@@ -151,7 +151,7 @@ CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes) {
 
 namespace {
 
-/// Time of the slowest thread in each batch.
+/// Times of the slowest thread in each batch.
 class BatchTimes {
  public:
   BatchTimes(int num_threads, int num_batches)

@@ -1,4 +1,4 @@
-// Threads for measurements: each is on its own core, and all start together repeatedly.
+// Threads for measurements: each runs on its own core, and all start together repeatedly.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

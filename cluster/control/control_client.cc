@@ -119,7 +119,7 @@ class ControlSession final : public ControlClient {
   std::shared_ptr<JobStream> stream_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // the reason why calls fail
-  std::string failure_ TUTTI_GUARDED_BY(mutex_);         // last text of note_failure()
+  std::string failure_ TUTTI_GUARDED_BY(mutex_);         // last text passed to note_failure()
   bool has_reported_unwinding_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
@@ -350,8 +350,8 @@ bool ControlSession::reconnect() {
     }
     ConnectAttempt attempt;
     try {
-      // Use half of the remaining time: an attempt whose packets were damaged or lost ends only at
-      // its own deadline.
+      // Uses half of the remaining time, because an attempt whose packets were damaged or lost ends
+      // only at its own deadline.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(
           now(), std::clamp(left / 2, durations::kReconnectWithin,

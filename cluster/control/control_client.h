@@ -55,7 +55,7 @@ class ControlClient : public KeyValueStore {
   /// verdict, "worker 0 lost its connection to worker 1: <why>", unless the peer has exited or
   /// there is a newer fatal verdict, for example from the peer's own report. Returns once the
   /// server has received the report. Throws kInvalidArgument if the peer is not another member,
-  /// kDeadlineExceeded after 1 s, and kUnavailable if the server has exited or has given up this
+  /// kDeadlineExceeded after 1 s, and kUnavailable if the server has exited or has given up on this
   /// process.
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                                     std::string_view why) = 0;
@@ -72,12 +72,12 @@ class ControlClient : public KeyValueStore {
   virtual std::optional<std::uint64_t> agreed_stop_step() const = 0;
   /// Returns true if this process must stop after this step. Must be called after each step (1, 2,
   /// 3, ...) and before the next; every member gets true after the same step. Waits (up to 4 s)
-  /// while the members are about to agree on this step.
+  /// while the members may be about to agree on this step.
   virtual bool stops_after(std::uint64_t step) = 0;
   /// Returns the reason for stopping, such as "worker 2: SIGTERM".
   virtual std::string stop_reason() const = 0;
 
-  /// Leaves the job: no member waits for this process any more. Later calls throw
+  /// Leaves the job: from then on, no member waits for this process. Later calls throw
   /// kFailedPrecondition.
   virtual void leave() noexcept = 0;
 

@@ -52,7 +52,8 @@ class ControlServer {
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }
   /// Returns the verdicts whose numbers exceed `number`.
   virtual std::vector<Verdict> verdicts_after(std::uint64_t number) const = 0;
-  /// Returns the absent tasks if a member waits for all tasks to join, otherwise an empty list.
+  /// Returns the absent tasks if a member is waiting for all tasks to join, otherwise an empty
+  /// list.
   virtual std::vector<Member> missing() const = 0;
 };
 

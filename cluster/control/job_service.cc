@@ -214,7 +214,7 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   MemberRecord& record = *from->record;
   const TimePoint now = clock_.now();
   record.last_heard = now;
-  // A record that was given up or has left may have a successor, so its reports must not change
+  // A member that was given up or has left may have a successor, so its reports must not change
   // anything. Its last progress has already arrived in Leave, which overtook this report.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
@@ -249,8 +249,8 @@ void JobService::closed(const MemberLink* link) {
 void JobService::tick() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
-  // While the system did not schedule the server, it received no messages, so this time does not
-  // count as silence of the members.
+  // While the system did not schedule the server, the server received no messages, so this time
+  // does not count as the members' silence.
   const Duration late = last_tick_ ? now - *last_tick_ - durations::kTryAgain : Duration::zero();
   last_tick_ = now;
   std::vector<MemberRecord*> all;
@@ -544,7 +544,7 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
       fail(ErrorCode::kInvalidArgument, "control: ", who, " reports that its last verdict was ",
            "number ", request->last_verdict(), "; expected at most ", verdicts_.size());
     }
-    // True for a fatal verdict that this member has not received: the peer's report of this
+    // True for a fatal verdict that this member has not received: either the peer's report of this
     // disconnection, or a verdict with a more precise reason.
     const auto came_since = [&](const Verdict& verdict) {
       return verdict.is_fatal && verdict.number > request->last_verdict();

@@ -87,7 +87,7 @@ class JobService final : public v1::Job::CallbackService {
 
   /// Detects silent, stuck and late members. Must be called every kTryAgain.
   void tick();
-  /// Waits until every member has left or been given up.
+  /// Waits until every member has left or the job has given up on it.
   void wait_until_all_have_left(TimePoint deadline);
   /// Announces to all members that the server is shutting down; each stream ends after sending the
   /// announcement.
@@ -150,7 +150,7 @@ class JobService final : public v1::Job::CallbackService {
   const Clock& clock_;
   const v1::Build build_;
   mutable Mutex mutex_;
-  CondVar left_;  // notified when a member has left or was given up
+  CondVar left_;  // notified when a member left or was given up on
   std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // kept until OnDone()
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Joining a job: at an address from the environment, or at one that the tasks exchange in messages.
+// Joins a job, at an address from the environment or one that the tasks exchange in messages.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/join_job.h"
 
@@ -77,7 +77,7 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
 struct Invitation {
   enum class Kind : std::uint8_t { kNoHost, kAt, kFailed } kind = Kind::kNoHost;
   std::uint16_t secret_size = 0;
-  std::array<char, 500> text{};  // target, or the reason why there is none; null-terminated
+  std::array<char, 500> text{};  // target, or why there is none; null-terminated
   std::array<std::byte, 4096> secret{};
 
   void set_text(Kind what, const std::string& whole) {

@@ -38,18 +38,19 @@ ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& com
 
 /// Joins the job as tasks[self]. The server is at TUTTI_CONTROL; if unset, the first task (the
 /// chief, or worker 0) hosts it at its own address. Reads TUTTI_JOB_SECRET_FILE, TUTTI_JOB_ID and
-/// TUTTI_RESTART. Throws the errors of ControlServer::start() and connect_control().
+/// TUTTI_RESTART. Throws the same errors as ControlServer::start() and connect_control().
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
                       const JoinOptions& options = {});
 
 /// Collective. Same as join_job(), but for tasks that can communicate before they know each other's
 /// addresses, such as the ranks of an MPI job; task i is rank i of `communicator`. Task 0 hosts the
-/// server at its TUTTI_CONTROL, an address of its machine. If TUTTI_CONTROL is unset and all tasks
-/// are on one machine, it uses a free port of the loopback interface. If it is unset and the tasks
-/// are on several machines, there is no server: task 0 logs a line, and `client` is null on all
-/// tasks. Task 0 broadcasts the address, and a new secret unless the environment or `options`
-/// provide one. Returns when all tasks have joined. Throws the errors of join_job(). If task 0
-/// cannot host the server, throws kUnavailable with its reason on all tasks.
+/// server at the address in its TUTTI_CONTROL, which must be an address of its machine. If
+/// TUTTI_CONTROL is unset and all tasks are on one machine, task 0 uses a free port of the loopback
+/// interface. If it is unset and the tasks are on several machines, there is no server: task 0 logs
+/// a line, and `client` is null on all tasks. Task 0 broadcasts the address, and a new secret
+/// unless the environment or `options` provide one. Returns when all tasks have joined. Throws the
+/// same errors as join_job(). If task 0 cannot host the server, throws kUnavailable with task 0's
+/// reason on all tasks.
 ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
                          const JoinOptions& options = {});
 

@@ -292,8 +292,8 @@ std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePo
   return waiters;
 }
 
-/// Returns, for each group, the smallest `entered` count among the waiters that are outside the
-/// group's calls.
+/// Returns, for each group, the smallest `entered` count among the waiters that are not in a call
+/// of the group.
 std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>& waiters) {
   std::map<std::string_view, std::uint64_t> last;
   for (const Waiter& waiter : waiters) {

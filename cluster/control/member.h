@@ -137,7 +137,7 @@ struct MemberRecord {
   Status status = Status::kHere;
   bool is_connected = true;
   bool has_failed = false;  // the member reported an error, so its exit is not reported
-  TimePoint last_heard;     // time of the last message, plus pauses of the server itself
+  TimePoint last_heard;     // time of the last message, plus the server's own pauses
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;
@@ -170,14 +170,14 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
 std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
                                 const HealthOptions& options);
 
-/// Returns true if both have the same calls. The groups in a report are read at slightly different
-/// times, so a single report may show a state that never existed.
+/// Returns true if `a` and `b` have the same calls. The groups in a report are read at slightly
+/// different times, so a single report may show a state that never existed.
 bool has_same_calls(const MemberProgress& a, const MemberProgress& b);
 
-/// Finds deadlocks: sets of members in which each waits in a collective that another one has not
-/// entered, because that one waits in a different collective. None of them can continue, because
-/// all must make the same calls in the same order. Ignores a member that computes or is still in an
-/// older call of the group. Returns one finding for all of the members, and records it.
+/// Finds deadlocks: sets of members that each wait in a collective that another member has not
+/// entered, because it waits in a different collective. None of them can continue, because all must
+/// make the same calls in the same order. Ignores members that compute or are still in an older
+/// call of the group. Returns one finding for all of the members, and records it.
 std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now);
 
 }  // namespace tutti::internal

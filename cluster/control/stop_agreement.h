@@ -23,7 +23,7 @@ class StopAgreement {
  public:
   explicit StopAgreement(Duration acknowledge_within) : acknowledge_within_(acknowledge_within) {}
 
-  /// Starts the agreement on the step after which all members stop; `steps` maps members to their
+  /// Starts negotiating the step after which all members stop; `steps` maps members to their
   /// current steps. Later requests have no effect.
   std::optional<v1::StopProposal> request(const std::string& reason,
                                           const std::map<std::uint64_t, std::uint64_t>& steps,

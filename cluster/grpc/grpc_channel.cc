@@ -33,10 +33,10 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const GrpcOptions&
 }  // namespace
 
 void initialize_grpc() {
-  // gRPC stays initialized until the process ends. A shutdown with the last server or channel would
-  // wait up to 10 s for one of gRPC's pollers if a write was blocked shortly before.
+  // gRPC stays initialized until the process ends. Shutting it down with the last server or channel
+  // would wait up to 10 s for one of gRPC's pollers if a write had been blocked shortly before.
   [[maybe_unused]] static const bool is_initialized = (grpc_init(), true);
-  constexpr int kThreads = 12;  // number of threads of a server and a channel on two cores
+  constexpr int kThreads = 12;  // number of threads used by a server and a channel on two cores
   [[maybe_unused]] static const bool is_checked = [] {
     Event all_here;
     std::vector<std::unique_ptr<Thread>> threads;

@@ -55,7 +55,7 @@ std::string connect_reason(const grpc::Status& status);
 struct ConnectAttempt {
   bool is_done = false;
   std::string reason = {};             // reason of the failure
-  bool is_final = false;               // the server refuses, so retrying is useless
+  bool is_final = false;               // the server refuses, so retrying is pointless
   bool is_connection_refused = false;  // connection refused
   bool is_hopeless = false;            // this machine cannot reach the address
   bool is_other_job = false;           // the TLS handshake failed
@@ -70,7 +70,7 @@ std::optional<ConnectAttempt> probe_listener(const GrpcOptions& options);
 ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
                               const GrpcOptions& options, TimePoint deadline);
 
-/// Arguments of channels and servers. They make HTTP/2 frames large enough for a message of 1 MiB.
+/// Channel and server arguments. They make HTTP/2 frames large enough for a message of 1 MiB.
 inline constexpr std::pair<const char*, int> kConnectionArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},
@@ -141,7 +141,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// First connection to a server of the job, with retries until success is impossible.
+// First connection to a server of the job, with retries until success becomes impossible.
 
 /// Names of a server and of its settings, for messages about connecting to it.
 struct ServerTarget {

@@ -41,8 +41,8 @@ class LocalSocketClaim {
   const std::string& path() const { return path_; }
 
  private:
-  /// Returns "" if it obtains the lock within `patience`, else a description of the process that
-  /// has the lock.
+  /// Returns "" if the lock is obtained within `patience`, else a description of the process that
+  /// holds it.
   std::string try_to_lock(Duration patience);
 
   Endpoint endpoint_;
@@ -56,7 +56,7 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
                                 const Exposure& exposure);
 
 /// Serves until shutdown(), with health checking and reflection. On a loopback address without TLS
-/// files it listens only on the socket local_socket_path(), not on a port. On other addresses it
+/// files, it listens only on the socket local_socket_path(), not on a port. On other addresses, it
 /// requires a certificate of the job (derive_identity() or TLS files) before HTTP/2 begins, and
 /// limits the connections per address. On "0.0.0.0" and "::" it listens on both the socket and the
 /// port. Thread-safe.

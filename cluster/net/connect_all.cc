@@ -193,7 +193,7 @@ class GroupConnector {
     // The announcement that a failed attempt used may have been replaced since.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
-    if (!call_ || text != called_text_) {  // otherwise the current attempt is still running
+    if (!call_ || text != called_text_) {  // if neither, the current attempt is still running
       call_.reset();
       called_text_ = std::move(text);
       called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;

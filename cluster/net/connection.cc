@@ -73,8 +73,8 @@ pollfd Connection::watched() const {
   return {socket_.get(), static_cast<short>(has_bytes() ? POLLIN | POLLOUT : POLLIN), 0};
 }
 
-/// Detects a peer that is silent or has exited. TCP_USER_TIMEOUT is unsuitable: it also ends a
-/// connection to a live peer that reads nothing during the timeout.
+/// Detects a peer that is silent or has exited. TCP_USER_TIMEOUT is unsuitable, because it also
+/// ends a connection to a live peer that reads nothing during the timeout.
 void Connection::check_silence(TimePoint now) {
   if (is_local_) {
     pollfd end{process_.get(), POLLIN, 0};
@@ -347,7 +347,7 @@ namespace {
 // both the target and the staging memory, so many small messages cost one call, and a large body is
 // not copied.
 
-// Limit of bytes per move(), so that other connections are served, too.
+// Limit on the bytes read per move(), so that other connections are served, too.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
 // Size of the buffer for message bodies that are dropped.
 constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;

@@ -91,7 +91,7 @@ struct Outgoing final : Operation {
   bool is_counted = false;
 };
 
-/// Total size, in bytes, of a rank's messages that arrived before their receivers were posted.
+/// Total size, in bytes, of a rank's messages that arrived before their receives were posted.
 struct KeptBytes {
   explicit KeptBytes(std::size_t limit) : limit(limit) {}
   const std::size_t limit;
@@ -152,11 +152,11 @@ class Connection {
   /// Detects a silent machine or link, after which move() fails. Called about once a second while a
   /// thread waits, by one thread at a time. The limit is 7 s if bytes are unacknowledged; on an
   /// idle connection, keep-alive detects a loss within 5 s. A peer that merely does not read is not
-  /// considered silent. Within a host, detects that the process has exited even if its child keeps
-  /// the socket open.
+  /// considered silent. Within a host, detects that the peer's process has exited even if its child
+  /// keeps the socket open.
   void check_silence(TimePoint now);
-  /// Returns true if the peer's system may not have received all written bytes; closing would lose
-  /// the rest.
+  /// Returns true if the peer's system may not have received all written bytes; closing would then
+  /// lose the rest.
   bool has_unsent() const;
 
   /// Ends all operations with `reason`, as well as later receives for which no message has arrived.

@@ -197,7 +197,7 @@ std::vector<std::byte> Handshake::bytes_to_send() { return std::exchange(to_send
 
 namespace {
 
-/// Returns a number that differs between machines with different memory layouts of numbers.
+/// Returns a number that differs between machines that lay out numbers differently in memory.
 std::uint64_t layout_of_this_machine() {
   const std::array<std::byte, 8> order{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
   return std::bit_cast<std::uint64_t>(order) | std::uint64_t{sizeof(void*)} << 32 |

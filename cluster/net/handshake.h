@@ -121,7 +121,7 @@ struct Announcement {
   int group_size = 0;
   v1::Build build = {};
 
-  /// Returns the address at which other ranks reach the rank, for messages.
+  /// Returns the address at which other ranks reach this rank, for use in error messages.
   std::string address() const;
 };
 std::string to_text(const Announcement& announcement);

@@ -26,7 +26,7 @@ using durations::kLastWords, durations::kLinger, durations::kSpin, durations::kY
 
 }  // namespace
 
-/// Scope in which this thread is the mesh's leader; ends on exceptions, too.
+/// Scope in which this thread is the mesh's leader. The leadership also ends on exceptions.
 class Mesh::Leadership {
  public:
   explicit Leadership(Mesh& mesh) : mesh_(mesh) {}

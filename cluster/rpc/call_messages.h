@@ -112,7 +112,7 @@ class CallReader {
   std::size_t copied_ = 0;
 };
 
-// Client and server of a stream, as described in its metadata (calls.proto).
+// Client and server sides of a stream, as described in the stream's metadata (calls.proto).
 
 inline constexpr const char* kCallerKey = "tutti-caller-bin";
 inline constexpr const char* kServerKey = "tutti-server-bin";

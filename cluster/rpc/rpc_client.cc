@@ -45,7 +45,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
     stub_.PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
     start();
   }
-  /// Half-closes the stream and briefly waits for its end.
+  /// Half-closes the stream and briefly waits for it to end.
   ~ClientStream() override;
 
   /// Waits until the server accepts the stream. Returns false if the server refuses it
@@ -56,8 +56,8 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
                         [this]() TUTTI_REQUIRES(mutex_) { return is_welcome_ || !is_open_; });
     return is_welcome_;
   }
-  /// Returns the server's description. Requires that the server has accepted the stream, as do the
-  /// functions below.
+  /// Returns the server's description. Like the functions below, requires that the server has
+  /// accepted the stream.
   const v1::CalledServer& server() const { return server_; }
 
   std::shared_ptr<RpcReply> start_call(Packet request);
@@ -293,7 +293,7 @@ struct Attempt : ConnectAttempt {
   std::shared_ptr<ClientStream> stream = {};
 };
 
-/// Parameters of all attempts to connect.
+/// Parameters shared by all connection attempts.
 struct Connector {
   Endpoint endpoint;
   RpcMethod method;

@@ -88,7 +88,7 @@ class RpcClient {
 
   /// Sends a request. Memory that `request` refers to must stay valid until the answer has arrived,
   /// and its owners must not call the client from their destructors. Throws kInvalidArgument if the
-  /// server does not accept the request's size, kResourceExhausted if 65536 calls are in flight.
+  /// server does not accept the request's size, or kResourceExhausted if 65536 calls are in flight.
   std::shared_ptr<RpcReply> start(Packet request);
   Packet call(Packet request, TimePoint deadline) {
     return start(std::move(request))->wait(deadline);

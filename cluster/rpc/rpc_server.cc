@@ -32,9 +32,9 @@ class ServerCore;
 
 namespace {
 
-/// Largest payload, in bytes, of a call that the receiving thread itself handles.
+/// Largest payload, in bytes, of a call that is handled on the receiving thread.
 constexpr std::size_t kSmallPayload = 65536;
-/// Number of a stream's queued calls at which reading pauses.
+/// Number of queued calls per stream at which reading pauses.
 constexpr std::size_t kMostQueued = 8;
 constexpr std::size_t kMostStreams = 4096;
 
@@ -115,7 +115,7 @@ class ServerCore {
  public:
   ServerCore(const RpcServerOptions& options, RpcHandlers handlers)
       : options_(options), handlers_(std::move(handlers)), run_(new_run_nonce()) {}
-  /// Waits for all streams. Requires: gRPC's server is shut down.
+  /// Waits for all streams. Requires: gRPC's server has been shut down.
   ~ServerCore();
   ServerCore(const ServerCore&) = delete;
   ServerCore& operator=(const ServerCore&) = delete;

@@ -53,7 +53,8 @@ class RpcHandler {
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// Called after the last call of a client that closed its connection.
   virtual void client_left(const RpcPeer&) {}
-  /// Same as client_left(), but called after the connection broke. By default calls client_left().
+  /// Same as client_left(), but called after the connection broke. The default implementation calls
+  /// client_left().
   virtual void client_lost(const RpcPeer& peer) { client_left(peer); }
 };
 
@@ -77,7 +78,7 @@ struct RpcServerOptions {
 /// with UNIMPLEMENTED. No handler function runs after the destructor. Thread-safe.
 class RpcServer {
  public:
-  /// Throws the errors of ControlServer::start().
+  /// Throws the same errors as ControlServer::start().
   static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandlers handlers);
   ~RpcServer();
   /// Returns "grpc://127.0.0.1:4711".

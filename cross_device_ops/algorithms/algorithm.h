@@ -37,7 +37,7 @@ struct Algorithm {
 
 /// Returns the algorithms canonical, ring, hierarchical_copy and reduction_to_one_device.
 std::span<const Algorithm> algorithms();
-/// Returns the algorithm of that name; throws kNotFound listing the names if there is none.
+/// Returns the algorithm of that name; throws kNotFound, listing the names, if there is none.
 const Algorithm& find_algorithm(std::string_view name);
 
 /// Returns the schedule of rank shape.rank. In a group of one rank it copies input to output.

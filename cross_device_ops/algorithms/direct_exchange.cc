@@ -141,7 +141,7 @@ Schedule one_shot(const CallShape& shape) {
   return schedule;
 }
 
-/// Exchanges contributions, then sends each rank's result to all (`to_all`) or to the root.
+/// Exchanges contributions, then sends each rank's result to all ranks (`to_all`) or to the root.
 Schedule exchange_and_return(const CallShape& shape, bool to_all) {
   Exchange exchange(shape, even_cuts(shape));
   Schedule& schedule = exchange.schedule;

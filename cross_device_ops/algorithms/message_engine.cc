@@ -28,8 +28,8 @@
 
 namespace tutti::internal {
 
-/// A schedule, with a flag: true if the left neighbour sends its header together with its first
-/// data.
+/// A schedule, and a flag that is true if the left neighbour sends its header together with its
+/// first data.
 struct CallPlan {
   Schedule schedule;
   bool left_greets_with_data = false;
@@ -126,9 +126,9 @@ class MessageRun {
     wait_for_readers(memory_.bytes_of(step.range));
     memory_.apply(plan_.schedule, step);
   }
-  /// Returns the purpose of a message. For messages without headers it depends on the collective: a
-  /// rank may send data before it has compared headers, and the receiver must not use this data for
-  /// another collective. All messages with headers have the same purpose.
+  /// Returns the purpose of a message. For messages without headers, it depends on the collective:
+  /// a rank may send data before it has compared headers, and the receiver must not use this data
+  /// for another collective. All messages with headers have the same purpose.
   Purpose purpose(bool with_header) const {
     if (with_header) return Purpose::kData;
     return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +

@@ -1,4 +1,4 @@
-// Base of engines that compare headers in messages and move data without them.
+// Base class of engines that use messages only to compare headers, and move data without them.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/native_call_engine.h"
 

@@ -28,9 +28,9 @@ enum class Purpose : std::uint16_t {
 
 /// Some ranks of a transport as a group, numbered from 0. A value type.
 ///
-/// Tags are (group, 48 bits | purpose, 16 bits). They contain no sequence number of calls: all
-/// messages of a call are received within the call, so the order of sending identifies them. A rank
-/// that is one call behind therefore causes a mismatch instead of a timeout.
+/// Tags are (group, 48 bits | purpose, 16 bits). They contain no call number: all messages of a
+/// call are received within the call, so the order of sending identifies them. A rank that is one
+/// call behind therefore causes a mismatch instead of a timeout.
 struct RankLink {
   std::shared_ptr<Transport> transport;
   std::vector<int> ranks;   // ranks in the transport, indexed by rank in the group
@@ -44,12 +44,12 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
-  /// Sends every other rank `own`, a plain value, and returns the values of all ranks, by rank. The
-  /// values are sent through rank 0, which first sends a greeting to each rank: 3 * size messages.
-  /// Throws kDeadlineExceeded on all ranks, with `who` first in the message, naming the ranks that
-  /// did not join. If rank 0 did not join, this happens at the deadline, otherwise up to kLinger
-  /// later, because rank 0 waits until its own deadline. Throws kUnavailable if rank 0 exited, and
-  /// on rank 0 if any rank exited.
+  /// Sends `own`, a plain value, to every other rank and returns the values of all ranks, by rank.
+  /// The values are sent through rank 0, which first sends a greeting to each rank: 3 * size
+  /// messages. Throws kDeadlineExceeded on all ranks, with `who` first in the message, naming the
+  /// ranks that did not join. If rank 0 did not join, it throws at the deadline; otherwise, up to
+  /// kLinger later, because rank 0 waits until its own deadline. Throws kUnavailable if rank 0
+  /// exited, and on rank 0 if any rank exited.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

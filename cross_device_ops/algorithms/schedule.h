@@ -52,8 +52,8 @@ inline bool receives(const Step& step) {
 }
 
 /// The steps of a rank, executed in order: a receive waits for its message, a send does not wait.
-/// Messages between two ranks are received in the order in which they were sent. A step that writes
-/// memory first waits for earlier sends from this memory.
+/// Messages between two ranks are received in the order in which they were sent. Before a step
+/// writes memory, it waits for earlier sends from this memory.
 struct Schedule {
   std::vector<Step> steps;
   std::vector<Range> operands;       // operands of kCombine steps

@@ -175,7 +175,7 @@ class Lockstep {
 namespace tutti {
 namespace {
 
-// Each segment is a launch or a copy, which costs more than on the CPU, so segments are large.
+// Each segment needs a launch or a copy, which costs more than on the CPU, so segments are large.
 constexpr std::size_t kGpuSegmentBytes = std::size_t{4} << 20;
 
 class ScheduledOps final : public CrossDeviceOps {

@@ -140,7 +140,7 @@ void StallWatch::check_stall() {
 namespace {
 
 std::uint64_t hash_of(std::span<const std::byte> bytes) {
-  // FNV-1a over words: names and counts are short.
+  // FNV-1a over words, which suffices because names and counts are short.
   std::uint64_t hash = 0xcbf29ce484222325u;
   while (!bytes.empty()) {
     std::uint64_t word = 0;

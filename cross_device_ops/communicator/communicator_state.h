@@ -189,7 +189,7 @@ class CommunicatorState {
   /// Runs `call` with `request`'s header. If it throws kDeadlineExceeded, adds the states of the
   /// other ranks to the error; if it throws kUnavailable, adds this rank's call.
   void located(const CallRequest& request, const CollectiveCall& call);
-  /// Runs `call` with header_ and records it.
+  /// Runs `call` with header_, and records the call.
   void recorded(const CallRequest& request, const CollectiveCall& call, Duration timeout);
   void fill_header(const CallRequest& request);
   void fill_text(const CallRequest& request);

@@ -29,7 +29,7 @@ class CommunicatorState;
 class GpuCalls {
  public:
   explicit GpuCalls(CommunicatorState& state);
-  /// Waits for NCCL and for copies of pinned memory, for a few seconds at most.
+  /// Waits, for a few seconds at most, for NCCL and for copies that use pinned memory.
   ~GpuCalls();
   GpuCalls(const GpuCalls&) = delete;
   GpuCalls& operator=(const GpuCalls&) = delete;
@@ -39,13 +39,13 @@ class GpuCalls {
     std::shared_ptr<void> selection;     // see DeviceBackend::keep_selection()
     std::shared_ptr<DeviceEvent> event;  // marks the end of the stream's earlier work
   };
-  /// Records the call's position in its stream. Throws kUnavailable if there is no such GPU,
-  /// kInvalidArgument for a GPU other than that of earlier calls and for buffers outside its
-  /// memory, kFailedPrecondition for a captured stream.
+  /// Records the call's position in its stream. Throws kUnavailable if there is no such GPU;
+  /// kInvalidArgument if the GPU is not that of earlier calls, or for buffers outside its memory;
+  /// and kFailedPrecondition for a captured stream.
   Begun begin(const CallRequest& request);
 
-  /// Carries out a checked call whose begin() returned the event `begin`. With NCCL, returns when
-  /// the work is in the streams; through the host, waits for the stream's earlier work.
+  /// Executes a checked call whose begin() returned the event `begin`. With NCCL, returns when the
+  /// work is queued in the streams; through the host, waits for the stream's earlier work.
   void execute(const CallRequest& request, const DeviceEvent& begin);
   /// Ends NCCL's work if a rank has aborted or exited; ends this communicator if NCCL has failed.
   /// Called about ten times a second.
@@ -57,7 +57,7 @@ class GpuCalls {
   /// On the first call, agrees with the other ranks on whether NCCL or the hosts carry out calls.
   void connect(const CallRequest& request);
   void agree(int gpu, Communicator& aside);
-  /// Returns true if NCCL carries out the call; equal on all ranks.
+  /// Returns true if NCCL carries out the call; the result is the same on all ranks.
   bool uses_nccl(const CallRequest& request) const;
   /// Carries out a call with NCCL. Requires: all ranks have joined the call.
   void execute_by_nccl(const CallRequest& request, const DeviceEvent& begin);

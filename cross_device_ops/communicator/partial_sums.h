@@ -27,11 +27,11 @@ class PartialSums {
   /// Returns the nodes that this rank sums itself, one buffer each. CanonicalNode::first counts
   /// from this rank's first replica.
   std::span<const CanonicalNode> nodes() const { return nodes_; }
-  /// Returns the type of partial sums of `dtype`: float32 for 16-bit numbers, so that they are
-  /// rounded once.
+  /// Returns the type used for partial sums of `dtype`: float32 for 16-bit numbers, so that results
+  /// are rounded only once.
   static DType sum_dtype(DType dtype);
-  /// Returns a buffer for a partial sum, if possible in memory that collectives access without a
-  /// copy.
+  /// Returns a buffer for a partial sum; if possible, in memory that collectives can access without
+  /// a copy.
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
   /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the

@@ -3,8 +3,8 @@
 //
 // A *channel* is the connection from one rank to another. A *transfer* is one side of a message, a
 // send or a receive. It is *queued* on its channel until the other side posts the same tag. It is
-// then *copying*, with the channel's mutex released, so that no thread may end it meanwhile.
-// Finally it is *ended*.
+// then *copying*: the channel's mutex is released, and no thread may end the transfer. Finally it
+// is *ended*.
 #include "cross_device_ops/in_process/in_process_transport.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Transfer;
 struct PeerChannel {
   using Queue = std::vector<Transfer*>;
   Mutex mutex;
-  Queue sends TUTTI_GUARDED_BY(mutex);  // in the order of the calls
+  Queue sends TUTTI_GUARDED_BY(mutex);  // in call order
   Queue recvs TUTTI_GUARDED_BY(mutex);
   std::optional<Error> failure TUTTI_GUARDED_BY(mutex);
 };

@@ -347,7 +347,7 @@ class MpiEngine final : public NativeCallEngine {
     if (call.collective == Collective::kAllToAll) return true;
     return header.count > 0 && header.count <= INT_MAX;
   }
-  // All ranks have joined, so each of them must begin MPI's call, even after an error.
+  // All ranks have joined, so each of them must start the MPI call, even after an error.
   void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                  TimePoint deadline) override {
     MpiCall running(call, runtime_, comm_, rank());

@@ -46,7 +46,8 @@ class MpiRuntime {
   /// Keeps memory alive until MPI is finalised, because MPI may still use it.
   void keep(std::shared_ptr<void> used);
 
-  /// Registers `close` for close_transports(); the transport may already be closed by then.
+  /// Registers `close`, which close_transports() will call, even if the transport is already closed
+  /// by then.
   void before_finalize(std::function<void()> close);
   /// Closes the transports that are still open when the program exits: MPI_Finalize waits for the
   /// other processes, and these may wait for a message from this process.

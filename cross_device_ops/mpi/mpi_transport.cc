@@ -98,11 +98,10 @@ struct MpiFrame {
 
 /// Sends and receives all frames of this process, and dispatches them to their receivers. One per
 /// process. Requires: mutex() held, except for get() and drive(); callbacks also run with it held.
-/// Frames of one process arrive in the order in which they were posted.
+/// Frames from one process arrive in the order in which they were posted.
 class MpiDispatcher {
  public:
-  /// Rank within a channel, which is a group of ranks; several ranks of a channel may be in this
-  /// process.
+  /// Rank within a channel (a group of ranks); this process may contain several ranks of a channel.
   struct Address {
     std::uint64_t channel = 0;
     int rank = 0;
@@ -274,7 +273,7 @@ class MpiDispatcher {
 
   MpiRuntime& runtime_;
   Mutex mutex_;
-  std::list<Transfer> transfers_;  // in arrival order for each sender
+  std::list<Transfer> transfers_;  // in arrival order per sender
   std::map<Address, Channel> channels_;
   std::map<Address, std::uint64_t> numbers_;
   std::atomic<bool> is_driven_{false};
@@ -291,7 +290,7 @@ constexpr int kChunksInFlight = 4;
 
 }  // namespace
 
-/// A transport over MPI. Its Works keep it alive, even after close().
+/// A transport over MPI. Works that it starts keep it alive, even after close().
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
   MpiEndpoint(std::shared_ptr<MpiDispatcher> dispatcher, std::vector<int> processes, int rank,
@@ -384,8 +383,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
 
  private:
-  /// A send or receive. Guarded by the dispatcher's mutex. Once it has ended, it does not access
-  /// the caller's memory.
+  /// A send or receive, guarded by the dispatcher's mutex. After completion, it does not access the
+  /// caller's memory.
   struct MpiWork final : Work {
     MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}

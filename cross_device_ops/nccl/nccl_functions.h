@@ -30,8 +30,8 @@ struct NcclFunctions {
 };
 
 /// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2.
-/// Opens it in the first call; after an error, the next call tries again. Throws kUnavailable with
-/// the missing function or the version found, and the remedy. Thread-safe.
+/// Opens the library on the first call; after an error, the next call tries again. Throws
+/// kUnavailable with the missing function or the version found, and the remedy. Thread-safe.
 const NcclFunctions& nccl_functions();
 
 /// Opens the library at `path` (or a name that the dynamic loader finds). It is never closed.

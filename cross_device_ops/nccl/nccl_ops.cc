@@ -127,7 +127,7 @@ class NcclGroup final : public PeerWork {
       MutexLock lock(mutex_);
       throw_if_closed();
       drop_done();
-      is_in_progress(what);  // throws an error that occurred since the last launch
+      is_in_progress(what);  // throws any error that occurred since the last launch
       require(nccl_.group_start(), 0, what);
       for (std::size_t r = 0; r < streams.size(); ++r) {
         const ncclResult_t result = issue(r, comms_[r], streams[r]);
@@ -281,7 +281,7 @@ class NcclGroup final : public PeerWork {
     launched_.push_back({std::string(what), std::move(began), std::move(ended)});
   }
   void drop_done() TUTTI_REQUIRES(mutex_) {
-    // Each launch adds one entry and calls this function once, which removes up to two entries.
+    // Each launch adds one entry and calls this function once; a call removes up to two entries.
     constexpr int kMost = 2;
     for (int i = 0; i < kMost && !launched_.empty(); ++i) {
       if (!std::ranges::all_of(launched_.front().ended, is_done)) return;

@@ -211,11 +211,11 @@ std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
   return {counts.begin(), counts.end()};
 }
 
-/// A plugin's operation as a CrossDeviceOps. Error codes of the plugin become Errors "plugin
+/// A plugin's operation as a CrossDeviceOps. The plugin's error codes become Errors "plugin
 /// '<name>': <message>".
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:
-  /// Throws the error of create(), kInternal for an invalid grade, code or error bound, and
+  /// Throws create()'s error, kInternal for an invalid grade, code or error bound, and
   /// kUnimplemented for a group of several processes if the plugin cannot span processes.
   AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
                     const CommunicationOptions& options, const Json& own_options)
@@ -251,7 +251,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   AbiCrossDeviceOps& operator=(const AbiCrossDeviceOps&) = delete;
 
   std::string_view name() const override { return table_->name; }
-  /// Returns false on GPUs: version 1 of the interface has no streams.
+  /// Returns false on GPUs, because version 1 of the interface has no streams.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     return device == DeviceType::kCpu &&
            calls().supports(self_, number(op), number(dtype), number(device)) != 0;

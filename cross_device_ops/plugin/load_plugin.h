@@ -16,8 +16,8 @@ struct PluginTable {
 };
 
 /// Returns a checked copy of `table`; reads only its first struct_size bytes. Throws
-/// kInvalidArgument naming the path and the member for a missing table, a size that no version has,
-/// an invalid name, or a required member that is NULL.
+/// kInvalidArgument, naming the path and the member, for a missing table, a size that no version
+/// has, an invalid name, or a required member that is NULL.
 PluginTable checked_plugin_table(const tutti_cross_device_ops_v1* table, const std::string& path);
 
 }  // namespace tutti::internal

@@ -59,7 +59,7 @@ class Segment {
 
  private:
   void map();
-  /// Allocates large pages wherever a whole one fits into the range; populate() allocates small
+  /// Allocates large pages wherever an entire one fits into the range; populate() allocates small
   /// pages for the rest.
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 

@@ -74,7 +74,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
     std::ranges::copy(call.counts, counts);
     std::ranges::copy(call.receive_counts, counts + call.counts.size());
   }
-  // If no thread sleeps, a second synchronisation costs less than copying a few KiB.
+  // If no thread is asleep, a second synchronisation costs less than copying a few KiB.
   constexpr std::size_t kMinBytesForSecondSync = 4096;
   const bool may_be_large = call.count * size_of(call.dtype) > kMinBytesForSecondSync &&
                             call.collective == Collective::kAllReduce && !group_.shares_parts();
@@ -213,8 +213,8 @@ void WindowCalls::combine(const CollectiveCall& call, std::size_t buffer, std::s
     if (call.collective == Collective::kAllReduce) {
       outputs_[index(r)] = output(r, buffer) + offset;
       inputs_[index(r)] = outputs_[index(r)];
-      // In place, the inputs are the outputs, so the list of inputs is not read: that would cost a
-      // cache miss.
+      // In place, the inputs are the outputs, so the list of inputs is not read, because reading it
+      // would cost a cache miss.
       if (in_place(r)) continue;
     }
     inputs_[index(r)] = input(r, buffer) + offset;

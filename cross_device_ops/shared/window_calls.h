@@ -75,7 +75,8 @@ class WindowCalls {
   const WindowGroup& group_;
   const CollectiveCall* own_ = nullptr;  // this rank's call in this round
   bool is_inline_ = false;
-  // Scratch space for the starts of a range in each rank's memory; a member, to avoid allocations.
+  // Scratch space for the addresses of one range in each rank's memory; a member, to avoid
+  // allocations.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
 };

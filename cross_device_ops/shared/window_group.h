@@ -97,7 +97,8 @@ struct WindowProgress {
 /// Header of the group's shared state. Each window has one; only member 0's is used.
 struct WindowHeader {
   static constexpr std::uint32_t kOpen = 0;
-  // Values between kOpen and kClosed: a member is closing the group; the value is 1 + its index.
+  // A value between kOpen and kClosed means that a member is closing the group; it is 1 + the
+  // member's index.
   static constexpr std::uint32_t kClosed = 0x80000000u;
   static constexpr std::size_t kTextBytes = 3000;
   alignas(64) std::atomic<std::uint32_t> state{kOpen};
@@ -144,7 +145,7 @@ class Window {
   WindowEntry& entry(std::uint64_t round) const {
     return at<WindowEntry>(layout_->entries)[round % 2];
   }
-  /// Returns a pointer to the counts, followed by the receive_counts: 2 * members numbers.
+  /// Returns a pointer to 2 * members numbers: the counts, then the receive_counts.
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
@@ -206,7 +207,7 @@ class WindowGroup {
   /// Returns true if any rank may process any part, because there are more processes than cores.
   bool shares_parts() const { return shares_parts_; }
 
-  /// Starts a round. The first call makes this rank's window and finds the other ranks' windows.
+  /// Starts a round. The first call creates this rank's window and finds the other ranks' windows.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
   /// Waits for all ranks. Requires: the caller has filled in its entry. If the group is closed,
   /// throws the error that closed it. Closes the group with kUnavailable or kAborted on a failure,

@@ -31,7 +31,7 @@ struct EvalFlags {
   bool synthetic = false;
 };
 
-/// Number of images whose label has the largest logit, and total number of images.
+/// Number of images whose label has the largest logit, and the total number of images.
 struct Precision {
   std::int64_t correct = 0;
   std::int64_t total = 0;

@@ -1,4 +1,4 @@
-// Computes MD5 digests, because the CIFAR-10 home page identifies its archive by one.
+// Computes MD5 digests, because the CIFAR-10 home page publishes one for its archive.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/published_archive.h"
 
@@ -76,7 +76,8 @@ ArchiveIdentity identity_of(std::istream& in) {
     bytes += in.gcount();
     if (filled == kBlock) md5_block(block.data(), state);
   }
-  // MD5 pads the text with a 1 bit, zeros, and the number of bits at the end of the last block.
+  // MD5 pads the text with a 1 bit and zeros, and puts the number of bits at the end of the last
+  // block.
   std::array<char, 2 * kBlock> tail{};
   std::memcpy(tail.data(), block.data(), filled);
   tail[filled] = static_cast<char>(0x80);

@@ -1,4 +1,4 @@
-// Line that is logged every tenth step.
+// Log line that is written every tenth step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

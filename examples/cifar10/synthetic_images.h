@@ -14,8 +14,8 @@ struct SyntheticOptions {
 };
 
 /// Returns one record: the label, then planes of red, green and blue. The label is number % 10. The
-/// direction, number and colour of waves in the image determine the class, even if the image is
-/// mirrored; phase and noise vary. The result depends only on the arguments.
+/// class can be recognised by the direction, number and colour of the waves in the image, even if
+/// the image is mirrored; phase and noise vary. The result depends only on the arguments.
 std::string synthetic_record(std::uint64_t file, std::uint64_t number);
 
 /// Writes the six files to `data_dir`/synthetic, and returns the path of that folder. Keeps

@@ -107,7 +107,7 @@ TowerTrainer::TowerResult TowerTrainer::run_tower(const Cifar10Network& network,
   return result;
 }
 
-/// Updates the variables once for all towers, whose gradients have already been averaged.
+/// Updates the variables once, with gradients that are already averaged over all towers.
 void TowerTrainer::apply_mean(const std::vector<GradientAndVariable>& mean) {
   const std::vector<Gradient> gradients = gradients_of(mean);
   strategy_.run(

@@ -52,7 +52,7 @@ struct StepOptions {
   bool with_placement = false;
 };
 
-/// Returns the mean over towers of loss `index`, weighted by rows, which is the loss of the global
+/// Returns the row-weighted mean over towers of loss `index`, which equals the loss of the global
 /// batch.
 double mean_loss(const StepResult& result, std::size_t index);
 

@@ -13,7 +13,7 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
-/// Returns the result of `read`. Adds the flag's name to the errors of `read`.
+/// Returns the result of `read`. Adds the flag's name to errors thrown by `read`.
 template <class Read>
 auto named(const char* flag, const Read& read) {
   try {

@@ -10,8 +10,8 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Flags with the names and defaults of the tutorial, if it has them. --batch-size may be written
-/// for --batch_size, and so on.
+/// Flags, with the tutorial's names and defaults where it has them. --batch-size is accepted for
+/// --batch_size, and so on.
 struct TrainFlags {
   std::int64_t batch_size = 128;
   std::string data_dir = "/tmp/cifar10_data";

@@ -33,7 +33,7 @@ class TrainingRun {
   int train();
   /// Returns the loss of each step that this process ran.
   const std::vector<float>& losses() const { return losses_; }
-  /// Returns the seconds of these steps. Each includes the wait for the batch.
+  /// Returns the duration of each of these steps, in seconds, including the wait for the batch.
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
  private:

@@ -46,7 +46,7 @@ void require_flag(const char* flag, const std::string& value, const char* expect
 void print_setup(const ExampleOptions& options, Strategy& strategy);
 
 /// Runs `body` and returns its result. If it throws, prints the exception to standard error and
-/// returns 1 (2 for wrong usage).
+/// returns 1, or 2 for incorrect usage.
 int run_example(const std::function<int()>& body);
 
 }  // namespace tutti::examples

@@ -32,7 +32,7 @@ FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
 /// Callbacks that implement --checkpoint-dir and --resume. The constructor's arguments must outlive
-/// it.
+/// this object.
 class CheckpointedFit {
  public:
   /// With --resume, restores the weights of the last run. If that run was killed, training

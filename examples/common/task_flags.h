@@ -17,7 +17,7 @@ struct TaskFlags {
   std::int64_t task_index = 0;
 
   void add_to(Flags& flags);
-  /// Returns the cluster resolver that the flags describe. Without flags, returns that of the
+  /// Returns the cluster resolver that the flags describe. Without flags, returns the one for the
   /// environment (TF_CONFIG, `tutti run`). Throws kInvalidArgument if there are hosts but no job
   /// name.
   std::unique_ptr<ClusterResolver> resolver() const;

@@ -1,4 +1,4 @@
-// Trains a GPT on the bytes or byte pairs of a text with any strategy, and generates text.
+// Trains a GPT with any strategy, on the bytes or byte pairs of a text, and generates text.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

@@ -17,7 +17,7 @@
 #include "tutti/model/layers/losses.h"              // losses; compute_average_loss
 #include "tutti/model/sequential.h"                 // models: compile, fit; losses, metrics
 #include "tutti/model/training/training_session.h"  // hooks and recovery of training loops
-#include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time
+#include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning-rate schedules
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
 #include "tutti/strategy/fully_sharded_strategy.h"  // sharded variables

@@ -95,7 +95,7 @@ class Recorder final : public VariableCreator {
   std::vector<RecordedVariable> record;
 };
 
-/// Creator that returns the existing variables in their order.
+/// Creator that returns the existing variables in order.
 class Finder final : public VariableCreator {
  public:
   Finder(const std::vector<Variable>& variables, const std::vector<RecordedVariable>& record)
@@ -163,7 +163,7 @@ DistributedDataset::Iterator first_batch(DistributedDataset& data) {
   return iterator;
 }
 
-/// Appends RunConfig's hooks to those of the caller.
+/// Appends RunConfig's hooks to the caller's.
 std::vector<std::shared_ptr<SessionRunHook>> with_own_hooks(
     std::vector<std::shared_ptr<SessionRunHook>> hooks, const RunConfig& config) {
   hooks.push_back(std::make_shared<NanTensorHook>());

@@ -11,20 +11,20 @@ namespace tutti::internal {
 
 // Adapting labels to the shape and type of predictions.
 
-/// Adds or removes a last axis of length 1, so that labels [batch, ...] have the rank of the
-/// predictions. Returns other labels unchanged. Keras's squeeze_or_expand_to_same_rank().
+/// Adds or removes a trailing axis of length 1, so that labels [batch, ...] have the same rank as
+/// the predictions. Returns other labels unchanged. Keras's squeeze_or_expand_to_same_rank().
 Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
-/// Returns labels in the type and shape of the predictions; converts between [batch] and [batch,
-/// 1]. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
+/// Returns the labels with the type and shape of the predictions; converts between [batch] and
+/// [batch, 1]. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
 Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Returns labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ...,
 /// classes]. Throws the same errors as same_shape_labels() and whole_numbers().
 Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who);
 
-/// Returns x [batch, ...] as int64. Throws kInvalidArgument for a fraction or NaN, naming row and
-/// value. If the host cannot read x without waiting (GPU, traced step), such an element becomes -1,
-/// which is not a class.
+/// Returns x [batch, ...] as int64. Throws kInvalidArgument for a fraction or NaN, naming the row
+/// and the value. If the host cannot read x without waiting (GPU, traced step), such an element
+/// becomes -1, which is not a class.
 Tensor whole_numbers(const Operand& x, std::string_view who);
 
 /// Warns once, naming `who`, about binary labels outside [0, 1] if the host can read them.

@@ -28,10 +28,10 @@ struct Layer::State {
 
   std::string name;
   std::string type_name;
-  std::string scope;  // prefix of the names of weights: "block/conv2d/"
+  std::string scope;  // prefix of weight names: "block/conv2d/"
   std::optional<Shape> given_input_shape;
   std::string output_activation;
-  std::uint64_t number = 0;  // index of the layer, part of the keys of its random numbers
+  std::uint64_t number = 0;  // index of the layer; part of its random keys
   bool has_given_name = false;
   bool made_built = false;                 // true for models, whose constructors create weights
   std::function<Json::Array()> arguments;  // constructor arguments; null: not declared

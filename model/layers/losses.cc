@@ -1,4 +1,4 @@
-// Loss functions, loss objects, and division by the global batch.
+// Loss functions, loss objects, and division by the global batch size.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/losses.h"
 

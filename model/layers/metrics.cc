@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-// Accuracies and errors as metrics.
+// Accuracy and error metrics.
 
 namespace {
 

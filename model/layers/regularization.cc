@@ -102,7 +102,7 @@ Regularizer orthogonal(double factor) {
                           "regularizers::orthogonal: expected a matrix, got shape ",
                           weight.shape());
         const std::int64_t rows = weight.shape()[0];
-        // As in Keras, norms have a lower limit, so that rows of zeros stay zero.
+        // As in Keras, norms are bounded from below, so that rows of zeros stay zero.
         const Tensor norms = sqrt(maximum(reduce_sum(square(weight), {{1}, true}), 1e-12));
         const Tensor unit = weight / norms;
         const Tensor products = abs(matmul(unit, unit, {.transpose_b = true}));

@@ -161,7 +161,7 @@ using internal::OnnxGraph;
 using Ints = std::vector<std::int64_t>;
 using Names = std::vector<std::string>;
 
-/// A layer to be exported: its constructor call, its weights, the names of its inputs.
+/// A layer to be exported: its constructor call, its weights, and the names of its inputs.
 struct OnnxLayer {
   OnnxGraph& graph;
   const Layer& layer;
@@ -258,7 +258,7 @@ std::string unchanged(const OnnxLayer& at) { return at.inputs[0]; }
 
 // Dense layers and normalisations.
 
-/// Adds the bias, if the layer has .use_bias, and the activation. Returns the result's name.
+/// Adds the bias if .use_bias is set, and applies the activation. Returns the result's name.
 std::string finished(const OnnxLayer& at, const std::string& x, const Shape& bias_shape = {}) {
   std::string y = x;
   if (at.flag("use_bias")) {
@@ -511,7 +511,7 @@ void export_onnx(const Model& model, const std::string& path, const SourceLocati
   values = export_layer(graph, model, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
     // Identity renames the result; it is also needed if one value is both an output and an input,
-    // or two outputs.
+    // or serves as two outputs.
     const std::string name = graph.operation("Identity", {values[i]}, {}, model.outputs()[i].name);
     graph.add_output(name, model.output_shapes()[i]);
   }

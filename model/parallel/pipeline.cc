@@ -56,7 +56,7 @@ struct Pipeline::Impl {
 
   Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given);
   ~Impl();
-  /// Starts a thread for each stage; the destructor ends the started ones.
+  /// Starts a thread for each stage; the destructor ends the threads that were started.
   void start();
   void serve(std::size_t stage);
   void run_stage(Batch& batch, std::size_t stage) const;

@@ -67,8 +67,8 @@ bool StageExchange::wait_for_end() {
   MutexLock lock(mutex_);
   const auto all = [&]() TUTTI_REQUIRES(mutex_) { return num_ended_ == devices_.size(); };
   const auto all_or_error = [&]() TUTTI_REQUIRES(mutex_) { return all() || error_ != nullptr; };
-  // Only the first error starts the timeout: stages that wait have their own deadlines, and a stage
-  // that computes may take any time.
+  // Only the first error starts the timeout: waiting stages have their own deadlines, and a
+  // computing stage may take any length of time.
   while (!condition_.wait_for(mutex_, timeout_, all_or_error)) {
   }
   return condition_.wait_for(mutex_, timeout_, all);

@@ -37,8 +37,8 @@ class StageExchange {
   /// Ends a stage's work, with an error or nullptr; the first error also ends the other stages'
   /// waits.
   void end(std::exception_ptr error);
-  /// Waits until all stages have ended, but at most one timeout after the first error; returns true
-  /// if all have ended.
+  /// Waits until all stages have ended, but no longer than one timeout after the first error;
+  /// returns true if all have ended.
   bool wait_for_end();
   bool has_ended() const;
   /// Returns the first error, or nullptr. Must be called after wait_for_end().
@@ -65,8 +65,8 @@ class StageExchange {
 
 // Sum of a variable's gradients over micro-batches. Internal.
 
-/// Sum of gradients in the order of the calls. Adds dense gradients in place, so a sum never takes
-/// more memory than one gradient. Not thread-safe.
+/// Sum of gradients, added in call order. Adds dense gradients in place, so a sum never takes more
+/// memory than one gradient. Not thread-safe.
 class StageSum {
  public:
   void add(const Gradient& gradient);

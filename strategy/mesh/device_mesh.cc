@@ -1,4 +1,4 @@
-// Implements device meshes, and layouts and their keys.
+// Implements device meshes, layouts and layout keys.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/mesh/device_mesh.h"
 

@@ -1,4 +1,5 @@
-// Explained steps of a mesh: tensors without elements, and exchanges that are only counted.
+// Support for explaining the steps of a mesh: tensors without elements, and exchanges that are only
+// counted.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +34,7 @@ class MeshExplanation final : public StepTracer {
   Device device() const { return services_.replica_devices.front(); }
   int position() const { return services_.first_replica(); }
   const MeshGrid& grid() const { return grid_; }
-  /// Counts everything created on the device from now on as memory of the step.
+  /// Counts everything created on the device from now on as the step's memory.
   void begin_step() { is_in_step_ = true; }
   /// Returns a tensor that has no elements. If `counts` is true, its bytes count towards the step's
   /// memory.

@@ -59,20 +59,20 @@ class MeshSums {
 };
 
 /// Exchanges within the groups of a mesh. A *group* of an axis set consists of the positions that
-/// differ in these axes only. Values are sent only between workers that share a group, and the
+/// differ only in these axes. Values are sent only between workers that share a group, and the
 /// values of a worker's own positions are added before they are sent. Used by one thread at a time,
-/// which has the values of all positions of its process. With several workers, all must make the
-/// same calls. `own` holds one value per position of this process, all of one shape and dtype.
+/// which must hold the values of all positions of its process. With several workers, all must make
+/// the same calls. `own` holds one value per position of this process, all of one shape and dtype.
 class MeshGroups {
  public:
-  /// `grid` and `services` must outlive this object. The devices of a worker must form a box of the
+  /// `grid` and `services` must outlive this object. The devices of a worker must form a box in the
   /// mesh (fits()).
   MeshGroups(const MeshGrid& grid, const ReplicaServices& services)
       : grid_(grid), services_(services) {}
   virtual ~MeshGroups() = default;
 
   /// Returns true if every block of `count` consecutive devices, starting at a multiple of `count`,
-  /// forms a box of the mesh.
+  /// forms a box in the mesh.
   static bool fits(const DeviceMesh& devices, int count);
 
   /// Returns, for each position of this process, the values of its group's members, in the order of
@@ -124,10 +124,10 @@ class MeshGroups {
   Device device_of(int position) const {
     return services_.replica_devices[static_cast<std::size_t>(position - first_own())];
   }
-  /// Returns, for each group with members on this process, the positions of these members in index
+  /// Returns, for each group with members in this process, the positions of these members in index
   /// order.
   std::vector<std::vector<int>> own_groups(AxisSet axes) const;
-  /// Returns the positions of a worker in the group of `position`, in index order.
+  /// Returns the positions that `worker` has in the group of `position`, in index order.
   std::vector<int> members_of(int position, AxisSet axes, int worker) const;
   std::vector<Tensor> sum_here(const MeshSum& sum) const;
   std::vector<Tensor> sum_gathered(const MeshSum& sum, const std::string& name);

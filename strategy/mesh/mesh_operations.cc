@@ -92,7 +92,7 @@ std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
 /// Axes over which the factors of an operation are split.
 struct MeshPosition::Assignment {
   std::vector<AxisSet> of_factor;
-  AxisSet partial = 0;  // axes of inputs that stay partial
+  AxisSet partial = 0;  // axes over which inputs stay partial
   std::vector<bool> is_partial;
 
   Sharding sharding(const FactorsOfTensor& factors, int rank) const {
@@ -289,7 +289,7 @@ std::vector<Tensor> batch_norm_grad_of_parts(const OpCall& call) {
   return {cast(dx, call.inputs[0].dtype()), dgamma, dbeta};
 }
 
-/// Returns the logarithm of the sum of exponentials of each row: logits [..., classes] -> [..., 1].
+/// Returns the log-sum-exp of each row: logits [..., classes] -> [..., 1].
 Tensor log_sums(const Tensor& logits) {
   const Tensor largest = reduce_max(logits, {.axes = {-1}, .keep_dims = true});
   return log(reduce_sum(exp(logits - largest), {.axes = {-1}, .keep_dims = true})) + largest;

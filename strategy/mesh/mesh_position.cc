@@ -84,8 +84,8 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
   auto lazy =
       std::make_shared<ShardedValue>(*this, number, value.sharding, value.local, value.spec);
   values_.emplace(number, lazy.get());
-  // The tensor is on the host: the global value may be too large for the position's device. The
-  // tensor's memory is not touched before the host reads it.
+  // The tensor is on the host, because the global value may be too large for the position's device.
+  // The tensor's memory is not touched before the host reads it.
   if (StepTracer::current()) return placeholder(value.spec, Device{}, std::move(lazy));
   return lazy_tensor(value.spec, Device{}, std::move(lazy));
 }

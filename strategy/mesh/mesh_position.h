@@ -22,8 +22,8 @@ namespace tutti::internal {
 
 class MeshPosition;
 
-/// Value of a sharded tensor at one position, which has only its part. Used only by the position's
-/// thread until the step ends. If the value still exists then, its global value is gathered.
+/// One position's part of a sharded tensor. Used only by the position's thread until the step ends.
+/// If the value still exists then, its global value is gathered.
 class ShardedValue final : public LazyValue {
  public:
   ShardedValue(MeshPosition& position, std::uint64_t number, const Sharding& sharding, Tensor local,
@@ -86,7 +86,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns the position whose step this thread runs; nullptr if there is none.
   static MeshPosition* current();
   /// Same as current(), but throws kFailedPrecondition, naming the variable and the method, if the
-  /// thread runs a step of a mesh strategy that did not create the variable.
+  /// thread is running a step of a mesh strategy that did not create the variable.
   static MeshPosition* current(const VariableStorage& variable, std::string_view method);
 
   const MeshGrid& grid() const { return grid_; }
@@ -94,7 +94,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   int number() const { return number_; }
   LocalReplicaContext& local() { return local_; }
 
-  /// Returns this position's part of the value.
+  /// Returns this position's shard of the value.
   ShardedTensor part_of(const Tensor& value) const;
   /// Returns a tensor of the global shape, or `value.local` itself if each position has all
   /// elements.
@@ -108,7 +108,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Starts the sums without waiting for them. All positions pass the same sums in the same order.
   /// Sums over workers run while the step continues.
   std::shared_ptr<MeshSums> start_sums(std::span<const PositionSum> sums);
-  /// Waits for all these sums and returns their results.
+  /// Waits for all of these sums and returns their results.
   std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
 
   // Functions on local tensors. All positions pass values of the same shape. `kind` and `argument`
@@ -149,7 +149,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
     const StrategyModeScope as_local({&strategy(), &local_, false});
     local_.meet<Argument>(std::move(header), argument, action);
   }
-  /// Waits until all positions have called it.
+  /// Waits until all positions have called this function.
   void meet(RendezvousKind kind);
   /// Gathers the values that outlive the step. Called after the step's body.
   void end_step();
@@ -222,11 +222,11 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   const AxisSet batch_axes_;
   const AxisSet sequence_axes_;
   const int number_;
-  std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by ids of its tensors
+  std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by tensor id
   std::map<std::uint64_t, ShardedValue*> values_;  // existing values, by number
   std::uint64_t num_values_ = 0;
   std::optional<Sharding> wanted_;  // sharding that relayout() requests for the identity's output
-  std::string_view local_call_;     // running call of a function of local tensors, or empty
+  std::string_view local_call_;     // running call to a function on local tensors, or empty
 };
 
 class MeshPosition::LocalScope {

@@ -290,7 +290,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
     internal::require_same_variable(kStrategy, *team_,
                                     internal::describe_variable(options.name, initial_value));
   }
-  static_cast<void>(extended().is_on_read(options));  // checks the options; there is one replica
+  static_cast<void>(extended().is_on_read(options));  // validates the options; result is unused
   const std::optional<Layout> layout = options_.layout.find(options.name);
   internal::MeshPlacement placement{*grid_, extended().services(), *groups_, reads_};
   placement.reads_again = options_.reshard_after_forward;

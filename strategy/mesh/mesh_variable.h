@@ -29,7 +29,7 @@ struct MeshPlacement {
   Sharding sharding = {};            // sharding of the stored elements
 };
 
-/// Storage of a variable of a mesh strategy. Positions of one device that have the same elements
+/// Storage of a variable of a mesh strategy. Positions on one device that have the same elements
 /// share one stored shard, which the first of them writes. Outside steps, reads return the full
 /// value; with several workers they are collective.
 class MeshStorage final : public VariableStorage, public GatheredVariable {

@@ -214,7 +214,7 @@ OpRule loss_of_rows(const OpCall& call) {
   return rule;
 }
 
-/// Returns a rule in which, of dimensions that are merged or split, only the first has a factor.
+/// Returns a rule in which only the first of several merged or split dimensions has a factor.
 OpRule reshaping(const OpCall& call) {
   const Shape& from = input(call, 0);
   const Shape& to = call.outputs[0].shape;
@@ -267,7 +267,7 @@ OpRule lookup(const OpCall& call) {
   return rule;
 }
 
-/// Returns the rule of scatter operations: values [n, ...] and indices [n] -> [rows, ...]. If n is
+/// Returns the rule for scatter operations: values [n, ...] and indices [n] -> [rows, ...]. If n is
 /// sharded, the positions' outputs are added.
 OpRule scattering(const OpCall& call) {
   const int rank = input(call, 0).rank();

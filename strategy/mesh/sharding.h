@@ -18,8 +18,8 @@ using AxisSet = std::uint8_t;
 
 /// Distribution of a tensor over the positions of a mesh. A mesh axis occurs at most once.
 struct Sharding {
-  /// For each dimension, the mesh axes over which it is cut into parts of equal size. The parts are
-  /// in the order of the positions in the mesh.
+  /// For each dimension, the mesh axes over which it is cut into equal parts, ordered as the
+  /// positions in the mesh.
   std::array<AxisSet, Shape::kMaxRank> dims{};
   /// Mesh axes over which the positions' values must be summed to give the tensor.
   AxisSet partial = 0;

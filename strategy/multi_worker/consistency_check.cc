@@ -68,7 +68,7 @@ std::string hex(std::uint64_t number) {
   return text;
 }
 
-/// Note of one worker about a subject.
+/// One worker's note about a subject.
 struct Entry {
   std::string digest, shown;
 };

@@ -34,7 +34,8 @@ class ConsistencyCheck {
   static constexpr const char* kBetweenComponents = "/";
 
   /// Adds a note about `subject`. Comparisons use `bytes`; messages show `shown` or, if it is
-  /// empty, the digest of `bytes`. Several notes about one subject are compared in their order.
+  /// empty, the digest of `bytes`. Several notes about one subject are compared in the order in
+  /// which they were added.
   void note(Kind kind, std::string_view subject, std::span<const std::byte> bytes,
             std::string_view shown = {});
   /// Same as note(), but for a number; messages show it followed by `unit`.
@@ -47,7 +48,7 @@ class ConsistencyCheck {
   /// Returns the notes in the form in which they are sent to other workers.
   Json notes() const;
   /// Throws an error that names the differences and their workers. `notes`: the results of notes(),
-  /// by worker. Throws kInvalidArgument for input and settings, kFailedPrecondition for writes,
+  /// by worker. Throws kInvalidArgument for input and settings, kFailedPrecondition for writes, and
   /// kDataLoss for values. Settings and values that only some workers have are not compared.
   static void require_alike(std::span<const std::string> notes);
 

@@ -15,8 +15,8 @@
 
 namespace tutti::internal {
 
-/// Detector of slow workers, which measures how long this worker waits. The waits of all workers
-/// are sent with the sums of gradients, as a few additional numbers. A slow worker waits least; the
+/// Slow-worker detector; measures how long this worker waits. The waits of all workers are sent
+/// with the sums of gradients, as a few additional numbers. A slow worker waits the least; the
 /// excess wait of the other workers is time spent waiting for it. A worker is reported only if it
 /// is slow in several consecutive windows of steps. Thread-safe.
 class StragglerWatch {
@@ -42,7 +42,7 @@ class StragglerWatch {
     const TimePoint begin_;
   };
 
-  /// Returns the seconds that this worker has waited since the last call.
+  /// Returns the time, in seconds, that this worker has spent waiting since the last call.
   double take_wait();
   /// Adds one step: the result of take_wait() on each worker. Returns a straggler if this step ends
   /// a streak of kWindows slow windows and the last report is at least repeat_after_steps old.

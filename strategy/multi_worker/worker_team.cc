@@ -247,7 +247,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   is_canonical_ = gpu_sums_->determinism() == Determinism::kCanonical;
   partial_sums_ = std::make_unique<PartialSums>(*sums_, counts, is_canonical_);
   if (!group_) return;
-  // NCCL alone may take long to detect the loss.
+  // On its own, NCCL may take a long time to detect the loss.
   group_->when_lost([gpus = std::weak_ptr<CrossDeviceOps>(gpu_sums_)](const Error& reason) {
     if (const auto sums = gpus.lock()) sums->abort(reason);
   });

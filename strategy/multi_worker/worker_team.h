@@ -65,7 +65,7 @@ ReplicaValues decode_values(std::string_view bytes);
 class WorkerTeam {
  public:
   /// Collective: exchanges the workers' replica counts. The communicator's rank is this worker's
-  /// index, and its algorithm sums gradients, unless `gpus` select NCCL.
+  /// index. The communicator's algorithm sums gradients unless `gpus` selects NCCL.
   WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
              const StragglerOptions& stragglers = {});
   /// Same as above, but for the workers of a job. A process that replaces a lost worker is not
@@ -105,8 +105,8 @@ class WorkerTeam {
   /// and all other workers were restarted, too; otherwise throws kFailedPrecondition. Every
   /// collective calls this first; call it yourself before threads start collectives concurrently.
   void require_connection();
-  /// Declares that the workers hold all training state, so that, if all workers are restarted,
-  /// their new processes may form a new job.
+  /// Declares that the workers hold all training state. If all workers are restarted, their new
+  /// processes may then form a new job.
   void allow_restart() { may_restart_ = true; }
 
   /// Gathers one text from each worker; returns the texts in worker order.
@@ -117,8 +117,8 @@ class WorkerTeam {
   /// Calls Communicator::group() on the communicator for values. Returns nullptr if `members` is
   /// empty.
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
-  /// Returns the values of all replicas, in replica order, on the host; `local` are those of this
-  /// worker. Also exchanges the digest of check(), and throws if the workers' digests differ.
+  /// Returns the values of all replicas, in replica order, on the host; `local` holds this worker's
+  /// values. Also exchanges the digest of check(), and throws if the workers' digests differ.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
   /// Starts to gather the elements of all workers in worker order: counts[w] elements from worker
   /// w. Gathers complete in the order in which they were started.
@@ -133,7 +133,7 @@ class WorkerTeam {
   /// Returns the notes, taken since the workers last connected, about values that must be equal on
   /// all workers.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
-  /// Compares the notes of check() across all workers, then clears them. Collective. Throws as
+  /// Compares the notes in check() across all workers, then clears them. Collective. Throws as
   /// require_alike() does.
   void compare_notes();
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
@@ -178,10 +178,10 @@ class WorkerTeam {
   const int exceptions_at_begin_ = std::uncaught_exceptions();
 };
 
-/// Sends the state `own` of `giver` to the `takers` (in increasing order, without the giver), from
+/// Sends the state `own` of `giver` to the `takers` (in ascending order, without the giver), from
 /// memory to memory: small tensors in one message, larger ones one by one. Collective, but workers
 /// that neither send nor receive return at once. Returns the received state on takers, nullopt on
-/// other workers. Throws kDataLoss if the state is damaged, and as collectives do.
+/// other workers. Throws kDataLoss if the state is damaged, and the same errors as collectives.
 std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
                                                  const std::vector<int>& takers,
                                                  const CheckpointSnapshot* own);

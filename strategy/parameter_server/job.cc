@@ -104,7 +104,7 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
   }
 }
 
-/// Closes the connections first, because servers exit when the chief has left the job.
+/// Closes the connections first, because servers exit once the chief has left the job.
 ParameterServerJob::~ParameterServerJob() {
   rpc_.reset();
   service_.reset();

@@ -56,15 +56,15 @@ class ServerConnections {
   std::vector<std::shared_ptr<RemoteService>> services_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Membership of this process in a job. Workers train by themselves, or (`options.coordinated`) the
-/// chief gives closures to them; servers store the variables. Thread-safe.
+/// Membership of this process in a job. Workers train by themselves or, with `options.coordinated`,
+/// are given closures by the chief; servers store the variables. Thread-safe.
 class ParameterServerJob {
  public:
   /// Joins the job. With a coordinator, the chief and the workers wait for all servers, but not for
   /// other workers. Without one, workers wait for all servers and, unless they train independently,
-  /// for each other; the run is lost if fewer than `workers_needed` workers are left. Throws
-  /// kInvalidArgument for a coordinator without a chief, and the errors of parameter_server_role(),
-  /// Server, WorkerGroup::join(), join_job() and RpcClient::connect().
+  /// for each other; the run is lost if fewer than `workers_needed` workers remain. Throws
+  /// kInvalidArgument for a coordinator without a chief, and the same errors as
+  /// parameter_server_role(), Server, WorkerGroup::join(), join_job() and RpcClient::connect().
   ParameterServerJob(const ClusterResolver& resolver, const ParameterServerOptions& options,
                      int workers_needed = 0);
   ~ParameterServerJob();
@@ -77,7 +77,7 @@ class ParameterServerJob {
   int num_workers() const { return cluster_.count("worker"); }
   /// Returns "worker 1 (127.0.0.1:4711)".
   std::string worker_name(int worker) const;
-  /// Returns the group of a worker; nullptr with a coordinator, and if workers train independently.
+  /// Returns the group of a worker; nullptr with a coordinator or if workers train independently.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
   /// Returns the parameter servers. Only for workers and a coordinating chief.
   std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }

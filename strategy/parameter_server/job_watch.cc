@@ -1,4 +1,4 @@
-// Effect of each verdict on a task, waiting for the end of the run, and callbacks for lost tasks.
+// Effects of verdicts on tasks, the wait for the end of the run, and callbacks for lost tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 

@@ -37,11 +37,11 @@ struct RunRules {
   bool workers_come_back = false;
 };
 
-/// Evaluator of the job's verdicts, which finds out when this task has nothing left to do: the run
-/// is lost according to RunRules; the tasks that assign or do the work have left; this process was
-/// given up; or the control plane was lost. Two events have no effect: verdicts older than a
-/// restart of this task, and the end of a task of an earlier, lost run, which may happen after this
-/// run began. Value type.
+/// Evaluator of the job's verdicts. Determines when this task has nothing left to do: when the run
+/// is lost according to RunRules, when the tasks that assign or do the work have left, when this
+/// process was given up, or when the control plane was lost. Two events have no effect: verdicts
+/// older than a restart of this task, and the end of a task of an earlier, lost run, which may
+/// happen after this run began. Value type.
 class RunVerdicts {
  public:
   /// `self` holds the task, incarnation and pid of this process.

@@ -11,9 +11,9 @@
 
 namespace tutti::internal {
 
-/// Component that is read by joining the shards, and written by sending each server the rows of its
-/// shard. If workers train together, all of them call assign() and scatter(), and the first one
-/// changes the values for all; one of them calls update() or assign_by_one(), and then all call
+/// Component whose value is read by joining the shards, and written by sending each server its
+/// shard's rows. If workers train together, all of them call assign() and scatter(), and the first
+/// one changes the values for all; one of them calls update() or assign_by_one(), and then all call
 /// ParameterServers::meet(). Thread-safe.
 class ShardedComponent final : public Component {
  public:
@@ -68,7 +68,7 @@ class ShardedStorage final : public MirroredStorage {
               const UpdateScalars& scalars) override;
   /// If workers train independently, only the first worker's call has an effect.
   void restore(const TensorLookup& lookup) override;
-  /// Creates the slot with the same rows on the same servers.
+  /// Creates a slot whose rows are on the same servers as those of this variable.
   Variable create_slot(const std::string& name, double initial_value) override;
 
   const std::vector<RemoteShard>& shards() const { return remote().shards(); }

@@ -1,7 +1,5 @@
-// Gradients of the replicas of this process in one reduction: kinds, and the search for non-finite
+// Gradients of this process's replicas in one reduction: kinds, and search for non-finite values.
 // SPDX-License-Identifier: Apache-2.0
-//
-// values.
 //
 // Infinities and NaNs survive every sum, so only sums are searched; if a sum has any, the replicas'
 // gradients show the origin.

@@ -68,9 +68,9 @@ struct BucketInputs {
   bool compresses(std::size_t bucket) const {
     return residuals && plan->buckets[bucket].dtype == DType::kFloat32;
   }
-  /// Returns a replica's contribution to the sum of a piece: the elements of its dense gradient or,
-  /// if the bucket is compressed, a copy of them in `copy`, rounded to the type in which they are
-  /// sent. `copy` has room for the piece.
+  /// Returns a replica's contribution to the sum of a piece: the elements of the replica's dense
+  /// gradient or, if the bucket is compressed, a copy of them in `copy`, rounded to the type in
+  /// which they are sent. `copy` has room for the piece.
   const std::byte* prepared(std::size_t replica, const Piece& piece, std::byte* copy);
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
@@ -80,7 +80,8 @@ struct BucketInputs {
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);
-  /// Notes non-finite values in a bucket's sum over all workers. The sum has the gradients' type.
+  /// Records non-finite values in a bucket's sum over all workers. The sum has the same type as the
+  /// gradients.
   void search_sum(std::size_t bucket, const std::byte* sum);
   /// Same as search_sum(), but for a gradient in a run with a single replica, where no sum is
   /// computed.
@@ -123,7 +124,7 @@ struct BucketInputs {
 /// Returns the gradient itself, or a copy if it is on a GPU.
 Gradient on_host(const Gradient& gradient);
 
-/// Destination of the sums of elements [begin, end) of a bucket.
+/// Destination for the sums of a bucket's elements [begin, end).
 struct SumPlace {
   std::size_t begin = 0;
   std::size_t end = 0;

@@ -14,10 +14,10 @@
 
 namespace tutti::internal {
 
-/// Buckets of variables in reverse order, because the gradients of the last used variables are
+/// Buckets of variables in reverse order, because the gradients of the variables used last are
 /// ready first. A bucket holds variables of one dtype, which are either all sharded over the
-/// replicas or all unsharded. The first bucket is small, so that reductions start early. Plans are
-/// equal on all replicas.
+/// replicas or all unsharded. The first bucket is small, so that reductions start early. All
+/// replicas have the same plan.
 struct BucketPlan {
   struct Item {
     std::size_t variable = 0;  // index in the variable list
@@ -73,7 +73,7 @@ class Residuals;
 
 struct PlanInUse {
   std::shared_ptr<const BucketPlan> plan;
-  std::shared_ptr<Residuals> residuals;  // null if gradients are not compressed
+  std::shared_ptr<Residuals> residuals;  // null if gradients are uncompressed
   std::shared_ptr<HostSums> host_sums;   // host memory for sums of GPU gradients across workers
 };
 

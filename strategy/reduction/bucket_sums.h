@@ -1,4 +1,4 @@
-// Sums of the buckets of one reduction.
+// Bucket sums of one gradient reduction.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,8 +23,8 @@ namespace tutti::internal {
 /// A bucket whose variables are sharded over the replicas gives each replica its shard. Several
 /// workers then exchange only the elements that their replicas own. In the buffers of partial sums,
 /// the elements are then in the order of their owners, worker by worker (*scattered*), and the
-/// counters are a separate sum. If non-finite values are searched for, all workers need the whole
-/// sum. Thread safety: as for BucketSums.
+/// counters are a separate sum. When sums are searched for non-finite values, all workers need the
+/// full sum. Thread safety: as for BucketSums.
 class CpuSums {
  public:
   explicit CpuSums(BucketInputs& given);
@@ -95,9 +95,9 @@ class CpuSums {
 
 /// Sums of one reduction's buckets over all replicas of all workers, computed by
 /// ReplicaServices::ops. With several workers, buckets are passed to the team in order, regardless
-/// of the order in which replicas fill them, and results are read after all have been passed.
-/// bucket_sums.cc explains the numbers sent with a bucket. Replicas are numbered within this
-/// process. A failure of any call ends the reduction.
+/// of the order in which replicas fill them, and results are read after all buckets have been
+/// passed. bucket_sums.cc explains the numbers sent with a bucket. Replicas are numbered within
+/// this process. A failure of any call ends the reduction.
 class BucketSums {
  public:
   BucketSums(BucketInputs& given, PlanInUse& plan);
@@ -123,10 +123,10 @@ class BucketSums {
   /// other.
   bool gives_shards() const;
   /// Called by one thread after end() has been called for all buckets. Waits for other workers, but
-  /// not for GPUs: later work in their compute streams sees the sums.
+  /// not for GPUs: later work in the GPUs' compute streams sees the sums.
   void join();
   /// Returns the bucket's sums on the replica's device, after join(). Returns nullopt if each
-  /// replica's gradients already are the sums, except where sum_of() has a value. Thread-safe.
+  /// replica's gradients are already the sums, except where sum_of() has a value. Thread-safe.
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const;
   /// Same as sum(), but for one variable whose sum is stored separately from its bucket. If
   /// shards_of() is set, returns only the sum of the replica's shard, [count].
@@ -155,8 +155,8 @@ class BucketSums {
   bool has_slices(std::size_t bucket);
   void take_kind(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
-  /// Sums a variable's gradients in the bucket again after they were made dense. All workers call
-  /// it.
+  /// Sums a variable's gradients in the bucket again after they were made dense. All workers must
+  /// call it.
   void repeat(const BucketPlan::Item& item, std::size_t bucket);
   void join_workers();
   std::size_t first_number();

@@ -19,9 +19,9 @@ namespace tutti::internal {
 class HostSums {
  public:
   struct Bucket {
-    std::vector<Elements> partials;  // per partial sum of this worker: elements, then counters
+    std::vector<Elements> partials;  // for each partial sum of this worker: elements, then counters
     Elements rounded;                // for 16-bit types: the sum's elements in that type
-    std::vector<std::shared_ptr<DeviceEvent>> copies;  // mark the end of the last copies
+    std::vector<std::shared_ptr<DeviceEvent>> copies;  // events at the end of the last copies
   };
 
   HostSums(const BucketPlan& plan, std::size_t num_partials, int num_workers)

@@ -33,8 +33,8 @@ class GpuSums {
  public:
   GpuSums(BucketInputs& given, PlanInUse& plan);
 
-  /// Copies the replica's dense gradients to its buffer of the bucket, in one launch on its compute
-  /// stream. Writes zeros in place of missing dense gradients.
+  /// Copies the replica's dense gradients to its buffer for the bucket, in one launch on its
+  /// compute stream. Writes zeros in place of missing dense gradients.
   void pack(std::size_t replica, std::size_t bucket);
   /// Starts the sum, or its preparation. Requires: all replicas have packed the bucket.
   void begin(std::size_t bucket);
@@ -68,8 +68,8 @@ class GpuSums {
     std::vector<MutableTensor> flat;  // per replica, reduced in place
     std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket converted to float32, or empty
     HostPartials partials;
-    std::vector<float> counters;  // storage of `partials` with NCCL
-    Events events;                // ends of copies to the host; with NCCL, ends of packing
+    std::vector<float> counters;  // storage for `partials` with NCCL
+    Events events;                // recorded after copies to the host; with NCCL, after packing
     DeviceWork* work = nullptr;   // set only with several workers; owned by `pending`
     PendingReduction pending;     // destroyed first: its destructor waits
   };

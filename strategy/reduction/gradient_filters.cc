@@ -1,5 +1,5 @@
-// Search for non-finite values, and error feedback, which keeps the sum of the sent values equal to
-// the sum of the gradients over many steps.
+// Finds non-finite values, and implements error feedback, which keeps the sum of the sent values
+// equal to the sum of the gradients over many steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gradient_filters.h"
 

@@ -26,14 +26,14 @@ struct NonFiniteValue {
   auto operator<=>(const NonFiniteValue&) const = default;
 };
 
-/// Returns how many of `count` elements are infinite or NaN; 0 unless the type is a floating-point
+/// Returns how many of `count` elements are infinite or NaN; 0 if the type is not a floating-point
 /// type.
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count);
 /// Returns the index of the first element that is infinite or NaN; nullopt if all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count);
 /// Returns the indices of the tensors that have infinite or NaN elements. All tensors are on one
-/// GPU, for which this function waits.
+/// GPU, which this function waits for.
 std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
 
 /// Lowest position of a non-finite value among those that the threads of a step found. note() is

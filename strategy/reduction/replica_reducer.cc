@@ -1,5 +1,5 @@
 // GradientReducer of a replica, and the reduction that the replicas of a run share: buckets are
-// filled, published, reduced and done.
+// filled, published, reduced and completed.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/replica_reducer.h"
 
@@ -48,7 +48,7 @@ class BucketReducer {
     sums_.filled(r, bucket);
     if (last_to_fill(r, bucket)) publish(bucket);
   }
-  /// Reduces slices until none is left. Stores an exception, which the leader rethrows.
+  /// Reduces slices until none is left. Stores any exception, which the leader rethrows.
   void work() {
     for (;;) {
       Task task;

@@ -16,7 +16,7 @@ namespace tutti::internal {
 
 class BucketReducer;
 
-/// State through which the replicas of one run join their common reduction.
+/// State through which the replicas of one run take part in a shared reduction.
 class GradientExchange {
  public:
   GradientExchange(ReplicaServices& services, BucketPlans& plans, ReplicaMonitor& monitor,

@@ -113,9 +113,9 @@ class LocalReplicaContext final : public ReplicaContext {
     LocalReplicaContext* context_;
     TimePoint begin_;
   };
-  /// Returns the seconds in collectives and gradient exchange so far, including waits.
+  /// Returns the seconds spent in collectives and gradient exchange so far, including waits.
   double communication_seconds() const { return communication_seconds_; }
-  /// Returns the row count that this replica assumed for all replicas, if it assumed one.
+  /// Returns the row count that this replica assumed for all replicas, if any.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
   /// Returns the rows of the batch that the step was called with, if there was one.
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }

@@ -340,7 +340,7 @@ RunOutcome Rendezvous::outcome() {
 }
 
 Error Rendezvous::mismatch() const {
-  std::map<std::string, std::vector<int>> callers;  // keyed by the description of the call
+  std::map<std::string, std::vector<int>> callers;  // keyed by call description
   std::vector<int> returned;
   std::string call;
   bool same_kind = true;

@@ -31,8 +31,8 @@ class ReplicaMonitor {
   /// Declares to the thread-safety analysis that conditions run with the mutex held by wait().
   void assert_held() const TUTTI_THREAD_ANNOTATION(assert_capability(mutex_)) {}
 
-  /// Waits until `ready()` or the deadline; returns ready(). Replica `replica` calls it between
-  /// enter() and leave().
+  /// Waits until `ready()` returns true or the deadline passes; returns ready(). Replica `replica`
+  /// calls it between enter() and leave().
   bool wait(int replica, TimePoint deadline, const std::function<bool()>& ready)
       TUTTI_REQUIRES(mutex_);
   /// Same as wait(), but for the thread that called run(), and for replica threads between runs.
@@ -113,7 +113,7 @@ struct RendezvousHeader {
   std::string call() const;
   /// Returns the text that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
   std::string signature() const;
-  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with no length masked.
+  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with all lengths shown.
   std::string describe() const;
 
  private:
@@ -139,7 +139,7 @@ enum class RunPlace { kReplicaThreads, kNested, kCaller };
 /// Result of a run.
 struct RunOutcome {
   std::exception_ptr error;  // exception that run() throws; nullptr: every replica succeeded
-  int replica = -1;          // replica that failed; -1: no particular one
+  int replica = -1;          // replica that failed; -1: none in particular
   std::vector<std::string> messages;
   bool failed_in_update = false;
 };
@@ -158,8 +158,8 @@ class Rendezvous {
   int num_replicas() const { return num_replicas_; }
   ReplicaMonitor& monitor() { return monitor_; }
 
-  /// Waits for all replicas, runs `action` once, and returns in all of them. `argument` must remain
-  /// valid until then. Rethrows `action`'s exception (in every replica); throws kAborted, or
+  /// Waits for all replicas, runs `action` once, and then returns in every replica. `argument` must
+  /// remain valid until then. Rethrows `action`'s exception (in every replica); throws kAborted, or
   /// kDeadlineExceeded naming the missing replicas.
   void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
@@ -168,7 +168,7 @@ class Rendezvous {
   /// aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
   /// Waits until `ready()` returns true, another replica waits in a rendezvous or has ended, or all
-  /// replicas hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is
+  /// replicas hold back. This cannot deadlock. Returns ready(); throws kAborted if the run is
   /// aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted if the run is aborted.

@@ -67,7 +67,8 @@ void StepWarnings::check_results(std::span<const ReplicaNotes> notes, const Note
   log_warning(result_warning(join(replicas), step.number, step.strategy, result));
 }
 
-/// Ignores means over a number of rows other than the batch's, because they may serve any purpose.
+/// Ignores means over a number of rows other than the batch's, because such means may serve any
+/// purpose.
 void StepWarnings::check_means(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   const auto is_of_batch = [](const ReplicaNotes& note) {
     return note.summed_mean && note.batch_rows.value_or(0) > 1 &&

@@ -46,7 +46,7 @@ class StepWarnings {
   bool has_warned_of_means_ = false;
 };
 
-/// Returns a warning that steps of `strategy` return results that are not finite, such as `result`.
+/// Returns a warning that steps of `strategy` return non-finite results, such as `result`.
 std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
                            double result);
 

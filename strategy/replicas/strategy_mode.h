@@ -71,7 +71,8 @@ class ForbiddenVariableCreator final : public VariableCreator {
                                           const RandomKey& key, VariableOptions options) override;
 };
 
-/// Scope of a merge function: sets mode and variable creator; hides replica, reducer and tapes.
+/// Scope of a merge function: sets the mode and the variable creator; hides the replica, the
+/// reducer and the tapes.
 class MergeScope {
  public:
   explicit MergeScope(Strategy& strategy);

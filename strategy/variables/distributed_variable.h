@@ -30,8 +30,8 @@ class Component {
   virtual void assign(AssignOp op, const Tensor& value) = 0;
   /// Applies a scatter operation. `name` is the variable's name, for messages.
   virtual void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) = 0;
-  /// Applies `rule`. `slots` are the components of variables made by create_slot(), and are of the
-  /// same kind as this one.
+  /// Applies `rule`. `slots` are the components of variables created by create_slot(), and are of
+  /// the same kind as this one.
   virtual void update(std::span<Component* const> slots, const UpdateRule& rule,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 };
@@ -142,7 +142,7 @@ struct ListedRows {
   std::vector<std::int64_t> positions = {};  // positions of the selected rows in the list
   std::vector<std::int64_t> rows = {};       // row indices within the part
 };
-/// Returns those of the listed rows that the part with rows [first, first + count) contains.
+/// Returns the listed rows that belong to the part with rows [first, first + count).
 ListedRows rows_within(std::int64_t first, std::int64_t count,
                        const std::vector<std::int64_t>& rows);
 /// Returns the parts of a ShardedVariable; empty for any other variable.

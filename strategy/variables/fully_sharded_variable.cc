@@ -217,7 +217,7 @@ void Shards::note_write_of(int index) {
   for (const auto& kept : kept_) {
     if (kept->device == shard(index).device()) forget(*kept);
   }
-  // Replays of a captured step write, too, but do not run this code.
+  // Replays of a captured step also write, but do not run this code.
   if (StepRecorder* const recorder = StepRecorder::current()) {
     recorder->on_replay([this] { note_write(); }, [] {});
   }

@@ -111,7 +111,7 @@ class Shards final : public Component, public GatheredVariable {
   void keep(const Tensor& whole) const;
   /// Sets this process's shards to `elements`, [count] in shard order, on the host.
   void assign_own(const Tensor& elements);
-  /// Updates a shard by the rule, with the same shard of each of `slots`. `gradient` is the
+  /// Applies the rule to a shard, with the same shard of each of `slots`. `gradient` is the
   /// gradient of the full variable or of this shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
                     const Gradient& gradient, const UpdateScalars& scalars);
@@ -132,7 +132,7 @@ class Shards final : public Component, public GatheredVariable {
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
   /// Called before a write of all shards: drops the gathered values that devices keep.
   void note_write();
-  /// Called before a write of one shard: drops only the values that are cached on that shard's
+  /// Called before a write to one shard: drops only the values that are cached on that shard's
   /// device.
   void note_write_of(int index);
   static void forget(Kept& kept);

@@ -1,4 +1,4 @@
-// ON_WRITE variable: equal components, kept equal by every write.
+// ON_WRITE variable: components that every write keeps equal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ namespace tutti::internal {
 class MirroredStorage : public DistributedStorage {
  public:
   /// `work_number`, modulo the number of replicas that share a component, selects the replica that
-  /// applies updates; it spreads the work.
+  /// applies updates, to spread the work.
   MirroredStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                   std::shared_ptr<const Placement> placement, int work_number);
   /// Uses existing components, one per device of the placement.
@@ -42,8 +42,8 @@ class MirroredStorage : public DistributedStorage {
   }
 
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
-  /// Notes the write, so that the next step compares it with the other workers' writes. Does
-  /// nothing with one worker, and in merge functions, which belong to a step.
+  /// Records the write, so that the next step compares it with the other workers' writes. Does
+  /// nothing if there is only one worker, or in merge functions, which belong to a step.
   void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
 
  protected:

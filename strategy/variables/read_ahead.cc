@@ -17,7 +17,7 @@ Tensor StartedGather::wait() {
 void ReadAhead::begin_run() {
   MutexLock lock(mutex_);
   begun_.reset();
-  // A restarted worker knows no earlier run, so the other workers must forget theirs.
+  // A restarted worker has no record of earlier runs, so the other workers must discard theirs.
   const std::uint64_t before = std::exchange(connection_, team_->connection());
   if (before != connection_) reads_.clear();
   before_ = std::exchange(reads_, {});
@@ -39,7 +39,7 @@ Tensor ReadAhead::read(const GatheredVariable& variable, DType dtype) {
   return whole;
 }
 
-/// Returns an undefined tensor if another read was started, or if the variable has been written
+/// Returns an undefined tensor if another read has been started or the variable has been written
 /// since.
 Tensor ReadAhead::take_begun(const Read& read) {
   std::optional<Begun> begun = std::exchange(begun_, std::nullopt);

@@ -30,14 +30,14 @@ struct StartedGather {
 /// Variable whose elements are gathered from several workers.
 class GatheredVariable {
  public:
-  /// Starts to gather the elements, each cast to `dtype` by its owner. Collective.
+  /// Starts gathering the elements, each cast to `dtype` by its owner. Collective.
   virtual StartedGather start_gather(DType dtype) const = 0;
   /// Returns a number that changes with each write. Thread-safe.
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  protected:
   ~GatheredVariable() = default;
-  /// Must be called by each write. Thread-safe.
+  /// Every write must call it. Thread-safe.
   void change_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
@@ -45,10 +45,10 @@ class GatheredVariable {
 };
 
 /// Prefetcher that starts gathers ahead of the reads that need them. Records the reads of a run in
-/// order. While the next run repeats them, each read starts the gather of the following one. The
+/// order. While the next run repeats them, each read starts the gather for the following read. The
 /// started gathers depend only on this order, which is the same on all workers, so all workers
 /// start the same gathers. After a deviation from the previous run, the remaining reads start no
-/// gather. Keeps at most one value that has not been read yet. Threads: read() one at a time;
+/// gathers. Keeps at most one value that has not been read yet. Threads: read() one at a time;
 /// forget() is thread-safe.
 class ReadAhead {
  public:
@@ -56,7 +56,7 @@ class ReadAhead {
 
   /// Must be called before each run, after the workers are connected.
   void begin_run();
-  /// Returns what start_gather(dtype) of `variable` gathers. Collective.
+  /// Returns the result of start_gather(dtype) for `variable`. Collective.
   Tensor read(const GatheredVariable& variable, DType dtype);
   /// Must be called before the variable is destroyed.
   void forget(const GatheredVariable& variable);
@@ -69,7 +69,7 @@ class ReadAhead {
   };
   struct Begun {
     Read read;
-    std::uint64_t version;  // version of the variable when the read was started
+    std::uint64_t version;  // version of the variable when the read started
     StartedGather gather;
   };
   Tensor take_begun(const Read& read) TUTTI_REQUIRES(mutex_);

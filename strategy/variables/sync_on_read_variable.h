@@ -1,4 +1,4 @@
-// ON_READ variable: a component per replica, combined when it is read.
+// ON_READ variable: one component per replica; reading the variable combines them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -65,7 +65,7 @@ class SyncOnReadStorage final : public DistributedStorage {
   void note_update(int index);
   int first_replica() const { return team_ ? team_->first_replica() : 0; }
   int num_replicas() const { return team_ ? team_->num_replicas() : num_components(); }
-  /// Returns replica `replica`'s share of `value`, such that the shares aggregate to it.
+  /// Returns replica `replica`'s share of `value`, such that the shares aggregate to `value`.
   Tensor share(const Tensor& value, int replica) const;
   Tensor share_of_component(const Tensor& value, int index) const {
     return share(value, first_replica() + index);

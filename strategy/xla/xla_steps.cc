@@ -14,8 +14,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Reducer that records the sums over replicas in the trace of its replica. Never waits, because
-/// nothing is executed.
+/// Reducer that records the sums over replicas in its replica's trace. Never waits, because nothing
+/// is executed.
 class TracedReducer final : public GradientReducer {
  public:
   explicit TracedReducer(StepTracer& tracer) : tracer_(tracer) {}

@@ -70,7 +70,7 @@ void binary(const KernelArgs& args) {
   });
 }
 
-/// Reads both values for every element, so that there is no branch.
+/// Reads both values for every element to avoid a branch.
 template <std::int64_t kAStride, std::int64_t kBStride, class T>
 [[gnu::always_inline]] inline void where_run(const bool* __restrict condition,
                                              const T* __restrict a, const T* __restrict b,

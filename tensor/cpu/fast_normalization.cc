@@ -12,8 +12,8 @@ namespace tutti::internal {
 
 // Batch normalisation.
 //
-// Statistics are summed row by row in double, separately for each channel: the order depends only
-// on the shape.
+// Statistics are summed row by row in double, separately for each channel, so the order depends
+// only on the shape.
 
 namespace {
 
@@ -314,7 +314,7 @@ struct alignas(64) Lanes {
   }
 };
 
-/// Adds body(c) to the lanes for c in 0 .. count - 1.
+/// Adds body(0), ..., body(count - 1) to the lanes in turn.
 template <class Body>
 [[gnu::always_inline]] inline void accumulate(Lanes& lanes, std::size_t count, const Body& body) {
   std::size_t c = 0;

@@ -1,4 +1,4 @@
-// Updates of weights in host memory by the formulas of update_rules.h, in loops that the compiler
+// Updates of weights in host memory with the formulas in update_rules.h, in loops that the compiler
 // vectorizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/update_rules.h"

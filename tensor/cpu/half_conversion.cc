@@ -1,4 +1,4 @@
-// Conversions without branches, which the compiler turns into vector instructions.
+// Branch-free conversions, which the compiler turns into vector instructions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/half_conversion.h"
 

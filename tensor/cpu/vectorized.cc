@@ -1,4 +1,4 @@
-// Choice of the instruction set of fast kernels, and copies that bypass the caches.
+// Choice of the instruction set for fast kernels, and copies that bypass the caches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/vectorized.h"
 

@@ -72,7 +72,7 @@ __device__ __forceinline__ Pack<N, kOwn>& pack_at(N* shared) {
 /// Consecutive rows of a row-major matrix.
 template <class T>
 struct Tile {
-  /// Creates a tile of those rows in [first, first + kTile) that precede `end`.
+  /// Creates a tile of the rows in [first, first + kTile) that precede `end`.
   __device__ __forceinline__ Tile(const T* matrix, std::int64_t first, std::int64_t end,
                                   std::int64_t row_width)
       : data(matrix + first * row_width),
@@ -175,8 +175,8 @@ struct Work {
 };
 
 constexpr std::int64_t tiles_of(std::int64_t rows) { return (rows + kTile - 1) / kTile; }
-/// Returns the number of parts, of up to kColumns columns each, of `width` columns: at least 1,
-/// because the sums are needed even without columns.
+/// Returns the number of parts, of up to kColumns columns each, into which `width` columns are
+/// divided: at least 1, because the sums are needed even without columns.
 constexpr std::int64_t parts_of(std::int64_t width) {
   return width == 0 ? 1 : (width + kColumns - 1) / kColumns;
 }
@@ -275,7 +275,7 @@ void forward(const KernelCall& call) {
 //
 // No two blocks add to the same element: the gradients of queries, keys and values are computed in
 // separate launches. This takes 8 products of tiles; 5 would suffice if blocks added to each
-// other's rows, in any order. In return the bits depend only on the sizes, and a block needs
+// other's rows, in any order. In return, the bits depend only on the sizes, and a block needs
 // registers for only one gradient.
 
 /// Writes to means[i] the sum of weight * gradient over query i's attention weights.
@@ -303,8 +303,8 @@ struct GradientInputs {
 };
 enum class GradientOf { kQuery, kKey, kValue };
 
-/// Computes the weights with which rows of another matrix are gathered. `scores` has a row per
-/// query and a column per key for kQuery, and vice versa for kKey and kValue.
+/// Computes the weights for weighted sums of another matrix's rows. `scores` has a row per query
+/// and a column per key for kQuery, and vice versa for kKey and kValue.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs<T>& in,
                                       std::int64_t head, std::int64_t first_query,

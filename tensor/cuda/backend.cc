@@ -257,7 +257,7 @@ class Context final : public DeviceContext {
       (void)cudaFree(data);
     });
   }
-  // CUDA derives the direction from the addresses: both calls also copy within the device.
+  // CUDA derives the direction from the addresses, so both calls also copy within the device.
   void copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) override {
     copy(to, from, bytes, cudaMemcpyDefault, stream);
   }

@@ -1,4 +1,4 @@
-// Convolution and its gradients: as matrix products where possible, else on cuDNN.
+// Convolution and its gradients: as matrix products where possible, otherwise with cuDNN.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tensor/cuda/convolution_plans.h"
@@ -36,7 +36,7 @@ MatrixProduct product_of(OpId op, const Shapes& s, DType dtype) {
 
 std::array<std::int64_t, 4> dims(const Shape& s) { return {s[0], s[1], s[2], s[3]}; }
 
-/// Runs cuDNN on x and y in our layout and a filter in OHWI.
+/// Runs cuDNN on x and y in tutti's layout, and on a filter in OHWI.
 void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const KernelCall& call) {
   ConvolutionProblem problem;
   problem.op = op;

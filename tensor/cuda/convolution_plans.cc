@@ -164,7 +164,8 @@ std::int64_t count_of(const BackendDescriptor& descriptor, cudnnBackendAttribute
   return count;
 }
 
-/// Returns engine configurations, first the one that cuDNN expects to be fastest; may be empty.
+/// Returns engine configurations, starting with the one that cuDNN expects to be the fastest; may
+/// be empty.
 std::vector<BackendDescriptor> configurations(const ConvolutionGraph& graph,
                                               cudnnBackendHeurMode_t mode,
                                               const ConvolutionTarget& target) {
@@ -289,7 +290,7 @@ class Timestamp {
 float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& data,
                             void* workspace, const KernelCall& call) {
   constexpr int kRuns = 3;
-  execute(plan, data, workspace, call);  // the first run loads its code
+  execute(plan, data, workspace, call);  // the first run loads the plan's code
   Timestamp start, end;
   start.record(call.stream);
   for (int i = 0; i < kRuns; ++i) execute(plan, data, workspace, call);

@@ -20,7 +20,7 @@
 
 namespace tutti::cuda {
 
-/// Owner of a descriptor of cuDNN's backend API.
+/// Owner of a cuDNN backend API descriptor.
 class BackendDescriptor {
  public:
   explicit BackendDescriptor(cudnnBackendDescriptorType_t type);
@@ -103,7 +103,7 @@ std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DTyp
                                              const MathOptions& options, std::size_t count,
                                              std::size_t max_workspace_bytes, std::string& reason);
 
-/// The chosen plans of one logical device.
+/// Plans chosen for one logical device.
 class ConvolutionPlans {
  public:
   /// Enqueues the convolution on the stream of `call`. Throws kUnimplemented if cuDNN has no engine

@@ -105,7 +105,7 @@ void launch_tiles(const StridedAxes<2>& axes, int across, const T* from, T* to,
                      stream, t, from, to);
 }
 
-/// Returns the largest number of bytes that divides all runs and gaps of `axes`.
+/// Returns the largest power of two, in bytes, that divides all runs and gaps of `axes`.
 std::size_t common_bytes(const StridedAxes<2>& axes, std::size_t element_size) {
   if (axes.stride(0, axes.rank - 1) != 1 || axes.stride(1, axes.rank - 1) != 1) {
     return element_size;

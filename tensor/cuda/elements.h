@@ -73,8 +73,8 @@ struct alignas(16) Bytes16 {
   std::uint64_t low, high;
 };
 
-/// Returns true if the address is a multiple of `bytes`: is_aligned() on the host, starts_at() in
-/// kernels.
+/// Return true if the address is a multiple of `bytes`. is_aligned() is for the host, starts_at()
+/// for kernels.
 inline bool is_aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }

@@ -38,7 +38,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     one_hot_kernel(Indices indices, const __grid_constant__ StridedAxes<2> axes, T on, T off,
                    T* y) {
-  std::int64_t offsets[2];  // offset of the index, and the class
+  std::int64_t offsets[2];  // offset of the index; class number
   for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
     axes.offsets_of(i, offsets);
     y[i] = indices[offsets[0]] == offsets[1] ? on : off;

@@ -46,8 +46,8 @@ using KernelTable = KernelTableOf<Kernel>;
 /// Calls the registration function of every file.
 void register_kernels(KernelTable& table);
 
-// Our own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream run
-// in order. They require only the alignment of the element type; 16-byte alignment is fastest.
+// Custom kernels (.cu). All enqueue work on a stream without waiting for it; kernels on one stream
+// run in order. They require only the alignment of the element type; 16-byte alignment is fastest.
 
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
@@ -71,8 +71,8 @@ void update(const DeviceUpdate& update, cudaStream_t stream);
 void combine(const DeviceCombine& combine, cudaStream_t stream);
 /// Uses one launch per 128 copies. The copies must not overlap.
 void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
-/// Applies a scatter with the same bits as the CPU, because values for the same row are applied in
-/// order.
+/// Applies a scatter. The result is bit-identical to the CPU's, because values for the same row are
+/// applied in order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
 /// Same as in DeviceContext. Uses one launch per 96 tensors of a type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
@@ -81,8 +81,8 @@ void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* count
 void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace& workspace,
                      cudaStream_t stream);
 
-// Kernels on cuBLAS and cuDNN, and our own kernels where the results of these libraries differ from
-// the CPU's.
+// Kernels built on cuBLAS and cuDNN, and custom kernels where the results of these libraries differ
+// from the CPU's.
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
                                            DType::kFloat16};
 void register_matmul_kernels(KernelTable& table);

@@ -22,8 +22,8 @@ struct Labels {
   bool is_wide;
 };
 
-/// Logarithms of a row's softmax. The largest logit is not added to the logarithm of the sum: their
-/// sum would lose the digits of a probability near 1, or of logits far from 0.
+/// Logarithms of a row's softmax. The largest logit is not added to the logarithm of the sum,
+/// because their sum would lose the digits of a probability near 1, or of logits far from 0.
 template <class N>
 struct LogSoftmax {
   __device__ N operator()(N x) const { return x - top - log_sum; }

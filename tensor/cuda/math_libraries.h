@@ -19,7 +19,7 @@ namespace tutti::cuda {
 /// Returns cuDNN's name for the type. Throws kUnimplemented unless it is a floating-point type.
 cudnnDataType_t cudnn_type(DType dtype);
 
-/// Returns the largest power of two that divides the address, at most `most`. Plans depend on it.
+/// Returns the largest power of two, at most `most`, that divides the address. Plans depend on it.
 inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address == 0 ? most : std::min(most, address & (~address + 1));
@@ -45,7 +45,7 @@ struct MathOptions {
   static MathOptions from_environment();
 };
 
-/// cuBLAS and cuDNN of one logical device. Used by one thread at a time, with the device's GPU
+/// cuBLAS and cuDNN for one logical device. Used by one thread at a time, with the device's GPU
 /// selected (cudaSetDevice). Handles and plans are created on first use, even during a capture.
 class MathLibraries {
  public:

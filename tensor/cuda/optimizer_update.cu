@@ -1,4 +1,4 @@
-// Updates of many variables by the formulas of ../cpu/update_rules.h: one launch, or three for
+// Updates to many variables with the formulas in ../cpu/update_rules.h: one launch, or three for
 // rules that use the norms of whole variables.
 // SPDX-License-Identifier: Apache-2.0
 //
@@ -96,7 +96,7 @@ struct Piece {
   const std::int64_t first_;
 };
 
-/// Calls body(piece) for each of this thread's pieces of the block's `kCount` elements.
+/// Calls body(piece) for each piece of the block's `kCount` elements that this thread handles.
 template <class Rule, class T, std::int64_t kCount, class Body>
 __device__ __forceinline__ void for_each_piece(const DeviceUpdateItem& item, int num_slots,
                                                std::int64_t begin, const Body& body) {

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // These are our own kernels, because cuDNN's pooling pads both sides equally, does not define the
-// gradient of equal maxima (here it is passed to the first one), and needs the result to compute
-// the gradient. Gradients are computed by gathering: each pixel adds up the windows that contain
-// it, without atomics.
+// gradient of tied maxima (here it goes to the first one), and needs the result to compute the
+// gradient. Gradients are computed by gathering: each pixel adds up the windows that contain it,
+// without atomics.
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
@@ -19,7 +19,7 @@ struct Geometry {
   int window_h, window_w, stride_h, stride_w, pad_top, pad_left;
 };
 
-/// Interval [begin, end) of one dimension.
+/// Interval [begin, end) along one dimension.
 struct Range {
   int begin, end;
   __device__ int size() const { return end - begin; }

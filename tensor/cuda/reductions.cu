@@ -1,5 +1,6 @@
-// Reductions: sums, means, products, any and all, extremes and their positions.
+// Reductions: sums, means, products, any() and all(), extremes and their positions.
 // SPDX-License-Identifier: Apache-2.0
+//
 // The order of folding depends only on the shape; there are no atomics. *Kept* axes are those of
 // the result, *reduced* ones are folded. A *row* is the input of one element of the result. A few
 // long rows are divided into *parts*, whose results a second launch folds. A *fold* has Value (its
@@ -16,7 +17,7 @@ namespace {
 
 struct Reduction {
   StridedAxes<1> kept, reduced;
-  // number of parts of a row; elements of a row in each part
+  // number of parts per row, and of elements per part
   std::int64_t parts = 1, part_size = 0;
 };
 
@@ -156,7 +157,7 @@ inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) 
       (kEnoughBlocks + num_blocks - 1) / std::max<std::int64_t>(num_blocks, 1);
   r.parts = std::clamp<std::int64_t>(std::min(wanted, length / least), 1, 256);
   r.part_size = (length + r.parts - 1) / r.parts;
-  r.part_size = (r.part_size + 15) / 16 * 16;  // packs do not cross parts
+  r.part_size = (r.part_size + 15) / 16 * 16;  // packs do not straddle parts
   r.parts = std::max<std::int64_t>(
       (length + r.part_size - 1) / std::max<std::int64_t>(r.part_size, 1), 1);
 }
@@ -209,7 +210,7 @@ void reduce(const KernelCall& call, std::uint32_t axes, const Fold& fold) {
 template <class T>
 using FoldValue = std::conditional_t<sizeof(T) == 1, std::int32_t, Number<T>>;
 
-// Reductions over axes: sum, mean, product, any and all.
+// Reductions over axes: sums, means, products, any() and all().
 
 using internal::Add;
 using internal::Multiply;

@@ -44,8 +44,8 @@ struct StridedAxes {
     }
     return true;
   }
-  /// Returns the same loop over packs of `width` elements; strides stay in elements. The caller
-  /// handles the remainder of a single axis.
+  /// Returns the same loop over packs of `width` elements, with strides still in elements. The
+  /// caller handles the remainder of a single axis.
   StridedAxes in_packs(std::int64_t width) const {
     StridedAxes packs = *this;
     packs.sizes[rank - 1] /= width;
@@ -115,7 +115,7 @@ struct StridedElements {
 std::size_t copy_unit(std::size_t element_size, std::size_t bytes, const void* from,
                       const void* to);
 
-/// Copies all elements of `shape`, of `element_size` bytes each. `to` must not overlap `from`.
+/// Copies all elements of `shape`, each `element_size` bytes long. `to` must not overlap `from`.
 void copy_strided(const Shape& shape, std::size_t element_size, const StridedElements& from,
                   const StridedElements& to, cudaStream_t stream);
 

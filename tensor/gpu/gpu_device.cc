@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-/// Workspace that is freed when the call returns: later work on the stream may reuse the memory.
+/// Workspace that is freed when the call returns; later work on the stream may then reuse the
+/// memory.
 class CallWorkspace final : public Workspace {
  public:
   explicit CallWorkspace(Device device) : device_(device) {}
@@ -103,7 +104,8 @@ struct GpuDevice::PendingUpdates {
   };
 
   bool empty() const { return groups_.empty(); }
-  /// Returns true if adding the item to `launch` keeps all updates of its weights in call order.
+  /// Returns true if adding the item to `launch` keeps all updates of the item's weights in call
+  /// order.
   bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
   void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
   void run(DeviceContext& context) const;

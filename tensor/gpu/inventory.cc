@@ -378,7 +378,7 @@ struct State {
   std::unique_ptr<const Found> found TUTTI_GUARDED_BY(mutex);
 };
 
-/// Never destroyed: backend and GPUs live as long as the process.
+/// Never destroyed, because the backend and the GPUs live as long as the process.
 State& state() {
   static State& state = *std::make_unique<State>().release();
   return state;

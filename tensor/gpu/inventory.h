@@ -16,9 +16,9 @@ namespace tutti {
 // Effect of CUDA_VISIBLE_DEVICES on the GPUs of a machine.
 
 /// Returns the indices of the GPUs that CUDA shows if CUDA_VISIBLE_DEVICES is `mask`, in CUDA's
-/// order. "1,0" renumbers, "" and "-1" hide all, an invalid index ends the list, and a repeated
-/// index hides all. If the variable is not set, returns all `num_devices` indices. Returns nullopt
-/// if `mask` names GPUs by UUID ("GPU-...", "MIG-..."), because their indices are unknown.
+/// order. "1,0" reorders the GPUs, "" and "-1" hide all, an invalid index ends the list, and a
+/// repeated index hides all. If the variable is not set, returns all `num_devices` indices. Returns
+/// nullopt if `mask` names GPUs by UUID ("GPU-...", "MIG-..."), because their indices are unknown.
 std::optional<std::vector<int>> visible_devices(const std::optional<std::string>& mask,
                                                 int num_devices);
 
@@ -39,7 +39,7 @@ std::string describe(const LogicalGpu& gpu);
 /// Returns a table that shows which GPU can access the memory of which other GPU: a header line,
 /// then a line per GPU.
 std::vector<std::string> describe_peers(const DeviceBackend& backend);
-/// Returns the lines of the three functions above, in the order of the log.
+/// Returns the lines of the three functions above, in the order in which they are logged.
 std::vector<std::string> describe(const DeviceBackend& backend, std::span<const LogicalGpu> gpus);
 
 // Opening of the module that provides the GPUs.
@@ -75,10 +75,10 @@ struct FoundLibrary {
 /// libraries, if any.
 LoadedBackend explain_failure(const std::string& module, const std::string& why,
                               std::span<const FoundLibrary> libraries);
-/// Searches for the libraries as the module does: first where the system finds libraries, then in
-/// the folders of this build's CUDA.
+/// Searches for the libraries as the module does: first on the system's library path, then in the
+/// folders of this build's CUDA.
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
-/// Returns the libraries of this build's module: "libcudart.so.13", ... Empty without CUDA.
+/// Returns the libraries that this build's module needs: "libcudart.so.13", ... Empty without CUDA.
 std::vector<std::string> needed_libraries();
 /// Returns the paths at which this build's module may be found, in search order.
 std::vector<std::string> module_candidates();
@@ -88,8 +88,8 @@ struct GpusForTest {
   std::vector<LogicalGpu> gpus;
   DeviceBackend* backend = nullptr;
 };
-/// Makes logical_gpus() and gpu_backend() return `gpus`, until this is called with nullptr. Only
-/// for tests, in one thread; call close_gpus_for_test() before and after.
+/// Makes logical_gpus() and gpu_backend() return `gpus` until this is called with nullptr. For
+/// tests only, on one thread; call close_gpus_for_test() before and after.
 void set_gpus_for_test(const GpusForTest* gpus);
 /// Closes the opened devices, so that the next use opens them again, for tests that replace the
 /// backend. Requires: no tensor is stored on a device.

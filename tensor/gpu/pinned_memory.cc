@@ -15,12 +15,12 @@
 
 namespace tutti {
 
-// Host memory for copies to and from GPUs, so that the copies do not block a thread.
+// Host memory that lets copies to and from GPUs run without blocking a thread.
 
 namespace {
 
 BufferAllocator& pinned_allocator() {
-  // Never destroyed, like other host memory: the process releases it when it exits.
+  // Never destroyed, like other host memory; the process releases the memory when it exits.
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(
            MemorySource{[](std::size_t size) {

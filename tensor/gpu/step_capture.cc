@@ -1,9 +1,9 @@
 // Capture of a step, and the host's work around each launch.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step values (rates, keys) are stored in one block of device memory per replica, which is written
-// by a copy before each launch: a copy inside the graph would read host memory that the next step
-// may already be changing.
+// Step values (rates, keys) are stored in one block of device memory per replica. A copy before
+// each launch writes this block, because a copy inside the graph would read host memory that the
+// next step may already be changing.
 #include "tensor/gpu/step_capture.h"
 
 #include <algorithm>
@@ -184,7 +184,7 @@ struct StepCapture::Graph {
   void begin();
   void end();
   void launch();
-  /// Makes later work of the origin device wait for the work of the other devices.
+  /// Makes later work on the origin device wait for the work on the other devices.
   void wait_for_others();
   /// Makes later work on the other devices wait for the origin device's work.
   void order_other_devices();

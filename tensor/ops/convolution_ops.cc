@@ -167,7 +167,7 @@ Operand grouped_filter(const Operand& x, const Operand& filter, Conv2dOptions& o
   return Operand(reshape(filter, Shape{f[0], f[1], f[2] == 0 ? 0 : 1, f[2] * f[3]}), x.where);
 }
 
-/// Calls convolve(), and makes its errors begin with depthwise_conv2d.
+/// Calls convolve(), and prefixes its errors with depthwise_conv2d.
 template <class Convolve>
 Tensor as_depthwise(const Operand& x, const Convolve& convolve) {
   try {
@@ -204,8 +204,8 @@ void check_transposed(const Operand& x, const Operand& filter,
   }
 }
 
-/// Returns the window of a convolution along one axis of an image of `size`. Throws unless the
-/// window has `input` positions.
+/// Returns a convolution's window along one axis of an image, where the image has length `size`.
+/// Throws unless the window has `input` positions.
 WindowAxis transposed_axis(const Operand& x, std::int64_t size, std::int64_t input,
                            std::int64_t window, std::int64_t stride, Padding padding) {
   if (size >= 0 && (padding == Padding::kSame || size - window + stride >= 0)) {

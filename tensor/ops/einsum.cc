@@ -1,4 +1,4 @@
-// Einstein summation: each pair of operands becomes one product of matrices.
+// Einstein summation: each pair of operands becomes one matrix product.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/einsum.h"
 

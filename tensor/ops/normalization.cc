@@ -15,7 +15,7 @@ namespace {
 
 using namespace internal;
 
-/// Checks that parameters and statistics have one type: that of x, or float32 if x has 16 bits.
+/// Checks that parameters and statistics all have the type of x, or float32 if x has a 16-bit type.
 void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_channel) {
   require_floating(op, x);
   if (x.shape().rank() < 2) {
@@ -42,7 +42,7 @@ void check_radius(OpId op, const Operand& x, const LrnAttributes& attributes) {
   }
 }
 
-// Requires a gradient of x's shape and type.
+// Throws unless the gradient has x's shape and type.
 void check_gradient(OpId op, const Operand& x, const Operand& dy) {
   require_same_dtype(op, defined(op, x), defined(op, dy), dy.where);
   if (dy.shape() != x.shape()) {

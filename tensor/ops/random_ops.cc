@@ -71,7 +71,7 @@ void refuse_in_capture(const char* who) {
 }
 
 // Returns device memory that holds a new key in each replay of a captured step; nullptr if the key
-// stays the same, or if no step is captured.
+// stays the same, or if no step is being captured.
 const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
   StepRecorder* const recorder = StepRecorder::current();
   if (!recorder || !recorder->is_of_step(key)) return nullptr;

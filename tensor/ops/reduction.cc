@@ -231,7 +231,7 @@ Tensor cumulative_product(const Operand& x, CumulativeSumOptions options) {
   const std::int64_t length = x.shape().dim(axis);
   Operand product = options.reverse ? Operand(reverse(x, {axis}), x.where) : x;
   if (options.exclusive) product = Operand(moved_behind_ones(product, axis, 1), x.where);
-  // After each round an element is the product of twice as many inputs (Hillis, Steele 1986).
+  // After each round, an element is the product of twice as many inputs (Hillis, Steele 1986).
   for (std::int64_t distance = 1; distance < length; distance *= 2) {
     product = Operand(multiply(product, moved_behind_ones(product, axis, distance)), x.where);
   }

@@ -1,4 +1,4 @@
-// Operations that are members of Tensor: elements, reductions, reshape.
+// Member operations of Tensor: indexing, reductions, reshape.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

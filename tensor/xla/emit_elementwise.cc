@@ -1,4 +1,5 @@
-// Elementwise operations in StableHLO, by the formulas of cpu/elementwise_functions.h; dropout.
+// Elementwise operations in StableHLO, using the formulas in cpu/elementwise_functions.h, and
+// dropout.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 

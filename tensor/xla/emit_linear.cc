@@ -56,8 +56,8 @@ Hlos convolve_images(HloText& text, const OpCall& call, HloInputs in) {
   return {activated(a.activation, with_bias(in, y))};
 }
 
-/// Converts [h, w, in of a group, groups * out of a group] to [h, w, groups * in of a group, out of
-/// a group].
+/// Converts [h, w, in per group, groups * out per group] to [h, w, groups * in per group, out per
+/// group].
 Hlo groups_moved_to_inputs(const Hlo& filter, std::int64_t groups) {
   if (groups == 1) return filter;
   HloText& text = *filter.text;
@@ -68,7 +68,7 @@ Hlo groups_moved_to_inputs(const Hlo& filter, std::int64_t groups) {
   return text.reshape(text.transpose(parts, permutation), {s[0], s[1], groups * s[2], out});
 }
 
-/// Returns the padding of a dilated gradient for which windows of stride 1 give `size` elements.
+/// Returns the padding with which windows of stride 1 over a dilated gradient give `size` elements.
 HloPadding padding_of_transposed(std::int64_t size, std::int64_t dilated, std::int64_t window,
                                  std::int64_t pad_before) {
   const std::int64_t low = window - 1 - pad_before;

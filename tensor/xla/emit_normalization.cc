@@ -1,4 +1,4 @@
-// Normalisations in StableHLO: the formulas of cpu/reference/normalization.cc.
+// Normalisations in StableHLO, with the formulas from cpu/reference/normalization.cc.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

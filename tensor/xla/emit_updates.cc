@@ -1,4 +1,4 @@
-// Optimizers' update rules in StableHLO, by the formulas of cpu/update_rules.h.
+// Optimizers' update rules in StableHLO, with the formulas from cpu/update_rules.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@ struct HloConstants {
   unsigned options = 0;
 };
 
-/// Returns the norm of the whole variable.
+/// Returns the norm of the full variable.
 Hlo norm_of(const Hlo& x) {
   return sqrt(x.text->reduce("add", x * x, 0.0, (1u << x.shape.rank()) - 1));
 }

@@ -1,4 +1,4 @@
-// Emitters, which write operations in StableHLO.
+// Emitters that write operations in StableHLO.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -88,7 +88,7 @@ std::vector<int> list_of_axes(std::uint32_t axes, int rank) {
   return numbers;
 }
 
-/// Attributes of reduce_window and select_and_scatter.
+/// Returns the attributes of reduce_window and select_and_scatter as text.
 std::string window_text(const HloWindow& window) {
   std::vector<std::string> padding;
   for (const auto& [low, high] : window.padding)
@@ -142,7 +142,8 @@ Hlo HloText::line(const Shape& shape, HloType type, const Parts&... parts) {
   return result;
 }
 
-/// Returns a region with two scalar arguments. The names of its values are unique in the program.
+/// Returns a region with two scalar arguments. The names of the region's values are unique in the
+/// program.
 std::string HloText::region(std::string_view by, HloType type) {
   const Hlo a = next({}, type), b = next({}, type), result = next({}, type);
   const std::string scalar = type_of(a);
@@ -393,7 +394,7 @@ Hlo HloText::all_gather(const Hlo& x, int axis, int num_replicas) {
 
 namespace {
 
-/// Returns `x`; if `x` is a number, a constant of the shape and type of `like`.
+/// Returns `x`, or, if `x` is a number, a constant with the shape and type of `like`.
 Hlo materialized(const Hlo& x, const Hlo& like) {
   return x.text ? x : like.text->constant(x.full_of, like.shape, like.type);
 }

@@ -168,7 +168,7 @@ struct PjrtExecutableSizeFields {
   PjrtExecutableHandle* executable = nullptr;
   std::size_t size = 0;
 };
-/// `bytes` belong to `owner`, which `destroy_owner` destroys.
+/// A serialized executable; `bytes` belong to `owner`, which `destroy_owner` destroys.
 struct PjrtSerializeFields {
   const PjrtExecutableHandle* executable = nullptr;
   const char* bytes = nullptr;

@@ -281,9 +281,9 @@ std::string reason_in(const std::string& log) {
   return "it gives no reason";
 }
 
-/// If XLA_FLAGS is set, a child process calls `create`, which makes the plugin read it. Throws
-/// kInvalidArgument with the plugin's message if that ends the child. A child that takes longer
-/// than 30 s is killed, without an error.
+/// If XLA_FLAGS is set, calls `create` in a child process, where the plugin then reads the flags.
+/// Throws kInvalidArgument with the plugin's message if the flags end the child. A child that takes
+/// longer than 30 s is killed, without an error.
 void check_xla_flags(const std::function<void()>& create) {
   const char* const flags = std::getenv("XLA_FLAGS");
   int ends[2];
@@ -326,7 +326,7 @@ std::int64_t num_cpu_devices() {
   return value;
 }
 
-/// Returns true for CPU plugins. Other plugins refuse the option for the number of devices.
+/// Returns true for CPU plugins. Other plugins reject the option that sets the number of devices.
 bool is_cpu_plugin(const std::string& path) {
   return std::filesystem::path(path).filename().string().find("cpu") != std::string::npos;
 }

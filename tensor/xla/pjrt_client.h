@@ -166,7 +166,7 @@ class PjrtClient {
 /// Returns the plugins' number for an element type.
 int pjrt_type(DType dtype);
 
-/// Returns the xla.CompileOptionsProto of a program whose replica r runs on the device with id
+/// Returns the xla.CompileOptionsProto for a program whose replica r runs on the device with id
 /// ids[r]. `ids` must not be empty, because the plugin would then abort the process. `on_cpu`: NaN
 /// stays NaN in maxima.
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu);

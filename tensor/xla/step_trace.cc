@@ -23,7 +23,7 @@
 
 namespace tutti::internal {
 
-// Copies of values to the host, and errors for values that were not computed.
+// Copying of values to the host, and errors for values that were not computed.
 
 namespace {
 
@@ -461,7 +461,7 @@ std::string type_of(const TensorSpec& spec) {
   return tensor_type(spec.shape, hlo_type(spec.dtype));
 }
 
-/// Returns the program of one replica, which all replicas run.
+/// Returns the program that every replica runs.
 std::string program_of(const Trace& trace, const std::vector<std::size_t>& live,
                        const std::vector<bool>& donated) {
   std::string inputs, names, types;

@@ -21,13 +21,13 @@
 
 namespace tutti::internal {
 
-/// A value of a traced step. materialize() is thread-safe; all other functions are for the thread
-/// that runs the step.
+/// A value of a traced step. materialize() is thread-safe; all other functions must be called on
+/// the thread that runs the step.
 class StepValue final : public LazyValue {
  public:
-  /// `trace` is the number of the trace that made the value, and `index` is the value's index
-  /// there. `what` (a literal) is the operation that made it at line `where`. The value belongs to
-  /// device `device`.
+  /// `trace` is the number of the trace that created the value, and `index` is the value's index in
+  /// that trace. `what` (a literal) is the operation that created it, at line `where`. The value
+  /// belongs to device `device`.
   StepValue(std::uint64_t trace, std::size_t index, int device, const TensorSpec& spec,
             std::string_view what, const SourceLocation& where)
       : trace_(trace), index_(index), device_(device), spec_(spec), what_(what), where_(where) {}
@@ -60,9 +60,9 @@ class StepValue final : public LazyValue {
   bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// Tracer of the function of replica `replica`. Every tensor that the trace did not make is an
-/// argument of the program, whatever it holds, so that steps that differ only in numbers share one
-/// program. Used by the replica's thread, later by the thread that runs the step.
+/// Tracer for the step function of replica `replica`. Every tensor that the trace did not create is
+/// an argument of the program, whatever its values, so that steps that differ only in numbers share
+/// one program. Used by the replica's thread, and later by the thread that runs the step.
 class Trace final : public StepTracer {
  public:
   /// The replica computes on XLA device `xla_device`. Kernels of this process see the replica's
@@ -149,13 +149,13 @@ class StepPrograms {
 
   /// Computes the values in `traces` (in replica order) that tensors still refer to, and waits for
   /// them. The results reuse the memory of values that no tensor holds any more. Throws
-  /// kInvalidArgument naming the operation and the line if the replicas' operations differ, and the
-  /// errors of the compiler and the devices.
+  /// kInvalidArgument, naming the operation and the line, if the replicas' operations differ; also
+  /// throws the errors of the compiler and the devices.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 
   /// Returns the number of programs compiled here; those from files (ProgramFiles) do not count.
   int num_compiled() const { return num_compiled_; }
-  /// Returns the text of the program that ran last; empty if none did.
+  /// Returns the text of the program that ran last; empty if none has run.
   const std::string& last_text() const { return last_text_; }
 
  private:

@@ -29,7 +29,7 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Returns a value so small that sums and products remain finite.
+/// Returns a value small enough that sums and products remain finite.
 double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
   const double uniform = static_cast<double>(bits >> 11) * 0x1p-53;  // [0, 1)
   if (op == ReduceOp::kProduct) return (bits & 1) != 0 ? -0.6 - uniform : 0.6 + uniform;
@@ -71,7 +71,7 @@ T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
   }
 }
 
-/// Splits `count` into `world` parts. Uneven parts are random, and some are empty. In a broadcast
+/// Splits `count` into `world` parts. Uneven parts are random, and some are empty. In a broadcast,
 /// the root has all elements.
 std::vector<std::size_t> cut(const Case& c, std::uint64_t row) {
   const auto world = static_cast<std::size_t>(c.world);

@@ -222,7 +222,7 @@ const std::vector<Sizes>& table() {
   return sizes;
 }
 
-/// Returns true if the check of `c` applies to its shape, collective, reduction and type.
+/// Returns true if the check in `c` applies to the shape, collective, reduction and type in `c`.
 bool is_tried(const Case& c) {
   const bool is_local = c.shape == GroupShape::kLocal;
   const bool is_barrier = c.collective == Collective::kBarrier;

@@ -1,4 +1,4 @@
-// Checks of an operation in groups of any shape, and the loop over cases.
+// Checks for one operation in groups of any shape, and the loop over all cases.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
@@ -190,7 +190,7 @@ struct Run {
 };
 
 /// Runs `body` on one thread per rank, and aborts the groups if the threads take too long. A single
-/// rank runs on the caller's thread.
+/// rank runs on the calling thread.
 std::vector<Outcome> play(const Run& run, int size, std::span<const TestedGroup> groups,
                           const std::function<void(int)>& body) {
   if (size == 1) {
@@ -229,7 +229,7 @@ void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Pr
 }
 
 /// Starts calls and waits for them in an order that depends on the rank. Destroys the first handle
-/// without a wait().
+/// without waiting for its call.
 void start_calls(Communicator& communicator, std::span<const Problem> problems) {
   const int rank = communicator.rank();
   std::vector<CollectiveHandle> handles;
@@ -381,8 +381,8 @@ Duration timeout_of(const Case& c) {
   return breaks_group(c) ? kErrorTimeout : kCallTimeout;
 }
 
-/// Runs the case in the group `kept` if that group suits it, else in a new group. A case that fails
-/// in `kept` runs again in a new group.
+/// Runs the case in the group `kept` if that group suits the case, or else in a new group. A case
+/// that fails in `kept` is rerun in a new group.
 Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup>& kept) {
   const bool fits = kept && kept->shape == c.shape && kept->world == c.world && !breaks_group(c);
   if (!fits) kept.reset();

@@ -1,4 +1,4 @@
-// Checks of strategies, and the loop that runs each with a new strategy.
+// Strategy checks, and the loop that runs each check with a new strategy.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/strategy/suite.h"
 
@@ -302,7 +302,7 @@ VariableOptions on_read(VariableAggregation aggregation) {
       .name = "v", .synchronization = VariableSynchronization::kOnRead, .aggregation = aggregation};
 }
 
-/// Returns the aggregate of the numbers 1, 2, ..., n of n replicas.
+/// Returns the aggregate of 1, 2, ..., n over n replicas.
 double combined(VariableAggregation aggregation, double n) {
   if (aggregation == VariableAggregation::kOnlyFirstReplica) return 1;
   return aggregation == VariableAggregation::kSum ? n * (n + 1) / 2 : (n + 1) / 2;
@@ -492,7 +492,7 @@ Tensor sum_along_tree(std::vector<Tensor> values) {
   return values.front();
 }
 
-/// Fits a line with momentum to the data of n replicas, and returns losses and weights. Each
+/// Fits a line to the data of n replicas, using momentum, and returns losses and weights. Each
 /// replica trains on its own data; a single replica trains on all of it and adds the gradients.
 Numbers train(Strategy& strategy, int n) {
   constexpr std::int64_t kSteps = 3, kRows = 4;  // kRows: rows per replica and step

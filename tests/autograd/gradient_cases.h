@@ -1,4 +1,4 @@
-// Calls of operations that have gradients, in float64, taken from the tables of
+// Calls to differentiable operations, in float64, taken from the tables of
 // tests/support/op_cases.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -71,7 +71,7 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 0 ? between(0.3, 2.0) : between(-1.5, 1.5);
     case OpId::kDivide:
       return i == 1 ? between(0.3, 2.0) : between(-1.5, 1.5);
-    case OpId::kFloorMod:  // avoids inputs near the jumps of the quotient
+    case OpId::kFloorMod:  // avoids inputs near jumps in the quotient
       return i == 0 ? between(1.0, 1.5) : between(2.0, 4.0);
     case OpId::kReduceProduct:
       return between(0.7, 1.4);
@@ -128,7 +128,7 @@ inline bool is_empty(const OpCall& call) {
   return call.inputs[0].num_elements() == 0 || call.outputs[0].shape.num_elements() == 0;
 }
 
-/// Returns a reduction by product over rows with one zero, two zeros, and no zeros.
+/// Returns a product reduction over rows with one zero, two zeros and no zeros.
 inline Case product_of_zeros() {
   const OpCall call{OpId::kReduceProduct,
                     {Tensor::from<double>({3, 3}, {2, 0, 3, 0, 0, 4, 5, 6, 7})},
@@ -139,7 +139,7 @@ inline Case product_of_zeros() {
 
 /// Returns up to twelve small calls of each differentiable operation of the family, evenly
 /// distributed over its cases. If `of_nothing` is true, returns only calls with an empty input or
-/// result; otherwise only calls without.
+/// result; otherwise, only calls without empty inputs and results.
 inline std::vector<Case> cases_of(const testing::OpFamily& family, bool of_nothing = false) {
   std::map<OpId, std::vector<testing::OpCase>> by_op;
   for (const testing::OpCase& c : family.cases()) {

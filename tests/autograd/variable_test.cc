@@ -331,7 +331,7 @@ Variable::Initializer filled(const Shape& shape, double value) {
   };
 }
 
-/// Returns the weights and biases of a dense layer, requested from `store` as a tower requests
+/// Requests the weights and biases of a dense layer from `store`, as a tower does, and returns
 /// them.
 std::vector<Variable> dense_layer(VariableStore& store, const std::string& name) {
   return {store.get(name + "/weights", {3, 2}, filled({3, 2}, 1.0)),

@@ -18,7 +18,7 @@ constexpr int kNumSaves = 5;
 /// Step 3 occurs twice: its second save replaces the first version.
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 3, 3, 4};
 
-/// Performs saves 1, 2, ... and writes a byte to `done` after each save.
+/// Performs saves 1, 2, ..., and writes a byte to `done` after each save.
 void save_all(const std::string& folder, CheckpointManagerOptions options, int done) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, options);

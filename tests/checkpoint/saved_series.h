@@ -1,4 +1,5 @@
-// Helpers for checkpoint tests: a series of saves whose values identify the save, folders, crashes.
+// Helpers for checkpoint tests: folders, crashes, and a series of saves whose values identify the
+// save.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

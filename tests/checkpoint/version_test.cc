@@ -149,7 +149,7 @@ TEST(Version, RoundTripsEmptyTensorsAndEveryType) {
   }
 }
 
-/// Change that makes a valid index wrong, and fragments of the expected error.
+/// Change that makes a valid index invalid, and fragments of the expected error.
 struct Lie {
   std::string from, to;
   std::vector<std::string> parts;
@@ -328,9 +328,9 @@ class Workers {
   int lost_ = -1, lost_at_ = 1 << 30;
 };
 
-/// Returns the part of worker `worker` of `count` in save `number`. All elements equal the number.
-/// "cut" is split over all workers, the last worker has all of "few", and each worker has "whole"
-/// and the state.
+/// Returns the part that worker `worker` of `count` workers contributes to save `number`. All
+/// elements equal the number. "cut" is split over all workers, the last worker has all of "few",
+/// and each worker has "whole" and the state.
 CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_t step) {
   CheckpointFile file;
   file.info.step = step;

@@ -263,9 +263,10 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   EXPECT_NEAR(mirrored, kCount * 0.5, 5.0 * std::sqrt(kCount * 0.25));
 }
 
-// Contrast multiplies differences within a colour by its factor, but not the distance between the
-// means of two colours. So the ratio of the two gives the factor; standardisation preserves it.
-// (Standardisation removes brightness, which tests/data/augment_test.cc tests.)
+// Changing the contrast multiplies differences within a colour by a factor, but not the distance
+// between the means of two colours. So the ratio of difference to distance gives the factor;
+// standardisation preserves this ratio. (Standardisation removes brightness, which
+// tests/data/augment_test.cc tests.)
 TEST(Cifar10Input, ContrastFactorsAreUniformInTutorialRange) {
   const ImageData data = pictures(
       8, [](auto, auto y, auto, auto c) { return (c == 0 ? 150 : 90) + (y % 2 == 0 ? 10 : -10); });

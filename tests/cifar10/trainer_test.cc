@@ -30,7 +30,7 @@ std::unique_ptr<TowerTrainer> trainer_on(const std::string& devices, std::int64_
       .devices = parse_devices(devices), .variable_device = variables, .batch_size = batch_size});
 }
 
-/// Returns batches that are equal for all trainers with the same global batch size. Batches of
+/// Returns batches that are equal for all trainers with the same global batch size. Batches for
 /// different steps have different rows.
 DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
   const std::int64_t rows = trainer.global_batch_size() * steps;

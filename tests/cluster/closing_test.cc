@@ -1,5 +1,5 @@
 // Tests how transports close: departing ranks, lost packets, interrupted connection attempts, and
-// buffers of messages.
+// message buffers.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <gmock/gmock.h>
@@ -467,7 +467,7 @@ TEST(TcpHalfOpen, LongComputationKeepsConnections) {
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
 /// Expects rank `rank` of two to stop connecting as soon as the interruption is raised, long before
-/// its timeout of 60 s. `before`, if given, runs before that.
+/// its timeout of 60 s. `before`, if given, runs just before the interruption.
 void expect_interruption(int rank, ConnectOptions::Way way, KeyValueStore& store,
                          const std::function<void()>& before = nullptr) {
   const auto interruption = std::make_shared<Interruption>();

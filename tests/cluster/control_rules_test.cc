@@ -68,7 +68,7 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             silent + "stopped: state T, no heartbeat for 2.1 s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // process may just have resumed
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may just have resumed
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             silent + "silent: no heartbeat for 5.1 s, though its process is in state S");
   // For a process on another machine, the state is unknown and packets may be delayed.
@@ -299,8 +299,8 @@ TEST(StopAgreement, ChoosesStepNotYetPassedByAnyMember) {
   EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // continues with step 2
   EXPECT_FALSE(a.stops_after(2, TimePoint::min()));  // continues with step 3
   EXPECT_FALSE(b.stops_after(1, TimePoint::min()));
-  // The server's information is outdated: it has both workers in step 2, but worker `a` is in step
-  // 3.
+  // The server's information is outdated: it shows both workers in step 2, but worker `a` is in
+  // step 3.
   auto proposal = server.request("worker 1: SIGTERM", {{1, 2}, {2, 2}}, at(0s));
   ASSERT_TRUE(proposal);
   EXPECT_EQ(proposal->step(), 2u);
@@ -556,8 +556,8 @@ TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   EXPECT_EQ(last(), before);
 }
 
-// The Leave call overtakes a report on the stream. The task's new process counts its calls from the
-// start, so its predecessor's progress must not be attributed to it.
+// The Leave call overtakes a report on the stream. The task's new process counts its calls from
+// zero, so its predecessor's progress must not be attributed to it.
 TEST_F(Disconnections, ProgressReportAfterLeaveIsIgnored) {
   const auto progress_in = [](std::uint64_t entered, std::uint64_t finished) {
     v1::MemberReport report;

@@ -309,7 +309,7 @@ TEST_F(Control, ListsMissingMembersDuringWait) {
   server_ = server_for(3);
   const auto a = join(*server_, 0);
   join(*server_, 1)->leave();
-  EXPECT_TRUE(server_->missing().empty());  // no member waits for others
+  EXPECT_TRUE(server_->missing().empty());  // no member is waiting for another
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(in(20s)); });
   ASSERT_TRUE(comes_true([&] { return server_->missing().size() == 2; }));
   EXPECT_EQ(server_->missing()[0].task, tasks_of(2)[1]);

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 /// Child process whose output is read line by line; killed by the destructor. Not thread-safe.
 class LineProcess {
  public:
-  /// `words`: path of the program and its arguments.
+  /// `words`: the program's path, followed by its arguments.
   explicit LineProcess(std::vector<std::string> words) {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
@@ -226,7 +226,7 @@ void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   }
 }
 
-// The first messages of the new connection are also lost, so the member connects once more.
+// The first messages of the new connection are also lost, so the member reconnects a second time.
 TEST(ControlProcesses, UnansweredReconnectionIsRetried) {
   ProxiedJob job;
   const int before = job.proxy->num_accepted();

@@ -28,7 +28,7 @@ TEST(MpiResolver, ReadsOpenMpiVariables) {
   EXPECT_EQ(resolver.job_id(), "prterun-host-17@1");
   EXPECT_EQ(resolver.task(), (Task{"worker", 3}));
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"worker", {"", "", "", ""}}}));
-  EXPECT_EQ(resolver.master(), "");  // ranks exchange addresses by themselves
+  EXPECT_EQ(resolver.master(), "");  // ranks exchange addresses on their own
   EXPECT_NO_THROW(validate_cluster(resolver));
 }
 

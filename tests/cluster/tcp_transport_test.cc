@@ -1,5 +1,5 @@
-// Tests the TCP transport: frames, connections of unknown clients, buffered messages, missing ranks
-// and broken connections.
+// Tests the TCP transport: frames, connections from unknown clients, buffered messages, missing
+// ranks and broken connections.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -270,7 +270,7 @@ TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOnBothRanks) {
     const char* name;
     Fault fault;
     std::uint64_t num_seeds;
-    int num_damaged;  // expected number of pairs of ranks that report a changed bit
+    int num_damaged;  // expected number of rank pairs that report a changed bit
   };
   for (const Case& each : {Case{"reset", Fault::kCut, 12, 0},
                            {"changed bit", Fault::kFlip, 16, 16},

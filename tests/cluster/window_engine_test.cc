@@ -1,4 +1,4 @@
-// Tests collectives between processes through shared memory, and its large pages.
+// Tests shared-memory collectives between processes, and large pages of shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 

@@ -53,7 +53,7 @@ using Way = ConnectOptions::Way;
 // Sixteen ranks in one process map 256 segments. ThreadSanitizer leaves 1.5 TiB for all mappings.
 constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
 
-/// Returns a factory of ranks. Ranks are threads here, but each has its own mappings, as processes
+/// Returns a factory for ranks. Ranks are threads here, but each has its own mappings, as processes
 /// do.
 RankFactory connected_ranks(const std::string& algorithm, Way way, int world, Duration timeout) {
   const auto store = std::make_shared<InProcessStore>();

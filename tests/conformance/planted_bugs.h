@@ -43,7 +43,7 @@ class BuggyOps final : public CrossDeviceOps {
   Determinism determinism() const override {
     return bug_ == "RandomOrder"_bug ? Determinism::kRunToRun : Determinism::kCanonical;
   }
-  // Returns false if slices would make the bug corrupt memory.
+  // Returns false if the bug would corrupt memory when buffers are sliced.
   bool sliceable() const override { return bug_ != "KeepsFirstResult"_bug; }
   bool provides(Collective) const override { return true; }
 

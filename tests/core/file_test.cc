@@ -214,7 +214,7 @@ std::uint32_t crc32c_bit_by_bit(std::span<const std::byte> bytes, std::uint32_t 
 }
 
 TEST(Crc32c, MatchesPublishedValues) {
-  // Vectors of RFC 3720, B.4, and the standard check value of CRC-32C.
+  // Test vectors from RFC 3720, B.4, and the standard check value of CRC-32C.
   const std::vector<std::byte> zeros(32, std::byte{0}), ones(32, std::byte{0xff});
   EXPECT_EQ(internal::crc32c_of(zeros), 0x8A9136AAu);
   EXPECT_EQ(internal::crc32c_of(ones), 0x62A8AB43u);

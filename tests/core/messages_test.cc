@@ -417,7 +417,7 @@ TEST_F(TraceTest, EachTaskHasItsOwnFileAndProcessNumber) {
   const std::filesystem::path path = path_ + ".json";
   start_trace(path);
   { const TraceSpan span("step", "test"); }
-  internal::set_trace_task("worker-3", 3);  // works even if start_trace() already has the path
+  internal::set_trace_task("worker-3", 3);  // works even if start_trace() has already set the path
   internal::set_trace_task("worker-3", 3);
   stop_trace();
   EXPECT_FALSE(std::filesystem::exists(path));

@@ -24,7 +24,7 @@ std::vector<std::vector<T>> random_inputs(std::size_t replicas, std::size_t coun
   for (std::size_t r = 0; r < replicas; ++r) {
     const RandomStream stream(RandomKey{11, kUserPurpose, r});
     for (std::size_t i = 0; i < count; ++i) {
-      // Magnitudes differ widely, so that another order of additions changes the bits.
+      // Magnitudes differ widely, so that a different order of additions changes the bits.
       inputs[r][i] = static_cast<T>(stream.normal(i) * std::pow(10.0, (r * 3 + i) % 7));
     }
   }

@@ -1,4 +1,4 @@
-// Helpers for tests of cross-device operations: devices, values of replicas, operations by name.
+// Helpers for tests of cross-device operations: devices, replica values, operations by name.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

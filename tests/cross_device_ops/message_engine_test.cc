@@ -1,5 +1,5 @@
 // Tests collectives that exchange messages between threads: result bits, segments, bytes sent,
-// mismatches, missing ranks.
+// mismatches, and missing ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/engine_helpers.h"
@@ -395,7 +395,7 @@ TEST(MessageEngine, TimeoutOnAllRanksNamesMissingRank) {
       groups.push_back({name, size, missing, in_process_transports(size)});
     }
   }
-  // The groups run concurrently to save time: they mostly wait.
+  // The groups run concurrently to save time, because they mostly wait.
   expect_no_errors(on_ranks(static_cast<int>(ranks.size()), [&](int i) {
     const auto& [group, rank] = ranks[static_cast<std::size_t>(i)];
     expect_missing_is_named(groups[group], rank);

@@ -134,7 +134,8 @@ TEST(OpsEngine, AbortOnOneRankEndsOperationOnAllRanks) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
-    // Rank 0 aborts after all ranks have their first sum; they may already be in the second call.
+    // Rank 0 aborts after all ranks have their first sum; the others may already be in the second
+    // call.
     expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] {
       ranks.barrier();
       if (ranks.rank() == 0) ranks.abort(Error(ErrorCode::kInternal, "the disk is full"));
@@ -180,8 +181,8 @@ TEST(OpsEngine, RefusesSingleProcessOperationsAndMissingTransport) {
       kNotFound, "'nonsense'");
 }
 
-/// Operation that sums in rank order with messages over the group's transport, and records its
-/// calls.
+/// Operation that sums in rank order by sending messages over the group's transport, and records
+/// its calls.
 class MessageSum final : public CrossDeviceOps {
  public:
   struct Seen {

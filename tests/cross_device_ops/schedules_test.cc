@@ -88,7 +88,8 @@ struct Rank {
   std::vector<bool> heard_from;
 };
 
-/// All ranks of one collective call. In run(), they exchange messages of symbols and `Knowledge`.
+/// All ranks of one collective call. In run(), they exchange messages that consist of symbols and
+/// `Knowledge`.
 class SymbolicRun {
  public:
   SymbolicRun(Symbols& symbols, std::vector<internal::Schedule> schedules)

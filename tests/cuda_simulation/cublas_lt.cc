@@ -1,5 +1,5 @@
-// Simulated cuBLASLt: its functions, implemented by plain loops. Also holds the settings and counts
-// of the simulated cuDNN.
+// Simulated cuBLASLt: its functions, implemented with plain loops. Also holds the settings and
+// counts of the simulated cuDNN.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
@@ -160,7 +160,7 @@ double scale_of(const Product& p, const void* scale) {
                                     : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Returns the size of the workspace, in bytes: that of a float32 result if the sum can be split,
+/// Returns the workspace size in bytes: the size of a float32 result if the sum can be split,
 /// otherwise 0.
 std::uint64_t workspace_for(const Product& p, const Preference& preference) {
   const auto bytes = static_cast<std::uint64_t>(p.m * p.n * p.d.batch) * 4;

@@ -1,4 +1,4 @@
-// Runs the work in streams as late as the ordering by streams and events allows.
+// Runs the work in streams as late as the order imposed by streams and events allows.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>

@@ -216,8 +216,8 @@ class FiberBlock {
     return any;
   }
 
-  /// Makes fibers [first, end) ready if all that have not ended are in `state`. Returns true if any
-  /// became ready.
+  /// Makes fibers [first, end) ready if all of them that have not ended are in `state`. Returns
+  /// true if any became ready.
   bool release(std::size_t first, std::size_t end, State state) {
     bool any = false;
     for (std::size_t i = first; i < end; ++i) {

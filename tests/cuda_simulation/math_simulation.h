@@ -1,8 +1,9 @@
-// Behaviour of the simulated cuBLASLt and cuDNN, and counts of their calls.
+// Behaviour of the simulated cuBLASLt and cuDNN, and counts of calls to them.
 // SPDX-License-Identifier: Apache-2.0
-// They implement the definitions of these libraries as plain loops: column-major matrices,
-// leading dimensions, epilogues, cross-correlation, strides. They validate arguments at least as
-// strictly as the libraries do.
+//
+// They implement the definitions of these libraries as plain loops: column-major matrices, leading
+// dimensions, epilogues, cross-correlation, strides. They validate arguments at least as strictly
+// as the libraries do.
 #pragma once
 
 #include <cudnn.h>
@@ -73,7 +74,7 @@ class Handles {
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
-  /// Destroys the object of a handle. Returns false if the handle does not exist.
+  /// Destroys the object that a handle refers to. Returns false if the handle does not exist.
   bool remove(const void* handle) {
     const MutexLock lock(mutex_);
     return objects_.erase(handle) == 1;
@@ -115,7 +116,7 @@ inline bool is_aligned(const void* pointer, std::uint64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-// --- Helpers of the simulated cuDNN.
+// --- Helpers for the simulated cuDNN.
 
 /// Stores `reason` for cudnnGetLastErrorString() and returns `status`.
 cudnnStatus_t refuse(cudnnStatus_t status, std::string reason);

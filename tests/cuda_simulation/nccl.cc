@@ -1,16 +1,18 @@
 // Simulated NCCL: collectives of simulated GPUs, with the rules whose violation makes the real
 // library hang.
 // SPDX-License-Identifier: Apache-2.0
-// A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank
-// within a group. The n-th launches of all ranks belong together: once all of them have arrived,
-// they become one JointWork of all their streams. Until then, the communicators are in progress.
+//
+// A *clique* contains all ranks of one unique id. A *launch* contains all calls of one rank within
+// a group. The n-th launches of all ranks belong together: once all of them have arrived, they
+// become one JointWork of all their streams. Until then, the communicators are in progress.
 //
 // TUTTI_NCCL_LIBRARY must name the library that contains this simulation. TUTTI_SIMULATED_NCCL is
 // read at each call and lists faults: "version:21700" (the result of ncclGetVersion),
 // "init_never:1" and "launch_never:1" (communicators stay in progress), "async_error:3" (a rank's
-// third launch since the notes were taken ends with ncclRemoteError), "peer_never:1" (launches
-// succeed, but their work in the streams waits for a peer until ncclCommAbort()), "async_later:40"
-// (from the 40th query since the notes were taken, ncclCommGetAsyncError returns ncclRemoteError).
+// third launch since the last call to tutti_simulated_nccl_notes() ends with ncclRemoteError),
+// "peer_never:1" (launches succeed, but their work in the streams waits for a peer until
+// ncclCommAbort()), "async_later:40" (from the 40th query since that call, ncclCommGetAsyncError
+// returns ncclRemoteError).
 //
 // Misuse that makes the real library hang or corrupts data is an error here: a GPU twice in a
 // clique, mismatched counts, types or roots, calls outside a group that wait for the same thread, a
@@ -238,8 +240,8 @@ std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   return sent == received ? std::string() : "mismatch: sends and receives do not fit together";
 }
 
-/// Reads and writes the memory of all ranks. Sums are accumulated in rank order and rounded after
-/// each addition.
+/// Reads and writes the memory of all ranks. Accumulates sums in rank order and rounds after each
+/// addition.
 void carry_out(const std::vector<NcclLaunch>& ranks) {
   if (!ranks[0].calls.empty() && ranks[0].calls[0].is_collective()) {
     for (std::size_t i = 0; i < ranks[0].calls.size(); ++i) {
@@ -371,7 +373,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // true: all are sends and receives, for which idle ranks are not needed
+  bool exchanges = true;  // true if all are sends or receives, which need no idle ranks
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

@@ -1,9 +1,9 @@
 // Interface of the simulated GPUs for tests and for the simulated CUDA libraries.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Environment variables, read at the first call of CUDA:
+// Environment variables, read on the first CUDA call:
 //   TUTTI_SIMULATED_GPUS="2" or "2:256"   number of GPUs, and MiB of each (default 2:512)
-//   TUTTI_SIMULATED_GPU_GUARD=0           host code may touch memory of the GPUs
+//   TUTTI_SIMULATED_GPU_GUARD=0           host code may touch GPU memory
 //   TUTTI_SIMULATED_GPU_FAULTS="kernel:5,allocation:2,peers:none"   see Faults
 //   CUDA_VISIBLE_DEVICES                  as in CUDA
 #pragma once

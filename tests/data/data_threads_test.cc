@@ -278,7 +278,7 @@ std::size_t num_different(const Numbers& numbers) {
   return std::set<std::int64_t>(numbers.begin(), numbers.end()).size();
 }
 
-/// Makes the dataset as a new run of the same program would: its datasets are numbered from 0.
+/// Creates the dataset as a new run of the same program would, with datasets numbered from 0.
 Dataset made_first(const std::function<Dataset()>& make) {
   set_random_seed(5);
   return make();

@@ -1,5 +1,6 @@
 // Helpers for tests of datasets: the numbers in a pass, positions that can be saved, and files in
-// tests/fuzz/seeds: PNG images written by Python's zlib, JPEG images written by Pillow, and arrays.
+// tests/fuzz/seeds (PNG images written by Python's zlib, JPEG images written by Pillow, and
+// arrays).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -74,7 +75,7 @@ struct DatasetPosition {
   std::int64_t elements = 0;
 
   Json to_json() const { return Json::object().set("epoch", epoch).set("elements", elements); }
-  /// Throws kInvalidArgument, naming the member, if one is missing, negative or not a number.
+  /// Throws kInvalidArgument, naming the member, if a member is missing, negative or not a number.
   static DatasetPosition from_json(const Json& json) {
     return {static_cast<std::uint64_t>(count_at(json, "epoch")), count_at(json, "elements")};
   }

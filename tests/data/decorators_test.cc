@@ -346,7 +346,7 @@ TEST(Shuffle, ElementPositionsAreUniformlyDistributed) {
   }
 }
 
-// The order must not change between versions: a resumed run must see the same data.
+// The order must not change between versions, because a resumed run must see the same data.
 TEST(Shuffle, OrderIsStableAcrossVersions) {
   RandomStream random(RandomKey{.seed = 42, .purpose = kShufflePurpose, .a = 1});
   Numbers left = first_numbers(8), expected;

@@ -1,4 +1,4 @@
-// Tests CSV, TFRecord and tf.train.Example files: conversion, round trips, published checksums,
+// Tests CSV, TFRecord and tf.train.Example files: conversion, round trips, published checksums, and
 // errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/csv.h"

@@ -1,5 +1,5 @@
-// Fuzzes the reader of call messages, on the side of a server or of a client. An input is a
-// sequence of messages, each of which arrives in slices.
+// Fuzzes the call message reader of a server or a client. An input is a sequence of messages, each
+// of which arrives in slices.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Fuzzes the CSV reader: any input gives records or an Error. Records written with all fields
+// Fuzzes the CSV reader: every input must give records or an Error. Records written with all fields
 // quoted must be equal when read back.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>

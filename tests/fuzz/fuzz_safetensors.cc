@@ -1,4 +1,4 @@
-// Fuzzes the parser of safetensors files: any input gives tensors or an Error. Parsed tensors can
+// Fuzzes the parser for safetensors files: any input yields tensors or an Error. Parsed tensors can
 // be written and read again.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"

@@ -1,5 +1,6 @@
-// Fuzzes requests and programs that a task reads from clients of sessions, and runs them.
+// Fuzzes requests and programs that a task reads from session clients, and runs them.
 // SPDX-License-Identifier: Apache-2.0
+//
 // An input is a sequence of requests. Each begins with the lengths of its head and of its payload
 // (two bytes each), followed by both. A task runs the decoded requests in one session. If a request
 // runs a program, the target sets the request's signature, because an input could not guess it.
@@ -93,7 +94,7 @@ std::optional<TaskRequest> read(const Packet& packet) {
   }
 }
 
-/// Returns false for programs that would take too much memory or time, because programs may declare
+/// Returns true if the program needs an acceptable amount of memory and time. Programs may declare
 /// results of any size.
 bool is_small(const TaskProgram& program) {
   constexpr std::int64_t kMostElements = 1 << 12;

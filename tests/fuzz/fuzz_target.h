@@ -1,5 +1,4 @@
-// Code shared by the fuzz targets: passes an input as text, and checks the errors with which it is
-// refused.
+// Code shared by the fuzz targets: passes inputs as text, and checks the errors that reject them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// Fuzzes data that ranks read from other ranks and from the store: any input gives a value, a
-// message or an Error.
+// Fuzzes data that ranks read from other ranks and from the store: every input must yield a value,
+// a message or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-// Fuzzes the parser of tokenizer.json: any input gives an Error, or a tokenizer whose decoding
+// Fuzzes the parser of tokenizer.json: any input yields an Error, or a tokenizer whose decoding
 // restores encoded texts.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"

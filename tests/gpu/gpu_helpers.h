@@ -21,8 +21,8 @@ inline std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors)
   return moved;
 }
 
-/// Expects elements that differ by at most `tolerance` times the largest element, or times 0.1 if
-/// that is larger.
+/// Expects the elements of `actual` and `expected` to differ by at most `tolerance` times the
+/// largest expected element, or times 0.1 if that is larger.
 inline void expect_near(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   ASSERT_EQ(actual.dtype(), expected.dtype());

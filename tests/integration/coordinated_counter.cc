@@ -1,4 +1,4 @@
-// Counts closures on parameter servers, for tests that kill its processes.
+// Program that counts closures on parameter servers, for tests that kill its processes.
 // SPDX-License-Identifier: Apache-2.0
 //
 // coordinated_counter --closures N: each closure adds 1 to a number on one server, and to one of 16

@@ -1,4 +1,4 @@
-// Tests training under every strategy: layers, custom loops, and forms of training.
+// Tests training under every strategy: layers, custom loops, and different kinds of training.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -179,7 +179,7 @@ TEST(ReplicatedLayers, RowCombiningLayersUseOnlyTheirReplicasRows) {
     expect_near(got, expected, 2e-5);
     OneDeviceStrategy one("cpu:0");
     const std::vector<Tensor> whole = trained(one, make, x, y, kSteps);
-    EXPECT_NE(whole[0].to_doubles(), expected[0].to_doubles());  // the division into halves matters
+    EXPECT_NE(whole[0].to_doubles(), expected[0].to_doubles());  // halving changes the result
   }
 }
 

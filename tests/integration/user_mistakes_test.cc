@@ -41,8 +41,8 @@ std::string written(const std::string& name, const std::string& bytes) {
 
 MirroredStrategy two_replicas() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
-/// Runs a step on two replicas that sums a value of size_of_value(replica) elements. A replica with
-/// size 0 makes no call.
+/// On two replicas, runs a step that sums a value of size_of_value(replica) elements. A replica
+/// with size 0 makes no call.
 void sum_on_replicas(const std::function<int(int replica)>& size_of_value) {
   two_replicas().run([&] {
     ReplicaContext& context = ReplicaContext::current();
@@ -121,7 +121,7 @@ const std::vector<Mistake>& all_mistakes() {
        [] { Sgd(std::vector{three()}).apply_gradients(std::vector<Gradient>(2)); }, "2", "1"},
       {"TwoWaysOfClipping", clip_in_two_ways, "clipnorm", "one"},
       {"DropoutOfMoreThanAll", [] { Dropout(1.5); }, "1.5", "expected"},
-      // Mistakes in the use of strategies, data and files.
+      // Mistakes in using strategies, data and files.
       {"DatasetThatIsNotBatched", [] { two_replicas().distribute_dataset(rows_of(8)).begin(); },
        "batch", "batch("},
       {"BatchOfNothing", [] { rows_of(8).batch(0); }, "0", ">= 1"},

@@ -229,7 +229,7 @@ TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
     EXPECT_EQ(outcome_of(reason, {killed, stopped, failed}).exit_code(), 137);
   }
   // The launcher's stop signal may kill a task that is exiting and has already restored the default
-  // handler.
+  // signal handler.
   for (const ExitStatus& asked : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGINT}}) {
     JobOutcome outcome = outcome_of(StopReason::kTaskAsked, {stopped, asked, done});
     outcome.stop_signal = asked.signal;

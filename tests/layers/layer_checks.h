@@ -20,7 +20,7 @@ inline void expect_values(const Tensor& actual, const std::vector<double>& expec
   expect_near(actual.to_doubles(), expected, tolerance);
 }
 
-/// One replica of a group of `replicas` replicas with equal values: all_reduce(SUM) multiplies by
+/// Replica in a group of `replicas` replicas whose values are equal: all_reduce(SUM) multiplies by
 /// the number of replicas.
 class EqualReplicas : public ReplicaGroup {
  public:

@@ -641,7 +641,7 @@ TEST(DeviceScopeLayers, WeightsAndOutputsAreOnScopeDevice) {
 }
 
 /// Residual block with everything that recomputation must not repeat: random numbers, moving
-/// statistics, an added loss.
+/// statistics, and an added loss.
 class Block final : public LayerOf<Block> {
  public:
   explicit Block(std::string name) : LayerOf<Block>(std::move(name)) {}

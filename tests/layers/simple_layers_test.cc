@@ -50,7 +50,7 @@ std::vector<double> derivatives_of(const std::string& function, const std::vecto
   return tape.gradient(reduce_sum(y), points).to_dense().to_doubles();
 }
 
-// Expected values from TensorFlow in float64; tests/parity compares all functions with it.
+// Expected values from TensorFlow in float64; tests/parity compares all functions with TensorFlow.
 TEST(ActivationTest, DerivativeAtKinkIsSmallerSlope) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(to_string(dtype));

@@ -1,4 +1,5 @@
-// Tests operations on tensors of random layouts: outputs and gradients equal those of one device.
+// Tests operations on tensors with random layouts: outputs and gradients equal those computed on
+// one device.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 

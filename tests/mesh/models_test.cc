@@ -21,7 +21,7 @@ Tensor classes(const Shape& shape, std::int64_t count, std::uint64_t seed) {
               DType::kInt64);
 }
 
-/// Returns a network of two residual blocks for images of 8x8.
+/// Returns a network of two residual blocks for 8x8 images.
 std::unique_ptr<Model> residual_network() {
   const Conv2DOptions same{.padding = "same", .use_bias = false};
   const auto image = Input{{8, 8, 3}};
@@ -99,7 +99,7 @@ std::vector<std::vector<double>> values_of(const Model& model) {
   return values;
 }
 
-/// Settings of a training run; 16 rows are two batches.
+/// Settings for a training run; 16 rows are two batches.
 struct Training {
   int epochs = 1;
   std::int64_t rows = 16;

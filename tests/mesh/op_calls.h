@@ -13,7 +13,7 @@
 
 namespace tutti::mesh_tests {
 
-/// Call with inputs at which the operation is smooth.
+/// A call whose inputs are points at which the operation is smooth.
 struct MeshCall : gradient_check::Case {
   bool is_differentiated = false;  // if false, only values are compared
 };

@@ -17,7 +17,7 @@ using internal::Sharding;
 
 bool is_sharded(const Tensor& x) { return internal::lazy_value(x) != nullptr; }
 
-/// Sharded tensors that the host has not read yet. Their memory has a fill pattern until a read
+/// Sharded tensors that the host has not read yet. Their memory holds a fill pattern until a read
 /// gathers the elements.
 class UnreadTensors {
  public:
@@ -42,8 +42,8 @@ class UnreadTensors {
   std::set<const std::byte*> known_;
 };
 
-/// Partitioner that passes calls to the position, and records operations with sharded inputs and
-/// the sharded tensors that it returns.
+/// Partitioner that passes calls to the position, and records both the operations with sharded
+/// inputs and the sharded tensors that it returns.
 class WatchedPartitioner final : public OpPartitioner {
  public:
   explicit WatchedPartitioner(OpPartitioner& next) : next_(next) {}

@@ -1,5 +1,5 @@
-// Tests training under MeshStrategy: the values equal those of one device, and their bits depend
-// only on the blocks.
+// Tests training under MeshStrategy: the values equal those computed on one device, and their bits
+// depend only on the blocks.
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>

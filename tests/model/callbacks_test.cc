@@ -365,8 +365,8 @@ TEST(ModelCheckpointTest, SavesEveryNBatches) {
   EXPECT_THAT(files, UnorderedElementsAre("1-3", "2-1", "2-4"));
 }
 
-/// Reports `values` of `monitor` to `callback`, one per epoch. Returns the epoch at which it
-/// stopped, or -1.
+/// Reports `values` of `monitor` to `callback`, one per epoch. Returns the epoch at which
+/// `callback` stopped training, or -1.
 std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
                         const std::vector<double>& values) {
   Sequential model = watched_model();

@@ -316,7 +316,7 @@ double moving_variance(bool one_device) {
   return variance;
 }
 
-/// Returns all kinds of strategies, some with more replicas than a batch has rows.
+/// Returns strategies of every kind, some with more replicas than a batch has rows.
 std::vector<std::unique_ptr<Strategy>> strategies() {
   auto all = several_strategies();
   all.push_back(mirrored("cpu:0", 8));

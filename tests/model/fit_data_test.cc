@@ -1,4 +1,4 @@
-// Tests the data of fit(): datasets, masks, augmentation, 16-bit policies, recomputation.
+// Tests the data passed to fit(): datasets, masks, augmentation, 16-bit policies, recomputation.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 

@@ -613,7 +613,7 @@ TEST(FitCallbacks, RejectsAssignmentToModelInTraining) {
   }
 }
 
-// The result of training does not depend on validation, evaluate() or predict().
+// Training results do not depend on validation, evaluate() or predict().
 TEST(FitCallbacks, InferenceDoesNotAffectTrainingWithDropout) {
   const Tensor x = random_uniform({24, 2}, {.seed = 3}, -1.0, 1.0);
   const Tensor y = reduce_sum(x, {{1}, true});

@@ -529,7 +529,7 @@ Functional two_inputs(int outputs = 1) {
   return model;
 }
 
-/// Model that takes two inputs, and declares this if `declared` is true.
+/// Model that takes two inputs, and declares them if `declared` is true.
 class Siamese : public Model {
  public:
   explicit Siamese(bool declared) {

@@ -91,8 +91,7 @@ TEST(MultiProcessRunner, OutputIsCapturedWithTaskPrefix) {
   EXPECT_EQ(result.output.size(), 6u);
 }
 
-/// Runs ten iterations. The process whose name is in "waits" waits in the middle until it is
-/// killed.
+/// Runs ten iterations. The process named in "waits" waits halfway through until it is killed.
 TUTTI_PROCESS_FUNCTION(mpr_iterate) {
   const launch::Task self = testing::this_process();
   for (int i = 0; i < 10; ++i) {

@@ -1,5 +1,5 @@
-// Helpers for tests of optimizers: variables, updates with given gradients, and a reducer that
-// records its calls.
+// Helpers for optimizer tests: variables, updates with given gradients, and a reducer that records
+// its calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tests what optimizers share: order of a step, reduction, accumulation, state, errors, and
+// Tests what optimizers share: the order of a step, reduction, accumulation, state, errors, and
 // learning-rate schedules.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
@@ -330,8 +330,8 @@ TEST(GradientAccumulation, ResumesInMiddleOfAccumulation) {
   }
 }
 
-/// Returns an optimizer with rate 1 for a variable "w" = 0, so that an update with gradient 1
-/// changes the variable by -1.
+/// Returns an optimizer with learning rate 1 for a variable "w" whose value is 0, so that an update
+/// with gradient 1 changes the variable by -1.
 std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
   return std::make_unique<Sgd>(
       std::vector{variable(doubles({0.0}), "w")},

@@ -18,7 +18,7 @@ namespace tutti::testing::update_rules_test {
 // Keras multiplies the gradient by the rate before adding it to the velocity; PyTorch multiplies
 // the velocity afterwards. The results differ if the rate changes.
 TEST(SgdTest, MomentumWithChangingRateMatchesKeras) {
-  // The gradient is 1 twice, with rates 0.1 and 0.01. The velocity is -0.1, then 0.9 * -0.1 - 0.01.
+  // Two steps with gradient 1, at rates 0.1 and 0.01. The velocity is -0.1, then 0.9 * -0.1 - 0.01.
   for (const bool nesterov : {false, true}) {
     Sgd optimizer(std::vector{variable(doubles({0.0}), "w")},
                   {.momentum = 0.9, .nesterov = nesterov});
@@ -313,7 +313,7 @@ struct Elements {
   }
 };
 
-/// Returns the weights and slots after one update by the rule.
+/// Returns the weights and slots after one update with the rule.
 std::vector<std::vector<float>> after_an_update(const UpdateRule& rule) {
   Elements<float> elements(rule, 37);
   elements.apply(rule, {37});

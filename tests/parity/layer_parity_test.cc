@@ -602,8 +602,8 @@ const std::map<std::string, FunctionOfOne>& function_table() {
   return table;
 }
 
-/// Returns the relative tolerance. Keras has no orthogonal regularizer in float64 and uses a
-/// float32 root of 2 in gelu; TensorFlow uses a float32 slope in leaky_relu.
+/// Returns the relative tolerance. Keras has no float64 orthogonal regularizer and uses a float32
+/// square root of 2 in gelu; TensorFlow uses a float32 slope in leaky_relu.
 double tolerance_of_function(const std::string& name) {
   if (name == "regularizer_orthogonal") return 5e-6;
   if (name == "leaky_relu" || name == "leaky_relu_at_corners") return 2e-8;

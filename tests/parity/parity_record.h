@@ -70,7 +70,7 @@ std::set<std::string> names_of(const Table& table) {
   }                                                                      \
   static_assert(true)  // consumes the semicolon
 
-/// Expects elements whose error is at most `relative` times the expected value, or times a
+/// Expects each element's error to be at most `relative` times the expected value, or times a
 /// thousandth of the largest expected value if that is larger.
 inline void expect_close(const Tensor& actual, const Tensor& expected, double relative,
                          const std::string& what) {

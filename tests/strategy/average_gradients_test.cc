@@ -1,4 +1,5 @@
-// Compares the mean of towers' gradients with a mean computed directly, and with all_reduce.
+// Compares the mean of towers' gradients with a directly computed mean and with the result of
+// all_reduce.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/reduction/average_gradients.h"
 

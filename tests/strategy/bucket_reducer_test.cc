@@ -148,7 +148,8 @@ class CountedSums final : public CrossDeviceOps {
   std::atomic<int>& calls_;
 };
 
-/// Runs one step with 3 replicas. Returns the bytes of the gradient sums of each replica, in order.
+/// Runs one step with 3 replicas. Returns the bytes of each replica's gradient sums, in replica
+/// order.
 std::vector<std::byte> sums_by(const std::string& name) {
   LocalStrategyOptions options = on_cpus(3);
   options.cross_device_ops = make_cross_device_ops(name);
@@ -190,7 +191,7 @@ TEST(BucketReducer, CallsConfiguredOperationEvenIfItsSumsAreCanonical) {
   }
 }
 
-/// Returns how many bytes the strategy's operation reduces during `step`.
+/// Returns the number of bytes that the strategy's operation reduces during `step`.
 std::uint64_t bytes_reduced_in(Strategy& strategy, const std::function<void()>& step) {
   const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
   step();
@@ -237,7 +238,7 @@ TEST(BucketReducer, EveryStrategyReducesAllBytesWithConfiguredOperation) {
       const std::uint64_t bytes = bytes_reduced_in(
           *strategy, [&] { sums.push_back(results_of_step(*strategy, variables)); });
       EXPECT_GE(bytes, 3 * kBytesOfVariables);
-      // In a flat copy of a bucket, each variable begins at a cache line.
+      // In a flat copy of a bucket, each variable starts on a cache-line boundary.
       const bool is_flat = operation != std::string_view("canonical");
       EXPECT_LE(bytes, 3 * (kBytesOfVariables + (is_flat ? 64 * variables.size() : 0)));
     }

@@ -153,8 +153,8 @@ constexpr std::int64_t kWidth = 256;
 constexpr std::size_t kLayerBytes = kWidth * kWidth * sizeof(float);
 constexpr int kLayers = 8, kReplicas = 4;
 
-/// Gives devices cpu:0 to cpu:3 separate memories for its lifetime, so that each device's bytes are
-/// counted.
+/// During its lifetime, gives devices cpu:0 to cpu:3 separate memories, so that each device's bytes
+/// are counted.
 class OwnMemory {
  public:
   OwnMemory() {

@@ -67,7 +67,7 @@ TEST(FullyShardedWorkers, ReplicasReadSlots) {
   }));
 }
 
-/// Returns the number of bytes that worker 0 of two sends while its only replica runs `body`.
+/// Returns the number of bytes that worker 0 (of two) sends while its only replica runs `body`.
 std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
   const auto transports = in_process_transports(2, false);
   std::uint64_t bytes = 0;
@@ -178,7 +178,7 @@ TEST(FullyShardedWorkers, NextValueIsPrefetchedDuringLayerComputation) {
       const std::uint64_t before = calls.progress().finished;
       strategy.run([&] {
         EXPECT_EQ(numbers(a.value()), copies_of(1.0, 128));
-        // The previous run recorded that b is read next, so the gather of b starts early.
+        // The previous run recorded that b is read next, so gathering b starts early.
         while (run > 0 && calls.progress().finished < before + 2) {
           Clock::system().sleep_for(std::chrono::milliseconds(1));
         }

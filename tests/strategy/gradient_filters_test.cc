@@ -34,8 +34,8 @@ Variable variable_of(Strategy& strategy, std::int64_t size, DType dtype = DType:
   return Variable(Tensor::zeros({size}, dtype), {.name = "w"});
 }
 
-/// Returns a gradient of replica `replica` whose elements differ between replicas and are not exact
-/// in 16 bits.
+/// Returns a gradient of replica `replica` whose elements differ between replicas and are not
+/// exactly representable in 16 bits.
 Tensor gradient_of(std::int64_t size, int replica) {
   return random_uniform({size},
                         RandomKey{7, kUserPurpose, 0, static_cast<std::uint64_t>(replica), 0}, -1.0,
@@ -251,7 +251,7 @@ TEST(CompressedWorkers, MatchOneProcessBitForBit) {
   }
 }
 
-/// Returns how many bytes worker 0 sends in three steps.
+/// Returns the number of bytes that worker 0 sends in three steps.
 std::uint64_t bytes_of_three_steps(WireCompression compression) {
   auto transports = in_process_transports(2, false);
   const std::shared_ptr<Transport> first = transports[0];

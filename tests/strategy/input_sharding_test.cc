@@ -266,8 +266,8 @@ TEST(InputSharding, LastBatchOfDatasetFromFunctionIsNotSplit) {
   EXPECT_EQ(passes[1][1], (Step{{12, 13}}));
 }
 
-/// Returns the steps of one pass over a dataset that `distribute` creates on each of two workers
-/// with two replicas.
+/// Runs two workers with two replicas each. Returns the steps of all replicas in one pass over the
+/// dataset that `distribute` creates.
 template <class Distribute>
 Steps steps_of_two_strategies(const Distribute& distribute) {
   return all_replicas(results_of_workers(workers_with({2, 2}), [&](Strategy& strategy) {
@@ -311,8 +311,8 @@ TEST(InputSharding, BatchesReachReplicasOfAllWorkers) {
             (Steps{{{5}, {6}, {7}, {8}}}));
 }
 
-/// Interrupts a pass after each number of steps, and expects a new dataset to resume at that
-/// position.
+/// Interrupts a pass after every possible number of steps, and expects a new dataset to resume at
+/// that position.
 void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
   const auto make = [&](int) { return dataset; };
   const auto count = static_cast<std::size_t>(workers.count);

@@ -121,7 +121,7 @@ inline Rows numbers_below(std::int64_t count) {
   return numbers;
 }
 
-// Writes files with these numbers of records. The records of all files together are 0, 1, 2, ...
+// Writes one file for each of these record counts. Across all files, the records are 0, 1, 2, ...
 inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const auto folder = std::filesystem::path(::testing::TempDir()) /

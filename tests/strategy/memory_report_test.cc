@@ -1,4 +1,4 @@
-// Tests reports of the bytes of variables on each device, and estimates for other policies.
+// Tests reports of variable bytes per device, and estimates for other policies.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 

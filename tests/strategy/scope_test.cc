@@ -238,7 +238,7 @@ TEST_F(Scopes, ScopeInsideRunKeepsReplicaContext) {
 using ScopesOnEveryStrategy = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, ScopesOnEveryStrategy, ::testing::ValuesIn(all_strategies()), case_name);
 
-/// Returns the sum of the elements of all batches of `data`.
+/// Returns the sum of all elements in the batches of `data`.
 double sum_over_batches(Strategy& strategy, const Dataset& data) {
   double sum = 0;
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data.batch(4))) {

@@ -44,7 +44,7 @@ Tensor ids(std::vector<std::int64_t> values) {
   return Tensor::from<std::int64_t>({static_cast<std::int64_t>(values.size())}, values);
 }
 
-/// Returns the table of tf's tests: [[1,2],[3,4]], [[5,6],[7,8]], [[9,10]].
+/// Returns the table from tf's tests: [[1,2],[3,4]], [[5,6],[7,8]], [[9,10]].
 ShardedVariable table() { return sharded({{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}}); }
 
 TEST(ShardedVariable, AssignmentsAreSplitByShard) {

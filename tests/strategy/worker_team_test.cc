@@ -25,7 +25,7 @@ Elements elements_of(MutableTensor& tensor) {
 }
 
 /// Sums tensors of ones over two workers, one with two replicas and one with a single replica.
-/// Returns, for each worker, whether its buffers were in shared memory.
+/// Returns, for each worker, true if its buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);

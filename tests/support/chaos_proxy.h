@@ -13,13 +13,14 @@
 
 namespace tutti::testing {
 
-/// Faults of a proxy. A field named `..._every` is the mean number of bytes between faults of one
-/// kind; each distance is random, between 1 byte and twice the mean. 0: no such faults.
+/// Faults that a proxy injects. A field named `..._every` is the mean number of bytes between
+/// faults of one kind; each distance is random, between 1 byte and twice the mean. 0: no such
+/// faults.
 struct ChaosPlan {
   std::uint64_t seed = 1;
   std::uint64_t cut_every = 0;         // connection resets, visible to both ends
   std::uint64_t half_close_every = 0;  // half-closes: only one direction ends
-  std::uint64_t flip_every = 0;        // flips of single bits
+  std::uint64_t flip_every = 0;        // single-bit flips
   int most_events = 0;          // maximum number of faults; afterwards the proxy only forwards
   std::uint64_t spares = 4096;  // number of initial bytes without faults, for handshakes
   std::size_t trickle = 0;      // maximum number of bytes forwarded at once; 0: unlimited

@@ -10,7 +10,7 @@ namespace tutti::testing {
 
 /// Watchdog for the code that runs during this object's lifetime. If the object still exists after
 /// `limit`, a thread prints the stacks of all threads of the process to standard error and ends the
-/// process with exit code 1. In builds with sanitizers the limit is six times as long.
+/// process with exit code 1. In builds with sanitizers, the limit is six times as long.
 ///
 ///     HangWatchdog watchdog("merge_call with a dead replica");
 class HangWatchdog {

@@ -131,7 +131,8 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
     EXPECT_THAT(error, StartsWith(concat("INVALID_ARGUMENT: rank ", odd, ": ")));
     EXPECT_THAT(error, ::testing::Not(HasSubstr("mismatch (")));
   } else if (is_group) {
-    EXPECT_THAT(error, HasSubstr(concat("mismatch (group): rank ", odd, " did not name a valid group")));
+    EXPECT_THAT(error,
+                HasSubstr(concat("mismatch (group): rank ", odd, " did not name a valid group")));
   } else {
     EXPECT_THAT(error, ContainsRegex(concat("mismatch \\(arguments\\): .*rank ", odd,
                                             " calls .*mismatched_calls.h:[0-9]+, which it "
@@ -155,8 +156,8 @@ inline void expect_refusals(Communicator& own) {
 /// same order.
 using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
 
-/// Expects an error on every rank for each kind of mismatched calls. Collective: all ranks must
-/// call it. Every case has a separate group.
+/// Expects an error on every rank for each kind of mismatched call. Collective: all ranks must call
+/// it. Every case uses its own group.
 inline void expect_errors_on_every_rank(const Connect& connect) {
   const auto make = [&](const std::string& name, const char* algorithm) {
     return make_communicator(connect(name),

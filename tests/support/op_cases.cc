@@ -65,7 +65,7 @@ Tensor numbers(const Shape& shape, DType dtype, std::uint64_t seed = 1) {
   return random_values(shape, dtype, -1, 1, seed);
 }
 
-/// Returns the tolerance, in ulps, of a sum of `count` numbers in any order.
+/// Returns the tolerance, in ulps, for a sum of `count` numbers in any order.
 double ulps_of_sum(std::int64_t count) {
   return 16.0 * std::sqrt(1.0 + static_cast<double>(count));
 }

@@ -49,7 +49,7 @@ bool has_elements(const OpCase& c) {
          std::ranges::none_of(c.call.outputs, is_empty, &TensorSpec::shape);
 }
 
-/// Returns those of the family's cases that the backend runs.
+/// Returns the family's cases that the backend runs.
 std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) {
   std::map<std::pair<OpId, DType>, std::vector<OpCase>> by_type;
   for (OpCase& c : family.cases()) {

@@ -41,7 +41,8 @@ class LogLines {
   const LogSink previous_;
 };
 
-/// Returns the log lines of level `lowest` and above that `action` causes; `action` must not throw.
+/// Returns the log lines, of level `lowest` and above, that `action` causes; `action` must not
+/// throw.
 template <class Action>
 std::vector<std::string> lines_of(const Action& action, LogLevel lowest = LogLevel::kDebug) {
   const LogLines lines(lowest);

@@ -103,7 +103,7 @@ TEST(Device, ParsesRangesAndRejectsGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
-  // keeps the order of the text
+  // keeps the order as written
   EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
   EXPECT_FALSE(default_devices().empty());

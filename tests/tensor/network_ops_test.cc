@@ -1,6 +1,6 @@
-// Compares operations of neural networks (products, attention, softmax, cross-entropies,
-// normalizations, convolutions, pooling) with documented values and plain loops. The table of
-// operations and the Keras records (tests/parity) cover more shapes and gradients.
+// Compares neural-network operations (products, attention, softmax, cross-entropies,
+// normalizations, convolutions, pooling) with documented values and plain loops. The operation
+// table and the Keras records (tests/parity) cover more shapes and gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/matmul.h"
 

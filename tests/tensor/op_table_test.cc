@@ -43,7 +43,7 @@ std::vector<OpCall> long_products() {
   return products;
 }
 
-/// Returns calls of all kinds that oneDNN computes: long products, and the table's float32 calls.
+/// Returns calls of every kind that oneDNN computes: long products, and the table's float32 calls.
 const std::vector<OpCall>& calls() {
   static const std::vector<OpCall> all = [] {
     std::vector<OpCall> list = long_products();

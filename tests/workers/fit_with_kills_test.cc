@@ -11,13 +11,13 @@
 namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
-/// Earliest event at which a run is killed. By then the fourth batch is finished, and the save
+/// Earliest event at which a run is killed. By then, the fourth batch is finished, and the save
 /// after the second batch is committed, because the save after the fourth batch waited for that
 /// commit.
 constexpr std::int64_t kEarliest = 8;
 
-/// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if the
-/// number is negative. Events are the beginning and end of each batch and the end of each epoch.
+/// Callback that sends SIGKILL to its process at event number `moment` of this run, or never if
+/// `moment` is negative. Events are the beginning and end of each batch and the end of each epoch.
 class KillsItself : public Callback {
  public:
   explicit KillsItself(std::int64_t moment) : left_(moment) {}
@@ -63,7 +63,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const Json* const stop_at = arguments.find("stop_at");
   const auto is_asked_to_stop = [&] {
     if (!stop_at || !is_victim || ++batches < stop_at->as_int()) return false;
-    // Gives the workers time to agree on the stop before training ends.
+    // Gives the workers time to agree on when to stop before training ends.
     Clock::system().sleep_for(std::chrono::milliseconds(200));
     return true;
   };
@@ -252,7 +252,7 @@ TEST(Preemption, SigtermToOneWorkerSavesCommonStep) {
       EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
     }
     const std::vector<std::string> versions = versions_in(folder);
-    ASSERT_EQ(versions.size(), 2u) << join(versions);  // saved after epoch 0, and at the stop
+    ASSERT_EQ(versions.size(), 2u) << join(versions);  // saved after epoch 0 and when stopping
     EXPECT_EQ(versions[0], concat("step_", kStepsPerEpoch));
     stopped_at = std::stoll(versions[1].substr(std::string("step_").size()));
     EXPECT_GT(stopped_at, kReady);

@@ -1,4 +1,4 @@
-// Tests models in several processes: fit(), model files, digests of state, and calls that only one
+// Tests models in several processes: fit(), model files, state digests, and calls that only one
 // worker makes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/workers/worker_processes.h"

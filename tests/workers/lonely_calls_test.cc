@@ -163,7 +163,7 @@ TEST(CustomOperation, RegisteredOperationSumsGradientsAcrossProcesses) {
   }
 }
 
-/// Calls every reduction and gather of a strategy with two replicas in each worker. Returns the
+/// Calls every reduction and gather of a strategy that has two replicas on each worker. Returns the
 /// plugin's output.
 TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   const std::string name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/store.so");

@@ -20,7 +20,7 @@ Variable weights(std::int64_t count) {
   return Variable(Tensor::zeros({count}), {.name = "w", .aggregation = VariableAggregation::kMean});
 }
 
-/// Saves ones, then twos; worker 1 dies in a file operation of the second save.
+/// Saves ones, then twos; worker 1 dies during a file operation of the second save.
 TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
   const std::string folder = arguments.at("folder").as_string();
   const auto strategy = connect();
@@ -71,7 +71,7 @@ TEST(ShardedCheckpoint, CrashDuringSaveKeepsPreviousVersion) {
 constexpr std::int64_t kElements = 4 << 20;  // 16 MiB
 constexpr double kWholeMiB = 3 * 16;         // includes Adam's slots
 
-/// Returns the peak memory during `work`, in MiB, minus the memory in use before.
+/// Returns the peak memory during `work` minus the memory in use before it, in MiB.
 double peak_of(const std::function<void()>& work) {
   const Device device{};
   reset_peak_memory(device);
@@ -111,7 +111,7 @@ TEST(ShardedCheckpoint, SaveAndRestoreNeverHoldWholeModel) {
 }
 
 /// Adds 1 in each of eight steps and saves in the background after each step. Worker 1 dies in its
-/// first run, possibly while the save after the previous step is still running.
+/// first run, possibly while the save of the previous step is still running.
 TUTTI_PROCESS_FUNCTION(recovery_during_saves) {
   const auto strategy = connect();
   const auto scope = strategy->scope();

@@ -84,7 +84,7 @@ inline void expect_error(const Json& error, const std::string& code,
 }
 
 /// In a test: returns the path of a folder that does not exist yet; the test program removes the
-/// folder at its end.
+/// folder when it ends.
 inline std::string new_folder(const std::string& name) {
   const std::string folder = (std::filesystem::path(::testing::TempDir()) / name).string();
   std::filesystem::remove_all(folder);

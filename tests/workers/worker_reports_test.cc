@@ -65,7 +65,7 @@ TUTTI_PROCESS_FUNCTION(consistency_fit) {
   return error_as_json([&] { model.fit(examples().shuffle(40, seed).batch(batch).repeat(), fit); });
 }
 
-/// Runs fit(); replica 1, which is on worker 1, gets a NaN as a label in batch 1.
+/// Runs fit(); replica 1, which is on worker 1, gets a NaN label in batch 1.
 TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -329,7 +329,7 @@ TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
               ::testing::ContainsRegex("worker 1 .*stopped"));
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
-  // Six steps of two replicas are each counted once.
+  // The six steps of each of the two replicas are counted exactly once.
   EXPECT_EQ(result.return_values, (std::vector<Json>{Json(12.0), Json(12.0)}));
   EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; restart this process"));
 }

@@ -364,8 +364,8 @@ TEST_P(XlaStrategySuite, CheckHasExpectedResult) {
       .is_canonical = false};
   const std::string message = conformance::run_strategy_check(subject, check);
   if (check == "collectives" && replicas > 1) {
-    // The check gathers values of different lengths, which a single program for all replicas cannot
-    // do.
+    // The check gathers values of different lengths; a single program for all replicas cannot do
+    // this.
     EXPECT_NE(message.find("expected the same operations on the same shapes"), std::string::npos)
         << message;
   } else {

@@ -350,7 +350,7 @@ void kill_marked(const std::string& mark) {
       if (pid == ::getpid() || !is_marked(pid, mark)) continue;
       found += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
     }
-    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // lets killed processes exit
+    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // gives killed processes time to exit
   }
 }
 

@@ -34,7 +34,7 @@ struct ExitStatus {
   bool operator==(const ExitStatus&) const = default;
 };
 
-/// Returns "SIGKILL", or "signal 50" for one without a name.
+/// Returns "SIGKILL", or "signal 50" for a signal without a name.
 std::string signal_name(int number);
 
 /// Converts the status that waitpid() stores.
@@ -59,7 +59,7 @@ class LineBuffer {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ChildOptions {
-  std::vector<std::string> arguments;  // program (found in PATH if without '/'), then its arguments
+  std::vector<std::string> arguments;  // program (looked up in PATH if without '/'), then arguments
   Variables environment = {};          // in addition to this process's variables
   std::vector<int> cores = {};         // allowed cores; empty: those of this process
 };
@@ -78,8 +78,8 @@ class ChildProcess {
  public:
   using OnLine = std::function<void(Stream stream, std::string_view line)>;
 
-  /// Starts the process. Throws kNotFound if there is no such program, kUnavailable if the system
-  /// refuses to start it.
+  /// Starts the process. Throws kNotFound if there is no such program, and kUnavailable if the
+  /// system refuses to start it.
   explicit ChildProcess(const ChildOptions& options);
   /// Kills the remaining processes of the group.
   ~ChildProcess();
@@ -156,9 +156,9 @@ void reap_adopted(const std::vector<pid_t>& own);
 /// process inherits from them.
 void end_adopted(const std::vector<pid_t>& own);
 
-/// A small process that waits for the end of this process. If this process ends without destroying
-/// the object (kill -9), the guard kills every watched process group. It then finds processes that
-/// left their group, by the job's mark in their environment, and kills them. Finally it removes the
+/// A small process that waits for this process to end. If this process ends without destroying the
+/// object (kill -9), the guard kills every watched process group. It then finds processes that left
+/// their group, by the job's mark in their environment, and kills them. Finally it removes the
 /// secret's file and folder. Must be created before any thread.
 class Guard {
  public:

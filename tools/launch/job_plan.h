@@ -71,7 +71,7 @@ struct JobPlan {
 /// kResourceExhausted if there are too few.
 std::vector<int> free_ports(int count);
 
-/// Returns a unique id made of the time and random digits, such as "20260131-142501-5f3a9c".
+/// Returns a unique id made up of the time and random digits, such as "20260131-142501-5f3a9c".
 std::string make_job_id();
 
 /// Returns the cores of `rank` if `num_processes` share `cores` equally. If there are too few

@@ -57,18 +57,18 @@ class RunReporter {
   void on_start(int rank, int restarts);
   /// Reports that a process has ended and will be restarted.
   void on_restart(const TaskOutcome& ended);
-  /// Reports that the process of rank `waiting` is waiting for that of rank `rank`, which has
-  /// already exited.
+  /// Reports that the process of rank `waiting` is waiting for the process of rank `rank`, which
+  /// has already exited.
   void on_waited_for(int rank, int waiting);
   /// Reports the failure that ends the job; precedes on_stop(). Repeats the process's last lines of
   /// output unless they are visible just above. `why_final`: the reason why the process is not
   /// restarted; empty if no restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
-  /// Reports that the processes of `ranks` are being sent `signal_number`, and SIGKILL after the
-  /// grace period.
+  /// Reports that the processes of `ranks` are being sent `signal_number`, followed by SIGKILL
+  /// after the grace period.
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks);
-  /// Reports that the process of `rank` has been given up and is being sent SIGKILL.
+  /// Reports that the job has given up on the process of `rank`, which is being sent SIGKILL.
   void on_given_up(int rank, const std::string& why);
   /// Reports that the processes of `ranks` are being killed with SIGKILL.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
@@ -76,7 +76,7 @@ class RunReporter {
   void summarize(const JobOutcome& outcome);
   /// Returns true if lines may be added; otherwise the processes' output stays in their pipes.
   bool takes_lines() const { return !output_.is_full() && !error_.is_full(); }
-  /// Returns the descriptors for which text is still unwritten.
+  /// Returns the descriptors that still have unwritten text.
   std::vector<int> waits_for_room() const;
   /// Writes more of the buffered text; must be called before each wait.
   void write_more() {
@@ -100,8 +100,8 @@ class RunReporter {
   BufferedPipeWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
-  /// Writes text to stdout or stderr. Preserves their relative order if both go to the same
-  /// terminal or file.
+  /// Writes text to stdout or stderr. Preserves the relative order of the two if both go to the
+  /// same terminal or file.
   void write(bool to_error, std::string_view text);
   /// Writes as much as fits. If the reader has closed the pipe, ends the job by sending SIGTERM to
   /// this process, but only once.

@@ -114,7 +114,7 @@ struct Slot {
   TimePoint started;
   Duration lived{};  // lifetime of the last process
   std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // if given up, time at which it is killed
+  std::optional<TimePoint> given_up_at;  // time at which the given-up process is killed
   std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
@@ -308,7 +308,7 @@ struct Supervisor {
     stop_parameter_servers();
   }
 
-  /// Returns the processes that the job knows to have failed, in the order of their failures.
+  /// Returns the processes that the job knows to have failed, in the order in which they failed.
   std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;
@@ -319,8 +319,9 @@ struct Supervisor {
     return causes;
   }
 
-  /// Returns true if the cause may still be exiting. A process whose connections are closed, or
-  /// that has reported its failure, may exit later than processes that fail because of it.
+  /// Returns true if the process that caused the failure may still be exiting. A process whose
+  /// connections are closed, or that has reported its failure, may exit later than processes that
+  /// fail because of it.
   bool is_cause_still_ending() {
     const auto is_ending = [](const Slot& slot) {
       return slot.running && slot.process->is_ending();

@@ -21,7 +21,7 @@ inline constexpr int kTimedOut = 124;
 /// Reason why the remaining processes were ended.
 enum class StopReason {
   kNone,       // every process exited on its own
-  kFinished,   // chief and workers have finished; servers must be stopped
+  kFinished,   // the chief and the workers have finished; the servers must be stopped
   kFailure,    // a process failed
   kSignal,     // the launcher received a signal
   kTaskAsked,  // a process exited with kStoppedOnRequest
@@ -73,7 +73,7 @@ class RestartCount {
 struct AbandonedProcess {
   std::string task;  // "worker-0"
   int restarts = 0;  // identifies one of the task's successive processes
-  /// True if the process is probably exiting. Its own status is then the best report, so it is
+  /// True if the process is probably exiting. Its own exit status is then the best report, so it is
   /// killed only if it still exists a second later.
   bool is_ending = false;
   std::string why;
@@ -97,7 +97,7 @@ struct SupervisorOptions {
   int max_restarts = 0;                            // limit per task
   Duration grace = std::chrono::seconds(30);       // time between SIGTERM and SIGKILL
   std::optional<Duration> timeout = std::nullopt;  // limit for the whole job
-  /// If set, called several times a second. Returns the processes that were given up after the last
+  /// If set, called several times a second. Returns the processes that were given up since the last
   /// call. Those that are still running are killed, which counts as a failure.
   std::function<std::vector<AbandonedProcess>()> find_given_up = {};
   /// If set, called when a process has failed. Returns all failed processes known to the job, the

@@ -1,4 +1,4 @@
-// Implements Gloo's rendezvous with functions that tutti passes to plugins.
+// Implements Gloo's rendezvous using functions that tutti passes to plugins.
 // SPDX-License-Identifier: Apache-2.0
 #include "gloo_group.h"
 

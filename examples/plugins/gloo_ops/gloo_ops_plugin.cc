@@ -210,7 +210,7 @@ std::int32_t broadcast(void* object, const tutti_buffer_v1* buffers, std::uint32
   });
 }
 
-// Returns the number of bytes that each process contributes.
+// Returns, for each process, the number of bytes that it contributes.
 std::vector<std::size_t> lengths_of(const Operation& self, const tutti_buffer_v1& output,
                                     std::uint32_t num_replicas, const std::uint64_t* counts) {
   std::vector<std::size_t> lengths(static_cast<std::size_t>(self.context->size));

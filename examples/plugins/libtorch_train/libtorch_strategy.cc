@@ -1,4 +1,4 @@
-// A libtorch classifier under a strategy, with one replica per device of one or several processes.
+// A libtorch classifier under a strategy, with one replica per device, in one or several processes.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_strategy                     two replicas in this process

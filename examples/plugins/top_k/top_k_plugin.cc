@@ -34,7 +34,8 @@ double k_of(const char* options_json, double otherwise) {
   return value ? std::strtod(value + std::strlen("\"k\":"), nullptr) : otherwise;
 }
 
-/// Returns the magnitude; infinity for NaN, so that NaN is always summed, like the largest values.
+/// Returns the magnitude, or infinity for NaN, so that NaN ranks among the largest values and is
+/// always summed.
 float magnitude(float value) {
   return std::isfinite(value) ? std::abs(value) : std::numeric_limits<float>::infinity();
 }

@@ -60,7 +60,7 @@ class GradientTape {
                                       std::span<const Variable> variables,
                                       std::span<const Tensor> values);
 
-  /// Ends the recording. Gradients can still be computed, now by any thread.
+  /// Ends the recording. Gradients can still be computed, from now on by any thread.
   void stop();
 
   /// Returns the watched variables, in order of first use.

@@ -17,7 +17,7 @@ struct ValueGenerator {
   double b = 0.0;  // upper bound (kUniform) or standard deviation
   RandomKey key = {};
   DType dtype = DType::kFloat32;
-  Shape shape = {};  // shape of the whole variable
+  Shape shape = {};  // shape of the full variable
 
   /// Returns rows [first, first + count) on the CPU: [count, shape[1:]]. A scalar counts as one
   /// row.

@@ -29,8 +29,8 @@ class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
 
-  /// Creates a reference to no variable: defined() is false, and functions that access the variable
-  /// throw kFailedPrecondition.
+  /// Creates an empty reference: defined() is false, and functions that access the variable throw
+  /// kFailedPrecondition.
   Variable() = default;
   /// Creates a variable. Throws kFailedPrecondition, naming the variable and the remedy, in a
   /// replica (inside run()).

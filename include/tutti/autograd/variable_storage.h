@@ -94,8 +94,8 @@ class VariableStorage {
   std::uint64_t id() const { return id_; }
 
   /// Returns this replica's component; outside of replicas, follows tf's cross-replica rule
-  /// (component 0, or the aggregate of an ON_READ variable). Shares the buffer: a returned tensor
-  /// never changes.
+  /// (component 0, or the aggregate of an ON_READ variable). The result shares the component's
+  /// buffer and never changes.
   virtual Tensor read() const = 0;
   /// Same as read(), but may return the value as `dtype` if other processes can then send fewer
   /// bytes. Requires: both types are floating-point.

@@ -69,8 +69,8 @@ struct CheckpointOptions {
 };
 
 struct RestoreOptions {
-  /// True to ignore tensors and state of the file that the program does not know; otherwise they
-  /// are errors.
+  /// True to ignore tensors and state that the file contains but the program does not; otherwise
+  /// they are errors.
   bool ignore_unknown = false;
   /// For CheckpointManager::restore_latest(): if true, a damaged version is an error; if false, the
   /// damage is logged and the preceding version is restored.
@@ -141,8 +141,8 @@ class Checkpoint {
   /// shape. Like tf.train.Checkpoint's deferred restoration.
   CheckpointInfo restore_deferred(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
-  /// Returns the names for which restore_deferred() still keeps values, because no such name has
-  /// been added yet. tf's assert_consumed() checks that there are none.
+  /// Returns the names for which restore_deferred() still keeps values, because nothing with these
+  /// names has been added yet. tf's assert_consumed() checks that there are none.
   std::vector<std::string> waiting() const;
 
   /// Returns the contents of the file that save() writes, to send or store elsewhere. Collective:
@@ -196,7 +196,7 @@ void save_weights(const std::string& path, const std::vector<Variable>& variable
                   const SourceLocation& where = SourceLocation::current());
 /// Options for load_weights() with files from other programs.
 struct LoadWeightsOptions {
-  /// True to ignore tensors that belong to no variable; otherwise they are errors.
+  /// If true, ignores tensors that belong to no variable; if false, they are errors.
   bool ignore_unknown = false;
   /// Map from names in the file to names of variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};

@@ -57,18 +57,18 @@ class CheckpointManager {
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
 
-  /// Saves a version for `step`, replacing an earlier one of that step, then deletes the oldest
+  /// Saves a version for `step`, replacing an earlier one for that step, then deletes the oldest
   /// versions beyond max_to_keep. Returns the version's path. Requires: step >= 0. Throws (see
   /// OnSaveError) kResourceExhausted for a full disk, kFailedPrecondition while another process
-  /// saves into this folder, else kUnavailable. If asynchronous, first waits for the previous save;
-  /// throws its error, if any, without saving this step.
+  /// saves into this folder, and kUnavailable otherwise. If asynchronous, first waits for the
+  /// previous save; throws its error, if any, without saving this step.
   std::string save(std::int64_t step);
 
   /// Waits until the save in progress has reached the disk or failed. Throws the same errors as
   /// save().
   void wait();
 
-  /// Returns the error of the last save that ended; nullopt if it succeeded.
+  /// Returns the error of the last save that finished; nullopt if it succeeded.
   const std::optional<Error>& last_error() const { return last_error_; }
 
   /// Returns the path of the newest complete version, if any. Throws kUnimplemented under the same

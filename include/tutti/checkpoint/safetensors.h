@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Contents of a file. Names and metadata keys occur once each.
+/// Contents of a file. Names and metadata keys are unique.
 struct SafetensorsFile {
   std::vector<NamedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> metadata;
@@ -24,14 +24,15 @@ struct SafetensorsFile {
 /// that is empty, occurs twice, is "__metadata__" or is not UTF-8, and for an undefined tensor.
 std::string format_safetensors(const SafetensorsFile& file);
 
-/// Parses the bytes of a file. Returns the tensors on cpu:0, in the order of their elements.
-/// `source` names the bytes in errors. Throws kDataLoss naming the source, the offset and the
-/// tensor for damage (truncated or overlong file, overlapping tensors, duplicate names, ...);
-/// kUnimplemented for element types (F8_E4M3, ...) or ranks that tensors do not support.
+/// Parses the bytes of a file. Returns the tensors on cpu:0, in the order in which their elements
+/// are stored. `source` names the bytes in errors. Throws kDataLoss naming the source, the offset
+/// and the tensor for damage (truncated or overlong file, overlapping tensors, duplicate names,
+/// ...); kUnimplemented for element types (F8_E4M3, ...) or ranks that tensors do not support.
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
 
 /// Same as parse_safetensors() and format_safetensors(), but for files. Reading throws kNotFound or
-/// kUnavailable naming the path. Writing is atomic, makes missing folders, and throws kUnavailable.
+/// kUnavailable naming the path. Writing is atomic, creates missing folders, and throws
+/// kUnavailable.
 SafetensorsFile read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const SafetensorsFile& file);
 

@@ -176,9 +176,9 @@ class StaticResolver : public ClusterResolver {
 
 /// Union of several resolvers (tf's UnionClusterResolver). The constructor reads them and does not
 /// keep them. Task, environment, protocol and accelerators are those of the first resolver. Address
-/// lists of one job are concatenated; if one of them has explicit indices, all keep their indices
-/// (lists count from 0), and a duplicate index throws kAlreadyExists naming both addresses. Throws
-/// kInvalidArgument if `resolvers` is empty.
+/// lists of the same job are concatenated; if one of them has explicit indices, all keep their
+/// indices (lists count from 0), and a duplicate index throws kAlreadyExists naming both addresses.
+/// Throws kInvalidArgument if `resolvers` is empty.
 class UnionResolver : public ClusterResolver {
  public:
   explicit UnionResolver(const std::vector<const ClusterResolver*>& resolvers,
@@ -189,8 +189,7 @@ class UnionResolver : public ClusterResolver {
   std::string job_id() const override { return job_id_; }
 
  protected:
-  /// Returns a task's address only if both type and id are given; otherwise the first resolver's
-  /// master.
+  /// Returns a task's address if both type and id are given; otherwise the first resolver's master.
   std::string find_master(const MasterQuery& query) const override;
   std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 

@@ -59,7 +59,7 @@ class ClusterSpec {
  public:
   using Jobs = std::map<std::string, JobTasks, std::less<>>;
 
-  /// An empty cluster: this process is alone.
+  /// Creates an empty cluster: this process runs alone.
   ClusterSpec() = default;
   /// Throws kInvalidArgument if a job has no name or occurs twice.
   ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>> jobs);

@@ -33,25 +33,26 @@ struct ConnectedRanks {
   std::string line;
 };
 
-/// Connects this rank with all others. Collective: all ranks call it with the same `way`, each from
+/// Connects this rank to all others. Collective: all ranks call it with the same `way`, each from
 /// its own process or thread. Different pairs of ranks may use different kinds of connections.
 ///
-/// Every rank publishes its address in `store` (used during this call only) with a random number,
-/// by which ranks recognize values of an earlier run. In a handshake both sides prove that they
-/// know the job's secret. Unauthenticated peers and ranks of another job, version or numerics are
-/// refused with one line in the log. Ranks that share memory pass its descriptors over local
+/// Every rank publishes its address in `store` (used during this call only) with a random number
+/// that lets ranks recognize values from an earlier run. In a handshake both sides prove that they
+/// know the job's secret. Unauthenticated peers and ranks of a different job, version or numerics
+/// are refused with one line in the log. Ranks that share memory pass its descriptors over local
 /// sockets, which also carry their messages; the memory has no name, so a killed process leaves
 /// nothing behind.
 ///
 /// Throws kDeadlineExceeded naming the ranks that did not join; kInvalidArgument for a rank out of
-/// range, for a peer with another size, version or numerics, and, with the remedy, for an address
-/// that other machines can reach without a secret; kUnavailable for an unusable address, and for a
-/// rank on another machine if shared memory is forced; kNotFound if this machine can never reach a
-/// rank's address; kResourceExhausted without enough shared memory (kAuto logs it and uses TCP).
+/// range, for a peer with a different size, version or numerics, and, with the remedy, for an
+/// address that other machines can reach without a secret; kUnavailable for an unusable address,
+/// and for a rank on another machine if shared memory is forced; kNotFound if this machine can
+/// never reach a rank's address; kResourceExhausted without enough shared memory (kAuto logs it and
+/// uses TCP).
 ///
 /// There is no background thread: a rank that waits for a Work, or tests it, moves the bytes of all
-/// connections. send() immediately writes what the system accepts; its Work ends when the system
-/// has accepted all bytes. Over TCP every message has a CRC32C.
+/// connections. send() immediately writes what the system accepts; its Work completes when the
+/// system has accepted all bytes. Over TCP every message has a CRC32C.
 ///
 /// A connection that breaks, falls silent (net/connection.h) or delivers a damaged message stays
 /// broken: after the last intact message every operation on that peer throws kUnavailable with its

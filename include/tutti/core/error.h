@@ -1,4 +1,4 @@
-// The one exception type of tutti, its codes, and the check for broken invariants.
+// tutti's only exception type, its codes, and the check for broken invariants.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// A started thread. The destructor joins.
+/// A started thread. The destructor joins it.
 class Thread {
  public:
   virtual ~Thread() = default;
@@ -28,7 +28,7 @@ class Executor {
   static Executor& system();
 };
 
-/// Returns the number of threads that Executor::system() has started and that have not ended yet.
+/// Returns the number of threads started by Executor::system() that are still running.
 int num_running_threads();
 
 /// Returns the number of running threads of Executor::system() that are not blocked in a CondVar,

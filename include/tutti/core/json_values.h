@@ -153,7 +153,7 @@ struct JsonForm<std::pair<A, B>> {
   }
 };
 
-/// Types with members to_json() and (static) from_json().
+/// Types with member functions to_json() and (static) from_json().
 template <class T>
 requires requires(const T& value, const Json& json) {
   { value.to_json() } -> std::same_as<Json>;
@@ -241,7 +241,7 @@ auto reads_call(Make make) {
     (std::index_sequence_for<Arguments...>{});
   };
 }
-/// Overload for a function, whose type gives the arguments' types.
+/// Overload for a function, from whose type the argument types are deduced.
 template <class Made, class... Arguments>
 CallReader<Made> reads_call(Made (*make)(Arguments...)) {
   return reads_call<std::remove_cvref_t<Arguments>...>(

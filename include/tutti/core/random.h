@@ -57,7 +57,7 @@ class RandomStream {
   std::uint64_t below(std::uint64_t index, std::uint64_t bound) const;
 
   /// Writes uniform(first), uniform(first + 1), ... to `values`. Faster than calling uniform() for
-  /// each.
+  /// each value.
   void fill_uniform(std::uint64_t first, std::span<float> values) const;
 
  private:
@@ -79,8 +79,8 @@ void shuffle(std::vector<T>& values, const RandomStream& random) {
 
 }  // namespace internal
 
-/// Part of a random key that a step provides; the call site adds the rest. One per replica thread.
-/// A value type. See docs/determinism.md.
+/// Step-dependent part of a random key; the call site adds the rest. One per replica thread. A
+/// value type. See docs/determinism.md.
 struct RandomContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;

@@ -1,4 +1,4 @@
-// Concatenation of values into text, until every supported compiler has std::format.
+// Concatenation of values into text; a stopgap until every supported compiler has std::format.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

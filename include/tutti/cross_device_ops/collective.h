@@ -86,9 +86,9 @@ struct ReplicaBuffer {
   /// For a buffer on a GPU: streams on which a called operation queues its work; else nullptr.
   internal::DeviceWork* work = nullptr;
   /// Key and name for state that an operation keeps between calls, such as its rounding errors.
-  /// They are equal for one buffer in every call (a bucket of gradients in every step) and differ
-  /// between buffers. `id` is 0 if calls are not known to repeat. The name is valid until the call
-  /// returns. An operation with state is not sliceable().
+  /// They are the same in every call for one buffer (such as a gradient bucket in every step) and
+  /// differ between buffers. `id` is 0 if calls are not known to repeat. The name is valid until
+  /// the call returns. An operation with state is not sliceable().
   std::uint64_t id = 0;
   std::string_view name = {};
   template <class T>
@@ -99,7 +99,7 @@ struct ReplicaBuffer {
 };
 
 /// Determinism that an operation guarantees for its sums. kCanonical: bit-identical to sums along
-/// the tree of docs/determinism.md. kRunToRun: bit-identical in each run. kNone: no guarantee.
+/// the tree of docs/determinism.md. kRunToRun: bit-identical from run to run. kNone: no guarantee.
 enum class Determinism { kNone, kRunToRun, kCanonical };
 std::string_view to_string(Determinism determinism);  // "canonical", ...
 

@@ -11,7 +11,7 @@ namespace tutti {
 
 /// Family of algorithms. Constructing an operation of a family that this build lacks throws.
 enum class CommunicationImplementation { kAuto, kRing, kNccl, kMpi, kCanonical };
-/// Parses the name in any case ("nccl"). Throws kInvalidArgument listing the names.
+/// Parses the name ("nccl"), ignoring case. Throws kInvalidArgument listing the names.
 CommunicationImplementation parse_communication_implementation(std::string_view text);
 std::string_view to_string(CommunicationImplementation implementation);
 
@@ -43,7 +43,7 @@ struct CommunicationOptions {
   /// Size of the first pack of a step's gradients, in bytes; a small one is reduced early in the
   /// backward pass. 0: bytes_per_pack, at most 1 MiB.
   std::int64_t first_bytes_per_pack = 0;
-  /// Positive time that a collective waits for a missing replica; unset: kDefaultTimeout.
+  /// Time, above 0, for which a collective waits for a missing replica; unset: kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
   /// If true, a reduction, type or device that the named operation does not support is an error; if

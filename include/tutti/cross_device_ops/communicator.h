@@ -35,8 +35,8 @@ struct CommunicatorOptions {
   std::string plugin_options = "";  // see CrossDeviceOpsSpec
   /// Maximum time that a call waits for the other ranks.
   Duration timeout = kDefaultTimeout;
-  /// Time after which a waiting call logs the missing ranks, with the state of each and its
-  /// duration.
+  /// Time after which a waiting call logs the missing ranks, each with its state and the time spent
+  /// in it.
   Duration stall_after = std::chrono::seconds(10);
   /// If any rank sets kHosts, all ranks use the hosts.
   GpuCallsBy gpu_calls = GpuCallsBy::kNccl;
@@ -65,7 +65,7 @@ struct CallProgress {
   std::uint64_t entered = 0;   // calls begun so far
   std::uint64_t finished = 0;  // calls that ended, successfully or not
   std::string call;            // latest call: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
-  Duration since{};            // time since it began, accurate to a few milliseconds
+  Duration since{};            // time since that call began, accurate to a few milliseconds
 };
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order.
@@ -120,12 +120,12 @@ class Communicator {
   /// Returns an allocator of memory that the processes of a host share, so that collectives access
   /// it without a copy; nullptr if collectives treat all memory alike.
   std::shared_ptr<BufferAllocator> allocator() const;
-  /// Allocates memory of allocator() as plain bytes, aligned to 64 bytes and not cleared. Falls
+  /// Allocates memory from allocator() as plain bytes, aligned to 64 bytes and not cleared. Falls
   /// back to ordinary memory if there is no allocator or too little memory left. The memory lives
   /// as long as the pointer and its copies, even longer than the communicator. Thread-safe.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
 
-  /// Combines all ranks' buffers. In place: afterwards every rank's buffer holds the result.
+  /// Combines all ranks' buffers in place: afterwards, every rank's buffer holds the result.
   void all_reduce(ReduceOp op, const Elements& data, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
   void all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
@@ -141,8 +141,8 @@ class Communicator {
               const SourceLocation& where = SourceLocation::current());
   void broadcast(const Elements& data, int root, const CallOptions& options = {},
                  const SourceLocation& where = SourceLocation::current());
-  /// Concatenates all inputs in rank order. counts[r] is the length of rank r's input; empty: all
-  /// lengths are equal. output.count is their sum.
+  /// Concatenates all inputs in rank order. counts[r] is the length of rank r's input; if counts is
+  /// empty, all lengths are equal. output.count is the sum of the lengths.
   void all_gather(const ConstElements& input, const Elements& output,
                   std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
@@ -226,7 +226,7 @@ std::unique_ptr<Communicator> make_communicator(const Group& group,
 // Overloads for tensors. They throw the same errors as Communicator.
 
 /// Returns the combination of all ranks' tensors, which must have equal shapes and dtypes; both are
-/// compared between the ranks.
+/// compared across ranks.
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
                   CallOptions options = {}, SourceLocation where = SourceLocation::current());
 
@@ -236,7 +236,8 @@ IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedS
                          CallOptions options = {},
                          SourceLocation where = SourceLocation::current());
 
-/// Concatenates along the first dimension in rank order. Lengths of the first dimension may differ.
+/// Concatenates along the first dimension, in rank order. The tensors may differ in the length of
+/// that dimension.
 Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options = {},
                   SourceLocation where = SourceLocation::current());
 

@@ -21,13 +21,12 @@ namespace tutti {
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
-  /// Sets a value atomically, replacing an existing one: readers see the whole value or none.
+  /// Sets a value atomically, replacing an existing one: readers see the full value or none.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
-  /// Returns the values of several keys, in the order of `keys`, in one exchange with a remote
-  /// store.
+  /// Returns the values of several keys, in the same order; a remote store needs only one exchange.
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
-  /// Waits for the key and returns its value. Throws kDeadlineExceeded naming the store and the
+  /// Waits for the key and returns its value. Throws kDeadlineExceeded, naming the store and the
   /// key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };

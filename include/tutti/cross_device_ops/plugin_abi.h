@@ -112,9 +112,9 @@ typedef struct tutti_cross_device_ops_v1 {
   uint32_t reserved;     // 0
   // 1 to 63 characters: letters, digits, '_', '-' and '.'.
   const char* name;
-  // Makes an operation for `group`; the result is passed to the other functions as `self`.
+  // Creates an operation for `group`; the result is passed to the other functions as `self`.
   // `options_json` is an object with "bytes_per_pack", "timeout_ms" (-1: the library's default),
-  // "strict" and, if the user sets some of option_names, an object "options" with their values.
+  // "strict" and, if the user sets any of option_names, an object "options" with their values.
   // Returns NULL and fills in `error` on failure. Required.
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
@@ -150,8 +150,8 @@ typedef struct tutti_cross_device_ops_v1 {
   // Copies the root's buffer into all others.
   int32_t (*broadcast)(void* self, const tutti_buffer_v1* buffers, uint32_t num_replicas,
                        int32_t root, int64_t timeout_ms, tutti_error_v1* error);
-  // Concatenates all inputs in member order in each output; counts[r] >= 0 is the length of member
-  // r's input. Member r's input may be stored where its output receives it.
+  // Concatenates all inputs in member order into each output; counts[r] >= 0 is the length of
+  // member r's input. Member r's input may be stored where its output receives it.
   int32_t (*all_gather)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);
@@ -180,8 +180,8 @@ typedef struct tutti_cross_device_ops_v1 {
   const char* option_names;
   // Same as all_reduce, and called instead of it, for a plugin that keeps state per buffer between
   // calls. `id` and `name` (null-terminated) identify the buffer, such as a bucket of gradients:
-  // they are the same in every call, and no two buffers have the same `id`; 0 and "" if calls are
-  // not known to repeat. Default: all_reduce.
+  // they are the same in every call, and no two buffers have the same `id`. They are 0 and "" if
+  // calls are not known to repeat. Default: all_reduce.
   int32_t (*all_reduce_named)(void* self, uint64_t id, const char* name, int32_t op,
                               const tutti_buffer_v1* replicas, uint32_t num_replicas,
                               int64_t timeout_ms, tutti_error_v1* error);

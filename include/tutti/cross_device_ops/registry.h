@@ -60,8 +60,8 @@ std::vector<std::string> registered_cross_device_ops(DeviceType device);
 /// the first lookup of an operation. Thread-safe.
 ///
 /// Throws, naming the path: kNotFound if the file does not exist; kInvalidArgument if it is not a
-/// shared library or not a plugin, for another version of the interface, and for a table with a
-/// missing or wrong member (naming it); kAlreadyExists for a name that is taken.
+/// shared library or not a plugin, if it has another interface version, or if a member of its table
+/// (which the error names) is missing or wrong; kAlreadyExists if the name is taken.
 std::string load_cross_device_ops_plugin(const std::string& path);
 
 /// A name and options, from which the strategy builds the operation for its Group. A value type.

@@ -58,8 +58,8 @@ struct CsvOptions {
   std::vector<std::string> na_values = {""};
   /// Number of records of the first file from which csv_dataset() infers types.
   std::int64_t num_rows_for_inference = 100;
-  /// Maximum size of a record (a line, unless a quoted field holds a line end), in bytes. A longer
-  /// record, and everything after it, is refused with kResourceExhausted.
+  /// Maximum size of a record (a line, unless a quoted field contains a line end), in bytes. A
+  /// longer record, and everything after it, is refused with kResourceExhausted.
   std::int64_t max_line_bytes = std::int64_t{1} << 21;
   /// Limits for .gz files.
   InputLimits limits = {};
@@ -92,7 +92,7 @@ struct CsvTable {
 };
 
 /// Reads all records and infers types from all of them. A category without a vocabulary gets one:
-/// its texts in ascending order of their bytes. Throws as csv_dataset() does.
+/// its texts, sorted bytewise. Throws as csv_dataset() does.
 CsvTable read_csv(const std::vector<std::string>& paths, CsvOptions options = {});
 
 }  // namespace tutti

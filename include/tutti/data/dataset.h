@@ -22,7 +22,7 @@ class ElementIterator {
   virtual ~ElementIterator() = default;
   /// Returns the next element, or nullopt at the end and in every later call.
   virtual std::optional<Element> next() = 0;
-  /// Skips `count` elements (fewer at the end), to restore a position. By default calls next().
+  /// Skips `count` elements (fewer at the end), to restore a position. The default calls next().
   virtual void skip(std::int64_t count);
 };
 
@@ -40,8 +40,8 @@ using SourcePtr = std::shared_ptr<const DatasetSource>;
 struct SourceFiles {
   /// Number of files; nullopt: unknown before they are read; kInfinite: endless.
   std::optional<std::int64_t> count;
-  /// Returns a copy of the source that reads only the files index, index + count, ...; there may be
-  /// none.
+  /// Returns a copy of the source that reads only the files index, index + count, ..., of which
+  /// there may be none.
   std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;
 };
 
@@ -90,7 +90,7 @@ struct MapOptions {
 };
 /// Options for Dataset::batch().
 struct BatchOptions {
-  /// True to drop a last batch with fewer rows.
+  /// If true, drops a last batch that has fewer rows.
   bool drop_remainder = false;
 };
 /// Options for Dataset::padded_batch().
@@ -123,12 +123,12 @@ struct PackOptions {
 /// Options for Dataset::shuffle().
 struct ShuffleOptions {
   std::uint64_t seed = 0;
-  /// True for a different order in each pass.
+  /// If true, each pass has a different order.
   bool reshuffle_each_iteration = true;
 };
 
-/// Value handle to a shared source. Each call returns a new dataset that wraps this one. Like
-/// tf.data.Dataset.
+/// Value handle to a shared source. Each transformation returns a new dataset that wraps this one.
+/// Like tf.data.Dataset.
 class Dataset {
  public:
   explicit Dataset(SourcePtr source) : source_(std::move(source)) {}
@@ -170,7 +170,7 @@ class Dataset {
   Dataset padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const;
   /// Concatenates elements, int64 or int32 [n] (documents or parts of a stream, of any length), and
   /// cuts them into rows, int64 [length]. An incomplete last row is dropped. Use `.shift` for
-  /// overlapping windows over a token stream, `.next_as_labels` to train a language model.
+  /// overlapping windows over a token stream, and `.next_as_labels` to train a language model.
   /// Throws kInvalidArgument for other elements.
   Dataset pack(std::int64_t length, PackOptions options = {}) const;
   /// Yields the rows of every element. Throws kFailedPrecondition for elements without rows.
@@ -210,8 +210,8 @@ class Dataset {
   Dataset concatenate(const Dataset& next) const;
   /// Keeps the elements of the first complete pass in memory and yields them in every later one.
   Dataset cache() const;
-  /// Reads up to `depth` elements ahead on a thread (0: no thread). next() rethrows exceptions of
-  /// that thread.
+  /// Reads up to `depth` elements ahead on a thread (0: no thread). next() rethrows that thread's
+  /// exceptions.
   Dataset prefetch(int depth) const;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch = 0) const {

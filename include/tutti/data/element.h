@@ -67,7 +67,7 @@ class Element {
   std::int64_t first_row_ = 0;
 };
 
-/// Thin wrapper of an element, for training loops: `auto [x, y] = batch;`.
+/// Thin wrapper around an element, for training loops: `auto [x, y] = batch;`.
 class Batch {
  public:
   Batch() = default;

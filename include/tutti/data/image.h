@@ -67,7 +67,7 @@ struct ImageSize {
 /// Options for resize_image().
 struct ResizeImageOptions {
   Interpolation interpolation = Interpolation::kBilinear;
-  /// True to crop the image around its centre to the new aspect ratio, instead of distorting it
+  /// If true, crops the image around its centre to the new aspect ratio instead of distorting it
   /// (Keras's crop_to_aspect_ratio).
   bool crop_to_aspect_ratio = false;
 };

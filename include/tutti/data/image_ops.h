@@ -47,7 +47,7 @@ Tensor convert_image_dtype(const Tensor& image, DType dtype);
 Tensor adjust_brightness(const Tensor& image, double delta);
 /// Returns (x - mean of the channel) * factor + mean of the channel.
 Tensor adjust_contrast(const Tensor& image, double factor);
-/// Multiplies the saturation (of HSV) by `factor` >= 0 and clips it to 1. Requires: 3 channels.
+/// Multiplies the saturation (as in HSV) by `factor` >= 0 and clips it to 1. Requires: 3 channels.
 Tensor adjust_saturation(const Tensor& image, double factor);
 /// Adds a delta in [-1, 1] to the hue (as in HSV, where the full circle is 1). Requires: 3
 /// channels.
@@ -56,7 +56,7 @@ Tensor adjust_hue(const Tensor& image, double delta);
 /// values are used as 0 .. 255.
 Tensor per_image_standardization(const Tensor& image);
 
-// Random changes of an image: the steps of augment_images().
+// Random changes to an image: the steps of augment_images().
 
 /// Function of an image and random numbers only: equal streams cause equal changes, even to a
 /// second image such as a mask. Accepts the same images, and throws the same errors, as the

@@ -50,8 +50,8 @@ NamedTensors parse_npz(std::string_view bytes, const std::string& source,
 /// that is empty or occurs twice, and for 4 GiB or more.
 std::string format_npz(const NamedTensors& tensors);
 
-/// Same as the functions above, but for files. Throw kNotFound or kUnavailable naming the function
-/// and the path.
+/// Same as the functions above, but for files. They throw kNotFound or kUnavailable, naming the
+/// function and the path.
 Tensor read_npy(const std::string& path);
 void write_npy(const std::string& path, const Tensor& tensor);
 NamedTensors read_npz(const std::string& path, const NpzOptions& options = {});

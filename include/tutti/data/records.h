@@ -133,7 +133,8 @@ std::string serialize_example(const Example& example);
 /// like tf.io.VarLenFeature, but dense: [n].
 struct FeatureSpec {
   std::string name;
-  /// kInt64 (integers), kFloat32 (floats) or kUInt8 (the bytes of one string, as tf.io.decode_raw).
+  /// kInt64 (integers), kFloat32 (floats) or kUInt8 (the bytes of one string, as from
+  /// tf.io.decode_raw).
   DType dtype = DType::kInt64;
   /// Shape of the tensor. Default: [n] for n values.
   std::optional<Shape> shape = {};
@@ -141,7 +142,7 @@ struct FeatureSpec {
   Tensor default_value = {};
 };
 
-/// Returns the features that `specs` names, as an element with these names. `source` names the
+/// Returns the features that `specs` lists, as an element with these names. `source` names the
 /// example in errors. Throws kNotFound for a missing feature, and kInvalidArgument, naming the
 /// feature, for a wrong kind or number of values.
 Element element_of(const Example& example, const std::vector<FeatureSpec>& specs,

@@ -14,14 +14,14 @@
 
 namespace tutti {
 
-/// Files of one sample: adjacent files of a tar file whose paths are equal up to the first dot of
+/// Files of one sample: adjacent files in a tar file whose paths are equal up to the first dot of
 /// the file name. "train/0001.jpg" and "train/0001.seg.png" are the files "jpg" and "seg.png" (in
 /// lower case) of the sample "train/0001".
 struct TarSample {
   std::string key;
   std::map<std::string, std::string> files;  // extension -> bytes
 
-  /// Returns the bytes of the file with this extension. Throws kNotFound naming the sample and its
+  /// Returns the bytes of the file with this extension. Throws kNotFound, naming the sample and its
   /// files.
   const std::string& at(const std::string& extension) const;
 };
@@ -57,7 +57,8 @@ class TarWriter {
   /// empty, ends in "/" or contains a zero byte.
   void write(const std::string& name, std::string_view bytes);
   /// Adds the files of a sample, as "<key>.<extension>". Throws kInvalidArgument for a sample that
-  /// would be read back differently: without files, with a dot in the last part of its key, ...
+  /// would be read back differently, such as one without files or with a dot in the last part of
+  /// its key.
   void write(const TarSample& sample);
   /// Writes the file atomically; without close(), no file is written. Throws kUnavailable as
   /// write_file_atomically() does.

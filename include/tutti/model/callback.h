@@ -70,7 +70,7 @@ class Model;
 /// Position in a running fit().
 struct FitPoint {
   std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
-  std::int64_t batches = 0;  // batches done in this epoch
+  std::int64_t batches = 0;  // batches completed in this epoch
   std::int64_t steps = 0;    // batches completed in all epochs, including epochs before a restart
   bool is_stop = false;      // true if a signal makes fit() return here (stop_on_signals)
 };
@@ -79,7 +79,7 @@ struct FitPoint {
 /// outside replicas, on the thread that called fit() or evaluate(). They may call all functions of
 /// all models except compile() of this model; calling evaluate() does not change the losses and
 /// metrics that fit() accumulates. `batch` counts global batches of the epoch from 0. Logs contain
-/// the values so far, and at the end of an epoch of fit() also the validation's values, named
+/// the values so far and, at the end of an epoch of fit(), also the validation values, named
 /// "val_...". keras.callbacks.Callback.
 class Callback {
  public:
@@ -102,7 +102,7 @@ class Callback {
 
   /// Save and restore the state of this callback. BackupAndRestore and the recovery from a worker
   /// failure call them, so that training continues unchanged. restore_*() is called after
-  /// on_train_begin(). Except for the state of written files, it must be equal on all workers,
+  /// on_train_begin(). The saved state, except that of written files, must be equal on all workers,
   /// because any worker may pass its state to another. A null state (the default) is not restored.
   virtual Json save_state() const { return {}; }
   virtual void restore_state(const Json& /*state*/) {}

@@ -13,7 +13,7 @@ namespace tutti {
 
 /// Options for sample(). Probabilities of the classes that top_k and top_p keep are renormalised.
 struct SamplingOptions {
-  /// Divisor of the logits; below 1, likely classes become likelier. 0: always draws the likeliest
+  /// Divisor for the logits; below 1, likely classes become likelier. 0: always draws the likeliest
   /// class.
   double temperature = 1.0;
   /// If set, only the `top_k` likeliest classes may be drawn. Default: all classes.
@@ -44,7 +44,7 @@ struct GenerateOptions {
   /// Token that ends a row; the rest of the row is padded with it. Generation ends when all rows
   /// have ended.
   std::optional<std::int64_t> end_token = std::nullopt;
-  /// Context length: the model processes at most this many tokens, the most recent ones. Default:
+  /// Context length: the model processes only the most recent tokens, at most this many. Default:
   /// unlimited. When the cache has this many tokens, it is rebuilt from the most recent half.
   std::optional<std::int64_t> window = std::nullopt;
   /// Keeps keys and values of earlier tokens (KeyValueCache); otherwise the model recomputes them

@@ -52,7 +52,7 @@ struct CsvLoggerOptions {
 
 /// Writes a line per epoch: the epoch, then the values in alphabetical order of their names. Writes
 /// "NA" for a value that an epoch lacks, e.g. without validation. The columns are the values of the
-/// first epoch and of validation, or with kAppend the columns of an existing file; other values
+/// first epoch and of validation or, with kAppend, the columns of an existing file; other values
 /// cause a warning. Numbers can be read back exactly. Throws kUnavailable, naming the path, if the
 /// file cannot be written. Keras's CSVLogger.
 class CsvLogger : public Callback {
@@ -73,7 +73,7 @@ class CsvLogger : public Callback {
   bool wrote_head_ = false;
 };
 
-// Writes the values of training for TensorBoard and as JSON lines.
+// Writes training metrics for TensorBoard and as JSON lines.
 
 struct TensorBoardOptions {
   /// Number of batches between "batch_<name>" values; 0: only epoch values are written.

@@ -26,8 +26,8 @@ struct CompiledModel;
 class FitLoop;
 }  // namespace internal
 
-/// Options for Model::compile(), as in tf.keras.Model.compile. Unknown names throw
-/// kInvalidArgument, listing the known names.
+/// Options for Model::compile(), as in tf.keras.Model.compile. compile() throws kInvalidArgument,
+/// listing the known names, for an unknown name.
 struct CompileOptions {
   /// Name or options of the optimizer, for example `AdamOptions{.learning_rate = 1e-3}`.
   OptimizerSpec optimizer = "sgd";
@@ -49,7 +49,7 @@ struct CompileOptions {
   bool auto_scale_loss = true;
 };
 
-/// Validation data of fit(): a batched dataset, tensors `{x, y}`, or, for several inputs or
+/// Validation data for fit(): a batched dataset, tensors `{x, y}`, or, for several inputs or
 /// outputs, vectors of tensors `{{x0, x1}, {y0, y1}}`.
 struct ValidationData {
   ValidationData() = default;
@@ -163,7 +163,8 @@ class Model : public Layer {
   History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
 
-  /// Returns loss and metrics over all examples, each counted once, even in a smaller last batch.
+  /// Returns the loss and the metrics over all examples, each counted once, even in a smaller last
+  /// batch.
   Logs evaluate(const Dataset& data, EvaluateOptions options = {},
                 const SourceLocation& where = SourceLocation::current());
   Logs evaluate(DistributedDataset data, EvaluateOptions options = {},
@@ -228,7 +229,7 @@ class Model : public Layer {
   /// direction.
   MetricDirection metric_direction(std::string_view name) const;
 
-  /// Returns true while a fit() with validation_data runs. For callbacks.
+  /// Returns true while a fit() with validation_data is running. For callbacks.
   bool has_validation() const;
   /// Returns the replicas, across all workers, whose loss in this epoch or evaluation is NaN or
   /// infinite. Collective: every worker must call it.

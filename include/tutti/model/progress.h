@@ -19,7 +19,7 @@ namespace tutti {
 /// as kLinePerEpoch. kLinePerEpoch: writes one line at the end of each epoch.
 enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
-/// Time spent in an epoch, in seconds. input_wait is the time of the thread that calls run();
+/// Time spent in an epoch, in seconds. input_wait is measured on the thread that calls run();
 /// compute and communication are means over the replicas.
 struct TimeSplit {
   double compute = 0.0;

@@ -1,4 +1,5 @@
-// GradientReducer, the interface with which a strategy sums an optimizer's gradients over replicas.
+// GradientReducer, the interface through which a strategy sums an optimizer's gradients over
+// replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -76,7 +77,7 @@ class GradientReducerScope : internal::ThreadScope<GradientReducer*> {
 
 namespace internal {
 /// In a replica, waits until all replicas have finished reading, runs `write`, and returns when all
-/// replicas have run it. Outside replicas, only runs `write`.
+/// replicas have run it. Outside replicas, just runs `write`.
 void with_exclusive_access(const std::function<void()>& write);
 /// Clips `gradients`: the results of `reducer`, which may be shards, or full gradients if `reducer`
 /// is nullptr. Norms are those of the full gradients in both cases.

@@ -1,4 +1,5 @@
-// Optimizer, which adds learning rate, iteration count, clipping and reduction to an UpdateRule.
+// Optimizer, which adds a learning rate, an iteration count, clipping and reduction to an
+// UpdateRule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -49,7 +50,7 @@ class RuleWith final : public FormulaRule {
   Hyper hyper_;
 };
 
-// Clipping of the gradients after their sum over replicas.
+// Clipping of gradients after they are summed over replicas.
 
 /// Limits on gradients, with Keras's names. At most one may be set, to a positive value.
 struct ClippingOptions {
@@ -81,7 +82,8 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
 /// the weights by their averages.
 struct EmaOptions {
   double momentum = 0.99;  // weight of the previous average
-  /// Number of updates between overwriting the weights with their averages; nullopt: never.
+  /// Interval, in updates, at which the weights are overwritten with their averages; nullopt:
+  /// never.
   std::optional<std::int64_t> overwrite_frequency = std::nullopt;
 };
 
@@ -178,7 +180,7 @@ class Optimizer {
   /// Returns `loss` times the loss scale; differentiable. Call it before computing gradients for
   /// apply_gradients(); minimize() calls it itself.
   Tensor scale_loss(const Tensor& loss) const;
-  /// Returns the factor of scale_loss(); 1 without loss scaling.
+  /// Returns the factor that scale_loss() applies; 1 without loss scaling.
   double loss_scale() const;
   /// Returns true if losses are scaled, by a constant or dynamically.
   bool has_loss_scale() const;

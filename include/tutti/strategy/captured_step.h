@@ -146,7 +146,7 @@ struct CaptureOptions {
 
 namespace internal {
 
-/// Graphs of one step function, by signature. One thread per replica calls run().
+/// Captured graphs of one step function, keyed by signature. One thread per replica calls run().
 class CapturedCalls {
  public:
   /// One replica's call of the step function. `body` runs the function with `inputs` in place of

@@ -16,7 +16,7 @@ namespace tutti {
 /// Options of CentralStorageStrategy.
 struct CentralStorageOptions {
   LocalStrategyOptions local = {};
-  /// Device of variables and slots. Default: the CPU, or the GPU if it is the only device.
+  /// Device for variables and slots. Default: the CPU, or the GPU if it is the only device.
   std::optional<Device> parameter_device = std::nullopt;
 };
 
@@ -25,7 +25,7 @@ struct CentralStorageOptions {
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
-  /// Overload for the options of MirroredStrategy; uses the default parameter device.
+  /// Overload for MirroredStrategy's options; uses the default parameter device.
   explicit CentralStorageStrategy(LocalStrategyOptions local)
       : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>

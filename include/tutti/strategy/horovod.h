@@ -67,8 +67,8 @@ class DistributedGradientTape {
  public:
   /// `tape` must outlive this object. Throws kInvalidArgument unless `op` is kMean or kSum.
   explicit DistributedGradientTape(GradientTape& tape, ReduceOp op = ReduceOp::kMean);
-  /// Same as GradientTape::gradient(), but averaged; all ranks pass the same variables. A variable
-  /// that lacks a gradient only on some ranks counts as zeros there.
+  /// Same as GradientTape::gradient(), but averages over ranks; all ranks must pass the same
+  /// variables. A gradient that is missing on only some ranks counts as zeros there.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const SourceLocation& where = SourceLocation::current());
 

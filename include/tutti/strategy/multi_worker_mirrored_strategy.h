@@ -68,7 +68,7 @@ class MultiWorkerMirroredStrategy final : public Strategy {
 
   /// Returns true if this process replaces a worker that died while the others kept running. A
   /// replacement can create variables and datasets; it can train after Recovery::run() has
-  /// connected it. Without Recovery the other workers end as well; after all have been restarted,
+  /// connected it. Without Recovery, the other workers end as well; after all have been restarted,
   /// the first step connects them as a new job.
   bool is_replacement() const;
   /// Returns the worker that the last warning named as slow. Same on all workers.

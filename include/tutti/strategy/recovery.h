@@ -64,10 +64,9 @@ class Recovery {
   /// The strategy must outlive this object.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Rethrows exceptions from the loop. If the loss of a worker or a connection caused an
-  /// exception, rethrows it only after the work that follows one commit has been repeated 20 times.
-  /// Throws kDeadlineExceeded, naming the lost workers, if they do not rejoin within
-  /// rejoin_timeout.
+  /// Rethrows exceptions from the loop. An exception caused by the loss of a worker or a connection
+  /// is rethrown only after the work that follows one commit has been repeated 20 times. Throws
+  /// kDeadlineExceeded, naming the lost workers, if they do not rejoin within rejoin_timeout.
   void run(const std::function<void()>& loop);
   /// Stores the state after `step`. Collective: every worker must call it after each step that must
   /// not be repeated when a worker is lost. If a worker is lost during the call, commit() throws,

@@ -22,7 +22,7 @@ namespace internal {
 class StrategyModeScope;
 }  // namespace internal
 
-/// One replica of a running step. Outside every scope, the default context is a single replica. All
+/// One replica of a running step. Outside any scope, the default context is a single replica. All
 /// replicas must call all_reduce, all_gather and merge_call in the same order. If they do not, the
 /// calls throw within a second, with an error that names the replicas. Calls on a thread other than
 /// the replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
@@ -57,8 +57,9 @@ class ReplicaContext {
                                  SourceLocation where = SourceLocation::current());
 
   /// Blocks until every replica has called it, then calls `fn(strategy, PerReplica<T>)` ONCE on the
-  /// thread that called run(). If the result is a PerReplica, returns this replica's element of it,
-  /// otherwise the result itself. `fn` may call strategy.run() and runs outside device scopes.
+  /// thread that called run(). If the result is a PerReplica, returns this replica's element of it;
+  /// otherwise returns the result itself. `fn` may call strategy.run() and runs outside device
+  /// scopes.
   template <class Fn, class T>
   auto merge_call(Fn&& fn, const T& local, SourceLocation where = SourceLocation::current()) {
     using R = std::invoke_result_t<Fn&, Strategy&, const PerReplica<T>&>;

@@ -53,7 +53,7 @@ class Strategy {
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  /// Returns "one_device", "mirrored", "central_storage", ..., a name that --strategy accepts.
+  /// Returns the name that --strategy accepts: "one_device", "mirrored", "central_storage", ...
   virtual std::string_view name() const;
   /// Returns the number of replicas, on all workers, over which gradients are summed.
   virtual int num_replicas_in_sync() const;
@@ -71,7 +71,7 @@ class Strategy {
   /// of this process. Returns nullopt at once on all other tasks. A program that may run on several
   /// tasks begins with `if (const auto code = strategy.serve()) return *code;`.
   virtual std::optional<int> serve() { return std::nullopt; }
-  /// Return the distinct devices that compute, in order, and the devices that store variables.
+  /// Return the distinct compute devices, in order, and the devices that store variables.
   virtual std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
   /// Returns the cross-device operation that combines the values of this process's replicas.
@@ -79,9 +79,9 @@ class Strategy {
   /// Returns the name of the algorithm that sums gradients (between workers, if there are several).
   virtual std::string_view reduction_name();
 
-  /// Returns a scope; while it lives, variables made by this thread belong to this strategy. Scopes
-  /// of one strategy may be nested, and reopened after close(). Throws kFailedPrecondition inside
-  /// another strategy's scope ("Mixing different strategies").
+  /// Returns a scope; variables that this thread creates while it exists belong to this strategy.
+  /// Scopes of one strategy may be nested, and reopened after close(). Throws kFailedPrecondition
+  /// inside another strategy's scope ("Mixing different strategies").
   [[nodiscard]] Scope scope();
 
   /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device:
@@ -119,10 +119,10 @@ class Strategy {
   }
 
   /// Combines one value per replica (SUM or MEAN) on the first parameter device, in the order that
-  /// cross_device_ops() uses. With `axis`, reduces over replicas and that axis; MEAN divides by the
-  /// axis's total length over all replicas, so it is exact even if lengths differ, and returns
-  /// float32 for integers. Without `axis`, reduces elementwise; shapes must be equal. Cross-replica
-  /// or default context only.
+  /// cross_device_ops() uses. With `axis`, reduces over both replicas and that axis; MEAN divides
+  /// by the axis's total length over all replicas, so it is exact even if lengths differ, and
+  /// returns float32 for integers. Without `axis`, reduces elementwise; shapes must be equal.
+  /// Cross-replica or default context only.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
                 const SourceLocation& where = SourceLocation::current());
   Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
@@ -208,7 +208,7 @@ class Strategy {
   /// Times spent in run() since the last call to take_run_times(); zeros if they are not measured.
   struct RunTimes {
     double run = 0.0;            // seconds that the caller of run() waited
-    double communication = 0.0;  // mean seconds of a replica in gradient exchange and collectives,
+    double communication = 0.0;  // mean seconds per replica in gradient exchange and collectives,
                                  // including waits for other replicas
   };
   virtual RunTimes take_run_times();
@@ -265,7 +265,7 @@ class Strategy {
   static void note_result(ReplicaContext& context, const Tensor& result);
   InputPlan input_plan(InputCut cut, InputOptions options);
 
-  /// Returns the values of all replicas in replica order; `local` are the values of this worker's
+  /// Returns the values of all replicas in replica order; `local` holds the values of this worker's
   /// replicas. With several workers, all of them must call it with the same `who` (this is
   /// checked), and the other workers' values are on the host.
   virtual std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,

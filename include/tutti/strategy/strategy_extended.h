@@ -54,13 +54,13 @@ struct LocalStrategyOptions {
   int replicas = 0;
   /// Algorithm that combines values. Unset: canonical; for GPUs see CrossDeviceOpsSpec::name.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: the algorithm is canonical unless another one is named, or is chosen for GPUs. A
-  /// warning then states that results may not be bit-identical. true: the algorithm is canonical;
-  /// throws if another one is named. false: same as unset, but without the warning.
+  /// Unset: canonical, unless another algorithm is named or is chosen for GPUs; a warning then
+  /// states that results may not be bit-identical. true: canonical; throws if another algorithm is
+  /// named. false: same as unset, but without the warning.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
-  /// Relative shares of the global batch, for devices with different speeds: one positive number
-  /// per replica.
+  /// Relative shares of the global batch, for devices of different speeds: one positive number per
+  /// replica.
   std::vector<double> replica_weights = {};
   /// Time to wait for other replicas in a collective before throwing kDeadlineExceeded, which names
   /// the missing replicas.

@@ -33,7 +33,7 @@ class TpuClusterResolver {
 /// the step function and passes them to XLA as one StableHLO program, which is compiled if its text
 /// is new. XLA computes values only after the trace, so a step that reads its own values on the
 /// host throws kFailedPrecondition; it may read results of earlier steps. All replicas must do the
-/// same work on the same shapes, otherwise kInvalidArgument names the difference; use batch(n,
+/// same work on the same shapes; otherwise, kInvalidArgument names the difference. Use batch(n,
 /// drop_remainder). An operation without a StableHLO form throws kUnimplemented with its name and
 /// line. Results and variables are copied to the host when the host reads them.
 /// tf.distribute.TPUStrategy.

@@ -88,7 +88,7 @@ struct AllocatorStatistics {
   std::uint64_t cache_hits = 0;
 };
 
-/// Returns the statistics of the memory of `device`. CPU devices without a separate memory
+/// Returns the memory statistics of `device`. CPU devices without a separate memory
 /// (device_memory.h) share the host's statistics.
 AllocatorStatistics allocator_statistics(Device device = {});
 /// Maximum size of the host allocator's cache. If it is exceeded, memory of the least recently used

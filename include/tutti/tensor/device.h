@@ -14,7 +14,7 @@ namespace tutti {
 
 // Names of this process's compute devices.
 
-/// Kind of a computing device. kXla: TPUs and other devices of an XLA plugin (docs/tpu.md). XLA
+/// Kind of computing device. kXla: TPUs and other devices of an XLA plugin (docs/tpu.md). XLA
 /// devices run whole steps of strategies; tensors and device scopes cannot be placed on them.
 enum class DeviceType { kCpu = 0, kGpu = 1, kXla = 2 };
 

@@ -61,7 +61,7 @@ std::vector<Tensor> dispatch(OpCall call);
 /// Same as dispatch(), but for operations with one output.
 Tensor dispatch_one(OpCall call);
 
-// Transfers of values between devices, which tapes record, and a log of transfers.
+// Transfers of values between devices, which are recorded on tapes, and a log of these transfers.
 
 /// Returns `value` on `device`; `value` itself if it is already there. Unlike Tensor::to(), it is
 /// recorded on tapes: the gradient is moved back to the device of `value`. Device scopes use it for
@@ -82,7 +82,7 @@ struct Transfer {
 
 std::ostream& operator<<(std::ostream& out, const Transfer& transfer);
 
-/// Record of the transfers of this thread, forward and backward, from construction to destruction.
+/// Log of this thread's transfers, forward and backward, from construction to destruction.
 class TransferLog final : public OpObserver {
  public:
   TransferLog() : scope_(*this) {}

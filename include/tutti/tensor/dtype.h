@@ -25,7 +25,7 @@ enum class DType : std::uint8_t {
   kFloat16 = 7,
 };
 
-/// All types, in the order of their values.
+/// All types, in enumerator order.
 inline constexpr DType kAllDTypes[] = {DType::kFloat32,  DType::kFloat64, DType::kInt32,
                                        DType::kInt64,    DType::kUInt8,   DType::kBool,
                                        DType::kBFloat16, DType::kFloat16};

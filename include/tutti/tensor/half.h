@@ -13,7 +13,7 @@ namespace internal {
 
 /// Returns the bits of `value` in a format of a sign bit, exponent bits and fraction bits. Rounds
 /// once to nearest, ties to even. Values that are too large become infinity, and small values
-/// denormal. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
+/// become denormal. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
 template <int kExponentBits, int kFractionBits>
 constexpr std::uint16_t narrowed(double value) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);

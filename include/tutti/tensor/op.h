@@ -67,8 +67,8 @@ enum class OpId : std::uint8_t {
 /// Returns the operation's name: "matmul", "conv2d", ...
 std::string_view to_string(OpId op);
 
-/// Treatment of windows that extend beyond the image. SAME pads (convolutions with zeros) so that
-/// the output has ceil(input / stride) elements per axis; VALID does not pad.
+/// Treatment of windows that extend beyond the image. SAME pads (with zeros, for convolutions) so
+/// that the output has ceil(input / stride) elements per axis; VALID does not pad.
 enum class Padding : std::uint8_t { kValid, kSame };
 
 /// Function applied to the result of matmul or conv2d in the same pass.

@@ -12,7 +12,7 @@ enum class ScatterOp { kAdd, kSubtract, kMultiply, kDivide, kMin, kMax, kUpdate 
 namespace internal {
 
 /// Returns `old_value` combined with `value`. bool supports only kUpdate. An integer divided by 0
-/// stays unchanged. constexpr, because GPU kernels call it, too.
+/// stays unchanged. constexpr because GPU kernels also call it.
 template <class T>
 constexpr T scattered(ScatterOp op, T old_value, T value) {
   if constexpr (!std::is_same_v<T, bool>) {

@@ -164,8 +164,8 @@ class Tensor {
   /// Returns rows [first, first + count) along axis 0, which share the storage. Not recorded on
   /// tapes, unlike x[] and slice().
   Tensor detached_rows(std::int64_t first, std::int64_t count) const;
-  /// Returns a tensor with the same storage and another shape of equal size. Not recorded on tapes,
-  /// unlike reshape().
+  /// Returns a tensor that shares this storage but has another shape with the same number of
+  /// elements. Unlike reshape(), not recorded on tapes.
   Tensor detached_reshape(const Shape& shape) const;
   /// Returns the same value with a new id(), which tapes treat as a different tensor.
   Tensor alias() const;

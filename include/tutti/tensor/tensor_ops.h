@@ -1,4 +1,4 @@
-// All operations on tensors.
+// Includes all tensor operations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

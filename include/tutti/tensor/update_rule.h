@@ -28,7 +28,7 @@ struct UpdateScalars {
   double weight_norm = 0.0;     // norm of the full variable; set in apply() if uses_norms()
   double direction_norm = 0.0;  // norm of direct()'s result; set in apply() if uses_norms()
   /// In a captured step: address of the scalars of the step being replayed; otherwise nullptr.
-  /// Their weight_decay is not that of the variable: use weight_decay above, which never changes.
+  /// Their weight_decay is not the variable's: use weight_decay above, which never changes.
   const UpdateScalars* live = nullptr;
 };
 
@@ -81,8 +81,8 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
-  /// Returns the rule in the form that GPUs and XLA execute, with the numbers of this step (in the
-  /// order of tensor/cpu/update_rules.h); nullopt if they cannot execute the rule.
+  /// Returns the rule in the form that GPUs and XLA execute, with this step's scalars (in the order
+  /// defined in tensor/cpu/update_rules.h); nullopt if they cannot execute the rule.
   virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const;
   /// Returns true if an element with gradient 0, and its slots, stay unchanged; a sparse gradient
   /// then updates only its rows.

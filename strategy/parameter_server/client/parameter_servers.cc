@@ -333,8 +333,8 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
 /// mistaken for current ones.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
-  // Record the change both before and after it: a checkpoint taken in between may or may not
-  // contain it.
+  // Record the change both before and after making it, because a checkpoint taken in between may or
+  // may not contain it.
   const bool is_outside = ClosureContext::current() == nullptr;
   if (is_outside) note_outside_change();
   link(server).change(std::move(operation));

@@ -108,10 +108,10 @@ class ParameterServers {
   std::vector<RemoteShard> shards();
   void note_made(const std::vector<RemoteShard>& shards);
 
-  /// Sets a function that is called before each change, and throws to refuse the change. Must
+  /// Sets a function that is called before each change and can refuse the change by throwing. Must
   /// precede all other calls.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
-  /// Adds a change of a shard, and invalidates the cache.
+  /// Adds a change to a shard, and invalidates the cache.
   void change(int server, Operation operation);
   /// Calls `change`, which makes changes with change(). Outside steps, also waits until they have
   /// been applied. With a team, all workers call change_together(), only the first one calls
@@ -122,9 +122,9 @@ class ParameterServers {
   /// call is collective and waits for the changes of all workers.
   void meet(const std::string& what);
   void settle();
-  /// Declares that the calling thread's closure makes no more changes.
+  /// Declares that the calling thread's closure will make no more changes.
   void end_stream();
-  /// Restarts after a rollback of the servers: see ServerLink::restart().
+  /// Restarts after the servers have rolled back; see ServerLink::restart().
   void restart();
 
  private:

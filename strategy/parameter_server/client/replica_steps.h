@@ -67,7 +67,7 @@ class ReplicaSteps {
 
   const int rank_, num_ranks_, num_to_aggregate_;
   std::set<Variable> given_;                          // variables updated in this step
-  std::map<Variable, Range> seen_;                    // range of steps of the values read
+  std::map<Variable, Range> seen_;                    // first and last step of the values read
   std::map<Variable, std::uint64_t> next_;            // step to wait for, by participating variable
   std::optional<std::optional<std::uint64_t>> step_;  // result of decide() in this step
 };

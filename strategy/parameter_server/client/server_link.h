@@ -21,9 +21,9 @@
 
 namespace tutti::internal {
 
-/// Parameter server in another process, to which batches are sent as calls. Tensors of a batch are
+/// Parameter server in another process, to which batches are sent as calls. A batch's tensors are
 /// sent from their own memory, which is kept until the answer arrives. After a connection breaks,
-/// it reconnects and resends unanswered batches in order; no change is applied twice
+/// this class reconnects and resends unanswered batches in order; no change is applied twice
 /// (AppliedTable). wait() throws errors that occur while sending. Only one thread may wait for the
 /// answers to a batch. Thread-safe.
 class RemoteService final : public VariableService {
@@ -68,7 +68,7 @@ struct UpdateOrigin {
   std::uint64_t finished_below = 0;
   std::uint64_t run = 0;
 
-  /// Returns true if both come from the same client, or from the same attempt at a closure; their
+  /// Returns true if both origins are the same client, or the same attempt at a closure; their
   /// replicas may differ.
   bool is_with(const UpdateOrigin& other) const {
     return stream.kind == other.stream.kind && stream.id == other.stream.id &&
@@ -76,7 +76,7 @@ struct UpdateOrigin {
   }
 };
 
-/// Returns the identity of the closure that this thread runs. Outside closures, returns the
+/// Returns the identity of the closure that this thread is running. Outside closures, returns the
 /// identity of client `client`, with one stream for each replica of a running step.
 UpdateOrigin current_update_origin(std::uint64_t client);
 
@@ -89,8 +89,8 @@ class ServerLink {
   /// `client`: random number of this process.
   ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
 
-  /// Adds a change on behalf of the calling thread. It is sent with the next read of any thread, by
-  /// send_changes(), or when many changes have accumulated.
+  /// Adds a change on behalf of the calling thread. The change is sent with the next read by any
+  /// thread, by send_changes(), or when many changes have accumulated.
   void change(Operation operation);
   void send_changes();
   /// Sends all changes, then these reads. `answer_bytes` holds the maximum size of the answer to

@@ -87,8 +87,9 @@ class ClosureLedger {
   std::uint64_t generation() const { return generation_; }
   /// Returns the first queued closure. Closures that were put back precede those queued later.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
-  /// Returns the first queued closure, except those whose last attempt in this generation ended on
-  /// `worker`. With `interrupted_only`, also skips closures that cannot have changed anything.
+  /// Returns the first queued closure, skipping closures whose last attempt in this generation
+  /// ended on `worker`. With `interrupted_only`, also skips closures that cannot have changed
+  /// anything.
   std::optional<std::uint64_t> next_queued_new_to(int worker, bool interrupted_only = false) const;
   std::size_t num_queued() const { return queued_.size(); }
   std::size_t num_running() const { return num_running_; }

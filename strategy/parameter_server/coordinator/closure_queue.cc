@@ -15,7 +15,7 @@ bool is_over(const ClosureLedger::Closure* closure) {
   return closure == nullptr || closure->has_ended();
 }
 
-/// Returns the size of tensors and texts, plus a constant for each nest.
+/// Returns the total size of tensors and strings, plus a constant for each nested value.
 std::size_t bytes_of(const Nest& nest) {
   std::size_t bytes = 256;
   if (nest.tensor() != nullptr) bytes += static_cast<std::size_t>(nest.tensor()->num_bytes());
@@ -240,7 +240,8 @@ bool ClosureQueue::end_attempt(const AssignedClosure& assigned, const std::funct
   return true;
 }
 
-/// Reports the failure of a closure that had finished before a rollback: its changes are lost.
+/// Reports the failure of a closure that had finished before a rollback, because its changes are
+/// lost.
 void ClosureQueue::require_no_failure(std::uint64_t number) {
   const auto& failures = ledger_.failures();
   const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);

@@ -41,12 +41,12 @@ class ScheduledWork {
 struct ClosureQueueOptions {
   /// Number of queued closures at which put() waits.
   std::size_t most_queued = 4096;
-  /// Number of closures that one worker has at a time: the next one begins while the outcome of the
-  /// previous one is being reported.
+  /// Number of closures that one worker has at a time; the next closure begins while the outcome of
+  /// the previous one is being reported.
   int window = 2;
   int num_workers = 1;
-  /// Returns true if the worker may be given a closure now; called with the queue's lock held. If
-  /// empty, every worker may be given one.
+  /// Predicate that returns true if the worker may be given a closure now; called with the queue's
+  /// lock held. If it is empty, every worker may be given one.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
   /// Initial values of ClosureLedger: number of the first closure, and generation of closure ids.
@@ -85,9 +85,10 @@ class ClosureQueue {
   /// first. A closure whose last attempt ended on this worker goes to another worker, unless all
   /// others are busy or absent. Returns nullopt at the deadline and after stop().
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
-  /// Reassigns queued closures after workers have become present or absent.
+  /// Reassigns queued closures after workers have become available or unavailable.
   void wake_workers();
-  /// Fails the first queued closure, for which there is no worker. Does nothing if there is none.
+  /// Fails the first queued closure, for which there is no worker. Does nothing if no closure is
+  /// queued.
   void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
 
   // Functions that end an attempt. They do nothing and return false if the attempt is no longer
@@ -126,8 +127,8 @@ class ClosureQueue {
   /// Throws as wait() does, except ClosureError; throws kDataLoss if one of them fails when it is
   /// repeated.
   void wait_until_caught_up(TimePoint deadline);
-  /// Same as wait_until_caught_up(), but returns true when the closures have finished, and false at
-  /// the deadline and after stop().
+  /// Same as wait_until_caught_up(), but returns true once the closures have finished, or false at
+  /// the deadline or after stop().
   bool catch_up(TimePoint deadline);
   /// Same as ClosureLedger::has_only_repeats().
   bool has_only_repeats() const { return of_ledger(&ClosureLedger::has_only_repeats); }
@@ -205,7 +206,7 @@ class ClosureQueue {
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
-  /// Set if variables lack changes of closures whose results are known.
+  /// Set if variables lack changes made by closures whose results are known.
   std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);
 };
 

@@ -279,7 +279,7 @@ void CoordinatorCore::accept_outcome(const ClosureQueue::AssignedClosure& assign
   }
 }
 
-/// Stops the queue: otherwise callers would wait indefinitely.
+/// Stops the queue, because callers would otherwise wait indefinitely.
 void CoordinatorCore::stop_after_error(const std::string& where, const std::exception& error) {
   const std::string text = concat("coordinator: ", where, ": ", error.what());
   log(LogLevel::kError, text);

@@ -50,14 +50,14 @@ class WorkerLink {
   /// Makes pending and later calls of run() return promptly, if the worker is in another process.
   virtual void stop() {}
   virtual bool is_alive() const { return true; }
-  /// Calls `on_change` after is_alive() changed, until the link is destroyed.
+  /// Calls `on_change` after each change of is_alive(), until the link is destroyed.
   virtual void watch(std::function<void()>) {}
   /// Releases the worker's value for this handle.
   virtual void release(const PerWorkerHandle& handle) = 0;
   /// Describes what the worker is running: "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
-  /// Returns why a connected worker cannot be used: it defines different steps, or belongs to
-  /// another job.
+  /// Returns the reason why a connected worker cannot be used, such as defining different steps or
+  /// belonging to another job.
   virtual std::optional<Error> refusal() const { return std::nullopt; }
 };
 

@@ -351,7 +351,7 @@ CheckpointFile JobCheckpoint::read_servers() {
   return version;
 }
 
-/// Throws if another coordinator uses the folder, because each would restore versions that the
+/// Throws if another coordinator is using the folder, because each would restore versions that the
 /// other one saved.
 void JobCheckpoint::require_own_folder() const {
   const auto folder = Folder::open_if_there(options_.checkpoint_folder);

@@ -119,7 +119,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // the error may also be an invalid answer
+    connection->client->fail_all(error);  // the error may also be that the answer was invalid
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;

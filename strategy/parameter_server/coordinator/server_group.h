@@ -18,7 +18,7 @@ namespace tutti::internal {
 
 /// The servers of a job, any of which may die and be restarted. Each order contains the generation
 /// that close() began; a restarted server has another generation and answers kAborted. Functions
-/// that give orders throw errors that name the server, or kCancelled after interrupt().
+/// that give orders throw errors that name the server, or throw kCancelled after interrupt().
 /// Thread-safe, but only one thread at a time may give orders.
 class ServerGroup {
  public:
@@ -63,7 +63,8 @@ class ServerGroup {
   void read_frozen(const std::vector<RemoteShard>& shards,
                    const std::function<void(const RemoteShard&, const Tensor&)>& take);
   void release();
-  /// Sets the shards' values. `shards`: sorted by server. Call it between close() and open().
+  /// Sets the shards' values. `shards` must be sorted by server. Must be called between close() and
+  /// open().
   void restore(const std::vector<RemoteShard>& shards,
                const std::function<Tensor(const RemoteShard&)>& value_of);
 

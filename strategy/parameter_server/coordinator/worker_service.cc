@@ -20,7 +20,7 @@ std::shared_ptr<void> WorkerResourceTable::find(const PerWorkerHandle& handle) {
       return found->second.value;
     }
   }
-  Made made = make(handle);  // may take long, for example to read files
+  Made made = make(handle);  // may be slow, for example when reading files
   MutexLock lock(mutex_);
   made_[key] = made;
   if (made.error) throw *made.error;

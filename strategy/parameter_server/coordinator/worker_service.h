@@ -66,8 +66,8 @@ class TaskRunner final : public WorkerLink {
   TimePoint running_since_ TUTTI_GUARDED_BY(mutex_) = {};
 };
 
-/// Runs the tasks of the coordinator in order, on its own thread. If a client's connection ends,
-/// its tasks are cancelled. Thread-safe.
+/// Runs the coordinator's tasks in order, on a dedicated thread. If a client's connection ends, its
+/// tasks are cancelled. Thread-safe.
 class WorkerService final : public RpcHandler {
  public:
   /// `strategy` and `registry` must outlive the service.

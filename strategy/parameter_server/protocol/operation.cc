@@ -144,8 +144,8 @@ class TensorReader {
 
 // Settings that consecutive updates share.
 
-/// Compares bits, so that 0.0 and -0.0 count as different settings, and bit-identical NaNs as the
-/// same.
+/// Compares bits, so that 0.0 and -0.0 count as different settings, and bit-identical NaNs count as
+/// equal.
 bool are_same(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -309,7 +309,7 @@ class ShardsReader {
   ColumnReader<Numbers> versions_{in_.versions(), "versions"};
   ColumnReader<Numbers> steps_{in_.at_least_steps(), "numbers of steps"};
   ColumnReader<Numbers> slots_{in_.slots(), "slots"};
-  UpdateShard shared_;  // settings of the next `num_updates_` updates
+  UpdateShard shared_;  // settings for the next `num_updates_` updates
   std::uint64_t num_updates_ = 0;
   int next_settings_ = 0;
 };

@@ -41,7 +41,7 @@ struct ShardSpec {
 };
 
 /// Creates the shard from a generator or from given values. An existing shard keeps its values; if
-/// its spec differs, throws kInvalidArgument naming both specs.
+/// its spec differs, throws kInvalidArgument, naming both specs.
 struct CreateShard {
   ShardSpec spec = {};
   std::variant<ValueGenerator, Tensor> initial_value = {};
@@ -64,7 +64,7 @@ struct AssignShard {
   AssignOp op = AssignOp::kAssign;
   Tensor value = {};
 };
-/// Scatters values [n, ...] to rows of the shard (int64 [n], in any order).
+/// Scatters values [n, ...] to the shard's rows with these indices (int64 [n], in any order).
 struct ScatterShard {
   ShardId shard = 0;
   ScatterOp op = ScatterOp::kUpdate;

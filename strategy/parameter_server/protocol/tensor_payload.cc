@@ -1,4 +1,4 @@
-// Tensors in the payload of a packet: chunks, positions, checks.
+// Tensors in a packet's payload: chunks, positions and checks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/tensor_payload.h"
 
@@ -111,8 +111,8 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
 }
 
 /// Returns the next tensor without copying it out of its receive buffer; returns an undefined
-/// tensor if it must be copied. With InPlace::kLarge, the tensor must fill most of the buffer,
-/// because it keeps the whole buffer in memory.
+/// tensor if the elements must be copied. With InPlace::kLarge, the tensor must fill most of the
+/// buffer, because it keeps the whole buffer in memory.
 Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {
   if (pieces_.empty() || size == 0) return {};
   if (in_place_ == InPlace::kLarge && size < kWorthSharing) return {};

@@ -14,8 +14,8 @@
 
 namespace tutti::internal {
 
-/// Writer of tensors, one after the other, each at the next multiple of 64 bytes. Types and shapes
-/// are in the head, so that readers need not trust the payload. Every chunk starts at such a
+/// Writer that stores tensors one after the other, each at the next multiple of 64 bytes. Types and
+/// shapes are in the head, so that readers need not trust the payload. Every chunk starts at such a
 /// multiple.
 class PayloadWriter {
  public:
@@ -27,7 +27,7 @@ class PayloadWriter {
  private:
   void flush();
   std::vector<SharedBytes> pieces_;
-  std::shared_ptr<std::vector<Tensor>> tensors_;  // own the bytes of all chunks
+  std::shared_ptr<std::vector<Tensor>> tensors_;  // owners of the bytes of all chunks
   std::vector<std::byte> small_;  // next chunk: small tensors, and the ends of large ones
 };
 

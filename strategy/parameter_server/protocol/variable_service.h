@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-/// Answers to a batch, which may not have arrived yet.
+/// Answers to a batch; they may not have arrived yet.
 class PendingAnswers {
  public:
   virtual ~PendingAnswers() = default;
@@ -36,7 +36,7 @@ class VariableService {
   virtual std::shared_ptr<PendingAnswers> start(OperationBatch batch) = 0;
 };
 
-/// The answers to a batch, or the error instead.
+/// Answers to a batch, or an error.
 struct BatchResult {
   std::vector<OperationAnswer> answers = {};
   std::optional<Error> error = {};

@@ -23,7 +23,7 @@ struct ChangeIdentity {
 ChangeIdentity identity_of(const OperationBatch& batch);
 
 /// Next expected ordinal of each stream, and the id below which closures are finished. Value type.
-/// Its state depends only on its calls: it uses no threads, clocks or files.
+/// Its state depends only on the calls made to it: it uses no threads, clocks or files.
 class AppliedTable {
  public:
   explicit AppliedTable(std::uint64_t finished_below = 0) : finished_below_(finished_below) {}

@@ -92,8 +92,8 @@ Tensor first_value(const CreateShard& create) {
   return generator.rows(create.spec.first_row, create.spec.num_rows);
 }
 
-/// Returns a copy that an accumulator can keep: tensors of a batch may share the memory of the
-/// whole request.
+/// Returns a copy that an accumulator can keep, because tensors of a batch may share the memory of
+/// the whole request.
 UpdateShard in_own_memory(const UpdateShard& update) {
   const auto own = [](const Tensor& tensor) {
     MutableTensor copy;
@@ -119,8 +119,8 @@ struct VariableStore::CheckedOperation {
 
 /// Checks the operations of a batch. For the first `num_applied_before` operations that change
 /// values, checks only that the shards exist. Throws kNotFound for an unknown shard, and
-/// kInvalidArgument naming the operation's number and its variable. The operations must outlive the
-/// result.
+/// kInvalidArgument, naming the operation's number and its variable. The operations must outlive
+/// the result.
 class VariableStore::Checker {
  public:
   using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
@@ -550,7 +550,7 @@ void VariableStore::accept_sync(const CheckedOperation& operation, const UpdateS
   });
 }
 
-/// Fails the reads that wait for steps for which too few workers are left.
+/// Fails reads that wait for steps that cannot complete because too few workers are left.
 void VariableStore::fail_hopeless_reads(Results& results) {
   for (const auto& [id, shard] : shards_) {
     if (shard->waiting.empty()) continue;
@@ -573,7 +573,7 @@ Tensor VariableStore::awaited_workers() const {
 }
 
 void VariableStore::owner_left(std::uint64_t owner) {
-  // Destroyed after the lock is released, because this may also destroy their answers.
+  // Destroyed after the lock is released, because destroying them may also destroy their answers.
   std::vector<WaitingRead> waiting;
   std::vector<Held> dropped;
   const auto take_from = [&](auto& all, auto& taken) {
@@ -680,8 +680,8 @@ void VariableStore::open(Results& results) {
   }
 }
 
-/// Freezes all values, but only once per `number`: after a broken connection the coordinator may
-/// repeat its order, and values may have changed by then.
+/// Freezes all values, but only once per `number`, because after a broken connection the
+/// coordinator may repeat its order, and values may have changed by then.
 void VariableStore::freeze(std::uint64_t number) {
   if (number <= frozen_number_) return;
   fail_if_broken();

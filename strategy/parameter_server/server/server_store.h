@@ -93,7 +93,7 @@ class VariableStore final : public VariableService {
   Tensor awaited_workers() const TUTTI_REQUIRES(mutex_);
   std::function<std::shared_ptr<const UpdateRule>(const std::string&)> rule_finder();
 
-  // Orders of the coordinator.
+  // Orders from the coordinator.
   void run_order(const StoreOrder& order, const OperationBatch& batch,
                  std::vector<OperationAnswer>& answers, Results& results) TUTTI_REQUIRES(mutex_);
   void accept(const StoreOrder& order) TUTTI_REQUIRES(mutex_);

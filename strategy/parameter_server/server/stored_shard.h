@@ -40,7 +40,7 @@ class SyncAccumulator {
   bool drop_complete(std::uint64_t num_steps);
 
   bool has_given(std::uint64_t step, int rank) const;
-  /// Number of steps beyond the next one for which gradients are held.
+  /// Maximum number of steps beyond the next one for which gradients are held.
   static constexpr std::uint64_t kMostStepsAhead = 8;
 
  private:

@@ -12,12 +12,13 @@
 namespace tutti::internal {
 
 /// Variable whose reads and writes are recorded as operations of its task; outside Session::run(),
-/// each read or write is a separate step. Works on threads with and without a scope of the session.
+/// each read or write is a separate step. Works on threads with or without a session scope.
 class RemoteStorage final : public VariableStorage {
  public:
-  /// Creates the variable, or finds the one with this name that another session created. `initial`:
-  /// its value, or a number to fill it with. Throws kAlreadyExists for a repeated name in this
-  /// session, and kInvalidArgument if the existing variable has another shape or type.
+  /// Creates the variable, or finds the one with this name that another session created. `initial`
+  /// is the value of the variable, or a number to fill it with. Throws kAlreadyExists for a
+  /// duplicate name in this session, and kInvalidArgument if the existing variable has another
+  /// shape or type.
   RemoteStorage(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
                 const TensorSpec& spec, const std::variant<Tensor, double>& initial,
                 VariableOptions options);

@@ -14,7 +14,7 @@ namespace tutti::internal {
 void check_rpc_layer(const ClusterResolver& resolver);
 /// Returns the value of TUTTI_RESTART; 0 if it is not set.
 std::uint64_t restarts_of_task();
-/// Returns the options of a server at the address of its task.
+/// Returns the options for a server at the address of its task.
 RpcServerOptions rpc_server_options(const ClusterSpec& cluster, const Task& task,
                                     const ServerOptions& options);
 /// Returns the options with which the task `self` calls another task.

@@ -41,20 +41,20 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
-  /// Returns the place that a device scope names: on the first task of the scope's job if the scope
-  /// has no task index, on the target's task if it has no job. Throws kInvalidArgument listing the
-  /// tasks.
+  /// Returns the place that a device scope names. With a job but no task index, it is on the job's
+  /// first task; with neither, on the target's task. Throws kInvalidArgument, listing the tasks, if
+  /// there is no such task.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
   /// Runs all parts, waits until they have finished, and returns the run's number. Throws the first
   /// error that was not caused by an error in another part.
   std::uint64_t run(std::map<Task, TaskPart> parts);
   Tensor fetch(const Task& task, std::uint64_t run, ValueNumber value);
-  /// Makes the task drop a value when it receives its next run.
+  /// Makes the task drop a value when the task receives its next run.
   void release(const Task& task, std::uint64_t run, ValueNumber value) noexcept;
   std::vector<SessionTransfer> transfers();
 
-  /// Records a variable for error messages. Throws kAlreadyExists for a repeated name.
+  /// Records a variable for error messages. Throws kAlreadyExists for a duplicate name.
   void add_variable(const std::string& name, const Task& task);
   void remove_variable(const std::string& name);
 

@@ -112,7 +112,7 @@ std::shared_ptr<const DeviceSpec> SessionRecorder::device_of(const Tensor& tenso
   return {value->place(), &value->place()->spec};
 }
 
-/// Records the operation on the task of the device scope, or else of the first remote input.
+/// Records the operation on the device scope's task, or else on the first remote input's task.
 std::optional<std::vector<Tensor>> SessionRecorder::run(const OpCall& call) {
   std::shared_ptr<const TaskPlace> place;
   const DeviceScope* const scope = DeviceScope::current();
@@ -146,7 +146,7 @@ std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlac
   put_specs(specs, operation);
   std::vector<Tensor> outputs;
   for (const TensorSpec& spec : specs) {
-    if (operation.kind() == TaskProgram::CREATE) break;  // the spec is that of the variable
+    if (operation.kind() == TaskProgram::CREATE) break;  // here, the spec describes the variable
     const ValueNumber number = step_.num_values++;
     operation.add_outputs(number);
     const auto value =

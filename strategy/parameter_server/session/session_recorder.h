@@ -61,8 +61,8 @@ class RemoteValue final : public LazyValue {
 };
 
 /// Recorder of one thread's operations on values and variables of other tasks. Between begin() and
-/// end() the operations form one step; elsewhere, each operation is a step. Every tensor that the
-/// step did not compute is an argument, so that steps which differ only in the values of tensors
+/// end(), the operations form one step; elsewhere, each operation is a step. Every tensor that the
+/// step did not compute is an argument, so that steps that differ only in the values of tensors
 /// share one program. Used by one thread.
 class SessionRecorder final : public RemoteRecorder {
  public:
@@ -77,7 +77,7 @@ class SessionRecorder final : public RemoteRecorder {
   void begin();
   /// Runs the step. Throws as SessionCore::run() does.
   void end();
-  /// Drops the step; its values can never be read.
+  /// Drops the step; its values can no longer be read.
   void abandon();
 
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;

@@ -1,4 +1,4 @@
-// Threads that run programs in order; values of other tasks are requested before the first
+// Threads that run programs in order. Values of other tasks are requested before the first
 // operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_session.h"
@@ -270,8 +270,8 @@ void TaskSession::keep(std::uint64_t run, ValueNumber number, const Tensor& valu
   for (const auto& fetch : fetches) fetch->reply(encode_nest(Nest(value)));
 }
 
-/// Drops a value that all receivers have received. Otherwise, the next update of a variable would
-/// copy the memory that it shares with the value.
+/// Drops a value once all receivers have received it. Otherwise, the next update of a variable
+/// would copy the memory that it shares with the value.
 void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::size_t times) {
   Run& run = runs_.at(number);
   Held& held = run.values.at(value);

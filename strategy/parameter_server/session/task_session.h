@@ -35,7 +35,7 @@ struct TaskParts {
 /// program's order. To run sequentially, a client waits for each run to end. Thread-safe.
 class TaskSession {
  public:
-  /// `number` is the number of the session. `timeout` limits the wait for values from other tasks.
+  /// `number` is this session's number. `timeout` limits the wait for values from other tasks.
   TaskSession(TaskParts& parts, std::uint64_t number, Duration timeout);
   /// Calls end(), then waits for the running operations.
   ~TaskSession();

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135). Only one block of scores exists at a time; the
-// backward pass computes them again from the logarithm of each query's sum. The order of the blocks
-// is fixed, so that bits depend only on the sizes.
+// backward pass recomputes the scores from the logarithm of each query's sum. The order of the
+// blocks is fixed, so that the bits depend only on the sizes.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -92,7 +92,7 @@ struct Block {
   std::int64_t first_query, queries, first_key, keys;
 };
 
-/// Calls body(block, is_first_of_its_queries) for each block; the blocks of the same queries are
+/// Calls body(block, is_first_of_its_queries) for each block; blocks with the same queries are
 /// consecutive.
 template <class Body>
 void for_each_block(const AttentionExtent& extent, const Body& body) {
@@ -120,7 +120,7 @@ void score_block(const AttentionExtent& extent, const Block& block, const float*
 
 // Forward.
 
-/// Largest score and sum of exponentials of each query of a block, over the keys so far.
+/// Largest score and sum of exponentials for each query of a block, over the keys so far.
 struct RunningSoftmax {
   std::array<float, kQueriesOfBlock> top, sum;
 };
@@ -162,7 +162,7 @@ void onednn_attention(const KernelArgs& args) {
   const SingleThreadScope one_thread;
   const SignalsHeld signals_held;
   const AttentionExtent extent(args);
-  if (extent.features == 0 || extent.length == 0) {  // oneDNN refuses rows without elements
+  if (extent.features == 0 || extent.length == 0) {  // oneDNN rejects empty rows
     return reference_kernels().find(OpId::kAttention, DType::kFloat32)(args);
   }
   std::ranges::fill(args.out<float>(0), 0.0f);
@@ -195,7 +195,7 @@ void onednn_attention(const KernelArgs& args) {
 
 // Backward.
 
-/// Returns for each query the weighted mean of the gradients of its attention weights: the sum of
+/// Returns, for each query, the weighted mean of the gradients of its attention weights: the sum of
 /// weight * gradient over the keys, which equals the sum of dy * result.
 std::vector<float> means_of_gradients(const float* dy, const float* results, std::int64_t steps,
                                       std::int64_t length) {

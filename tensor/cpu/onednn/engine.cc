@@ -15,7 +15,7 @@
 namespace tutti::internal {
 namespace {
 
-/// In the order of MaxIsa; oneDNN has no level below SSE4.1.
+/// In MaxIsa order; oneDNN has no level below SSE4.1.
 constexpr dnnl::cpu_isa kCaps[] = {dnnl::cpu_isa::sse41,       dnnl::cpu_isa::sse41,
                                    dnnl::cpu_isa::avx,         dnnl::cpu_isa::avx2,
                                    dnnl::cpu_isa::avx512_core, dnnl::cpu_isa::all};

@@ -56,8 +56,8 @@ void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::
 /// Returns the attributes that every primitive has.
 dnnl::primitive_attr onednn_attributes();
 
-/// LRU cache of the primitives of one kind, keyed by the numbers that describe them. One cache per
-/// thread.
+/// LRU cache of one kind of primitive, keyed by the numbers that describe a primitive. Each thread
+/// has its own cache.
 template <class Entry>
 class PrimitiveCache {
  public:

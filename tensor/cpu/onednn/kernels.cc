@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-// Matrix products by sgemm (row-major), with bias and activation.
+// Matrix products with sgemm (row-major), with bias and activation.
 
 namespace {
 
@@ -138,7 +138,7 @@ dnnl::primitive_attr fused(FusedActivation activation) {
 }
 
 // With few input channels, oneDNN's first choice on AVX-512 (products of small matrices) takes up
-// to twice the time of its second choice, direct loops.
+// to twice as long as its second choice, direct loops.
 constexpr std::int64_t kFewChannels = 16;
 
 void prefer_direct_loops(const Problem& p, dnnl::convolution_forward::primitive_desc& description) {

@@ -1,4 +1,5 @@
-// Compares training of one module per replica, in one or several processes, with a single module.
+// Compares training of one module per replica, in one or several processes, with that of a single
+// module.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_strategy_test cpu:0-1                        prints "rank R: ok NAME" for each case

@@ -24,7 +24,7 @@ StagedSequential split_network(StageOptions options) {
                           Dropout(0.25), Dense(12), BatchNormalization(), Relu(), Dense(3));
 }
 
-/// Sets `mine`, then waits for `other` for at most a minute.
+/// Sets `mine`, then waits at most a minute for `other`.
 void meet(Event& mine, Event& other) {
   mine.set();
   if (!other.wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60)))) {

@@ -69,7 +69,7 @@ TEST(AppliedTable, ForgetsFinishedClosuresAndRejectsTheirChanges) {
   // The batch's own watermark, 9, shows that closure 8 has finished.
   expect_error(ErrorCode::kAborted, {"closure 8"},
                [&] { (void)table.num_applied_before(changes(closure(8), 0, 1, 9)); });
-  // A lower watermark does not lower the table's.
+  // A lower watermark does not lower the table's watermark.
   table.note_applied(changes(client(4), 1, 1, 3));
   EXPECT_EQ(table.finished_below(), 7u);
 }

@@ -56,7 +56,7 @@ ClosureQueueOptions two_entries(int window = 2) {
   return options;
 }
 
-/// The presence of workers may change while the queue's lock is held.
+/// A worker's presence may change while the queue's lock is held.
 TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   ClosureQueueOptions options;
   int num_asked = 0;
@@ -314,7 +314,7 @@ TEST(ClosureQueue, StopWakesEveryWaiter) {
       EXPECT_FALSE(get(queue, 1));
     }
     if (rank < 3) return;
-    Clock::system().sleep_for(20ms);  // the other threads wait now
+    Clock::system().sleep_for(20ms);  // the other threads are waiting now
     queue.stop();
   });
   EXPECT_TRUE(assigned->token->is_cancelled());

@@ -189,7 +189,7 @@ TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(folder, 1h);
   for (int turn = 1; turn <= 5; ++turn) {
-    // Enough closures that a save might begin before the lost ones have been repeated.
+    // Schedules enough closures that a save might begin before the lost ones have been repeated.
     CountingJob::count_more(coordinator, 400);
     job.replace(turn % 2);
     coordinator.join({.durable = true});
@@ -485,7 +485,7 @@ TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   EXPECT_LE(num_tries, 2);
 }
 
-/// In each round, the disk fails at a later call, and sometimes also while the failed save is
+/// In each round, the disk fails at a later call, and sometimes also while the failed save is being
 /// cleaned up. The next save succeeds.
 TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   const HangWatchdog watchdog("a disk that fails", 120s);

@@ -132,7 +132,7 @@ TEST(Nest, TruncatedAndCorruptedMessagesAreDetected) {
   Packet with_more = packet;
   with_more.payload.push_back(with_more.payload.front());
   EXPECT_ERROR(decode_nest(with_more), kDataLoss, "bytes more");
-  // A changed byte causes an error or yields a different nest, but never causes an overrun.
+  // Changing a byte causes an error or yields a different nest, but never a buffer overrun.
   for (std::size_t i = 0; i < packet.head.size(); ++i) {
     for (const std::byte change : {std::byte{0x81}, std::byte{0x08}, std::byte{0x01}}) {
       Packet damaged = packet;

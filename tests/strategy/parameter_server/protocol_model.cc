@@ -1,4 +1,4 @@
-// Steps of the protocol model, the states that result from them, and the invariants of states.
+// Steps of the protocol model, the states that they lead to, and the invariants of those states.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/protocol_model.h"
 
@@ -95,7 +95,7 @@ class Protocol {
 
   void raise_failures() { (void)state_.ledger.raise_failures(); }
 
-  /// Delivers a push to an open server. A closed server would hold it; in the model the task
+  /// Delivers a push to an open server. A closed server would hold the push; in the model, the task
   /// delivers it later.
   void deliver(std::size_t task, std::size_t s, bool is_answered) {
     ModelTask& sender = state_.tasks[task];
@@ -126,7 +126,7 @@ class Protocol {
     }
   }
 
-  /// Drops pushes that their server will refuse. This reduces the number of states and changes no
+  /// Drops pushes that their server will refuse. This reduces the number of states without changing
   /// behaviour.
   void drop_void_strays() {
     if (!is(PlantedBug::kNone)) return;
@@ -293,7 +293,7 @@ class Protocol {
     return order.kind != OrderKind::kReadFrozen || server.frozen.has_value();
   }
 
-  /// Receives an answer. Ignores answers to orders that are no longer awaited.
+  /// Receives an answer. Ignores it if the coordinator no longer awaits an answer to this order.
   void hear(std::size_t s, const ModelOrder& order, bool is_done) {
     const bool is_awaited = order.order.generation == state_.ledger.generation() &&
                             order.order.kind == kOrders[static_cast<std::size_t>(state_.phase)] &&

@@ -41,7 +41,7 @@ enum class PlantedBug {
   kRetryTakesNewNumber,         // a retried closure gets a new number
   kRestoreSkipsSurvivors,       // servers that were not lost are not restored
   kFinishedNotQueuedAgain,      // a rollback does not repeat closures that the version lacks
-  kRepeatedFreezeObeyed,        // repeating a freeze order replaces the values frozen before
+  kRepeatedFreezeObeyed,        // repeating a freeze order replaces previously frozen values
   kHeldNotChecked,              // held batches are applied without checking the table
   kReleasedBeforeNoted,         // the version is noted as saved only after servers have released it
   kClosuresGivenOutWhilePaused  // the queue assigns closures during a pause

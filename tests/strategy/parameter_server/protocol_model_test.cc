@@ -19,8 +19,8 @@ using Fault = ModelFault;
 constexpr std::size_t kMostStates = std::size_t{400} << 20;
 const char* other_bounds() { return std::getenv("TUTTI_MODEL_BOUNDS"); }
 
-/// Returns the bounds of a test: those in TUTTI_MODEL_BOUNDS, with all kinds of faults, if it is
-/// set, otherwise `usual`.
+/// Returns a test's bounds: if TUTTI_MODEL_BOUNDS is set, its bounds with all kinds of faults;
+/// otherwise `usual`.
 ModelOptions bounds(ModelOptions usual) {
   if (other_bounds() == nullptr) return usual;
   ::alarm(0);  // the test's time limit is for hangs, but a larger search may take longer

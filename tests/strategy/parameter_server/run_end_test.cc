@@ -39,7 +39,7 @@ class RunVerdictsTest : public ::testing::Test {
     verdicts_->take({++last_, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
                      concat(who.task.to_string(), ": ", to_string(kind))});
   }
-  /// Returns the exit code and the text with which the run ended, or "continues".
+  /// Returns the exit code and the message with which the run ended, or "continues".
   std::string end() const {
     return verdicts_->end() ? concat(verdicts_->end()->code, " ", verdicts_->end()->text)
                             : "continues";

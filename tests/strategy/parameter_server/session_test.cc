@@ -92,7 +92,7 @@ Tensor doubled_on(const std::string& device, const Tensor& value) {
   return value + value;
 }
 
-/// Returns the traffic between tasks; transfers of the client are excluded.
+/// Returns the traffic between tasks; the client's transfers are excluded.
 std::vector<SessionTransfer> between_tasks(const Session& session) {
   std::vector<SessionTransfer> all = session.transfers();
   std::erase_if(all, [](const SessionTransfer& each) {

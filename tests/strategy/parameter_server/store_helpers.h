@@ -50,7 +50,7 @@ inline AssignShard addition(ShardId shard, const Tensor& value) {
   return {shard, AssignOp::kAdd, value};
 }
 
-/// Returns an update by plain gradient descent.
+/// Returns an update that performs plain gradient descent.
 inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learning_rate = 1.0) {
   UpdateShard update{shard, {}, describe_update_rule(SgdRule())};
   update.scalars.learning_rate = learning_rate;
@@ -58,7 +58,7 @@ inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learnin
   return update;
 }
 
-/// Client of a store. Assigns ordinals to its changes.
+/// Client of a store. Assigns consecutive ordinals to its own changes.
 class Client {
  public:
   Client(VariableService& service, std::uint64_t id,

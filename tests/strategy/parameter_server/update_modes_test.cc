@@ -1,6 +1,6 @@
-// Tests workers that share servers, in every update mode. Each worker is a thread with its own
-// strategy. Covers results bit-identical to MirroredStrategy's, lost and late workers, and
-// placement of variables.
+// Tests workers that share servers, in every update mode: results that are bit-identical to
+// MirroredStrategy's, lost and late workers, and placement of variables. Each worker is a thread
+// with its own strategy.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
@@ -184,8 +184,8 @@ TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
   expect_places(2, kLeastBytes, {{1000, 0}, {10, 1}, {20, 1}, {30, 1}, {40, 1}});
 }
 
-/// Counts steps instead of measuring time: between a read of the slow worker and its update, two
-/// other workers make five steps each.
+/// Counts steps instead of measuring time: between the slow worker's read and its update, two other
+/// workers each run five steps.
 TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotDelayFastWorkers) {
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);

@@ -252,8 +252,7 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
   first.call({increment(), increment()});  // from here on, the first worker is presumed dead
   second.call({increment(), increment(), increment()});
   expect_tensor(first.read(id), {}, {3});
-  // The coordinator's watermark shows that the closure has finished; then the first worker
-  // continues.
+  // The coordinator's watermark shows that the closure has finished; then the first worker resumes.
   OperationBatch news;
   news.finished_below = 18;
   store_.start(news)->wait(soon());

@@ -87,7 +87,7 @@ struct WorkerGroupOptions {
   /// TUTTI_DATA_LISTEN and TUTTI_DATA_ADDRESS; if unset, a free port on the task's own address.
   std::string listen_at = "";
   std::string reached_at = "";
-  /// Secret, failure detection and address of the control server.
+  /// Options for the control server: secret, failure detection and address.
   JoinOptions join = {};
   /// Set only for a group that is part of a larger job. That job restarts as a whole, so single
   /// members are never replaced. Called with every verdict, on a thread of the job; returns true

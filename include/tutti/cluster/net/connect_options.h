@@ -12,7 +12,7 @@ namespace tutti {
 
 class Interruption;  // cluster/net/socket.h
 
-/// Options for connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be equal on all
+/// Options for connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be the same on all
 /// ranks; addresses and timeouts may differ.
 struct ConnectOptions {
   /// kAuto: shared memory for ranks in the same user and network namespaces on the same machine, if
@@ -34,15 +34,15 @@ struct ConnectOptions {
   /// Limit, in bytes, of the messages buffered because they arrived before their recv(). A
   /// connection that exceeds it fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
-  /// Address space reserved for this rank's HostMemory, in bytes: the most that it can allocate.
-  /// Reserves less if the system limits the size of files.
+  /// Address space reserved for this rank's HostMemory, in bytes, which limits its allocations.
+  /// Less is reserved if the system limits file sizes.
   std::size_t place_bytes = std::size_t{1} << 34;
   /// The job's secret: every connection begins with proofs that both sides know it. Default: the
   /// secret in TUTTI_JOB_SECRET_FILE, if set. Required for addresses that other machines can reach.
   JobSecret secret = {};
   /// Id of the job; ranks of other jobs are refused. Default: TUTTI_JOB_ID.
   std::string job_id = {};
-  /// Allows an address that other machines can reach, even without a secret. Set it only in
+  /// Allows an address that other machines can reach, even without a secret. Set it only on
   /// isolated networks.
   bool allow_insecure_network = false;
   /// Lets another thread cancel connecting: connect_ranks() then throws its reason. May be null.

@@ -22,7 +22,7 @@ inline constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
 /// First polling interval for stores without notifications.
 inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
-// Watching the members of a job; see HealthOptions.
+// Monitoring of a job's members; see HealthOptions.
 
 /// Interval between the heartbeats of a member.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
@@ -41,7 +41,7 @@ inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives count as deadlocked,
 /// a fatal error. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
-/// Time that members wait in a collective for a missing member before the wait becomes fatal.
+/// Time for which members wait in a collective for a missing member before the wait becomes fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// Time limit for one training step of workers whose collectives have their own deadlines.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
@@ -56,7 +56,7 @@ inline constexpr Duration kOneTry = std::chrono::seconds(1);
 
 // Transfers between ranks.
 
-/// Time for which a waiting thread spins before it sleeps; waking it takes about as long.
+/// Time that a waiting thread spins before it sleeps: about as long as waking it would take.
 inline constexpr Duration kSpin = std::chrono::microseconds(100);
 /// Time for which a thread that may not spin yields before it sleeps. An idle core takes longer
 /// than this to wake. Transfers of 1 KiB between 4 ranks on 2 cores took 145 us without yielding,

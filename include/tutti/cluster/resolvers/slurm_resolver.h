@@ -21,7 +21,7 @@ struct SlurmResolverOptions {
   std::optional<int> gpus_per_node = {};
   /// Number of GPUs per task. Default: a node's GPUs divided equally among its tasks.
   std::optional<int> gpus_per_task = {};
-  /// Number of tasks on every node; overrides Slurm's numbers.
+  /// Number of tasks on each node; overrides the numbers from Slurm.
   std::optional<int> tasks_per_node = {};
   std::string rpc_layer = "grpc";
 };
@@ -41,8 +41,8 @@ class SlurmResolver : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return cluster_; }
   /// Returns "<job>.<step>".
   std::string job_id() const override { return job_id_; }
-  /// The value for CUDA_VISIBLE_DEVICES that lets the tasks of a node share its GPUs ("2,3").
-  /// nullopt if the node has no GPUs, or if Slurm has already bound GPUs to each task.
+  /// Returns the value for CUDA_VISIBLE_DEVICES with which the tasks of a node share its GPUs
+  /// ("2,3"); nullopt if the node has no GPUs, or if Slurm has already bound GPUs to each task.
   const std::optional<std::string>& cuda_visible_devices() const { return visible_devices_; }
 
  protected:

@@ -23,7 +23,7 @@ struct SharedBytes {
 
 /// Message with a head that the receiver parses (at most kLongestHead bytes) and a payload that is
 /// passed on without a copy, in chunks. The head describes the payload. The receiver gets the bytes
-/// in order, usually in one chunk aligned to 64 bytes. Within a process it gets the sender's
+/// in order, usually in one chunk aligned to 64 bytes. Within a process, it gets the sender's
 /// chunks; a reply over gRPC keeps the chunks in which it arrived. A value type.
 struct Packet {
   std::vector<std::byte> head = {};
@@ -32,7 +32,7 @@ struct Packet {
   std::size_t payload_bytes() const;
 };
 
-/// Limit of a head in bytes; a longer one is rejected.
+/// Maximum length of a head, in bytes; a longer head is rejected.
 inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
 
 /// Returns bytes [first, first + count) of the payload, without a copy if they are in one chunk,

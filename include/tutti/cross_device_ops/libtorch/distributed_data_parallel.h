@@ -16,8 +16,8 @@ namespace tutti::torch {
 
 /// Options of DistributedDataParallel.
 struct DistributedDataParallelOptions {
-  /// Size at which a bucket of gradients is full, in bytes. Smaller buckets let reductions begin
-  /// earlier; larger buckets need fewer reductions.
+  /// Size of a full gradient bucket, in bytes. Smaller buckets let reductions begin earlier; larger
+  /// buckets need fewer reductions.
   std::size_t bucket_bytes = std::size_t{4} << 20;
   /// If true, buffers (running averages of batch normalisation) are copied from rank 0 before each
   /// forward pass in training.
@@ -68,7 +68,7 @@ template <class Module>
 class DistributedDataParallel {
  public:
   /// Collective. Throws kInvalidArgument on every rank if modules differ in names, shapes or types,
-  /// and for a module without parameters that need gradients.
+  /// and for a module without parameters that require gradients.
   DistributedDataParallel(Module module, std::shared_ptr<Communicator> ranks,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)), ranks_(std::move(ranks)), options_(options) {

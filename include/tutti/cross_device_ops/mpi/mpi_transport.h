@@ -24,11 +24,11 @@ struct MpiOptions {
   /// For each rank, its process in MPI_COMM_WORLD; empty: all processes, in order. A process may
   /// have several ranks.
   std::vector<int> processes = {};
-  /// This rank; needed only if this process has several.
+  /// This rank; needed only if this process has several ranks.
   std::optional<int> rank = std::nullopt;
   /// Name of the group; differs between groups that threads create concurrently.
   std::string name = "mpi";
-  /// Time for all ranks to join.
+  /// Timeout for all ranks to join.
   Duration timeout = durations::kJoinTimeout;
 };
 
@@ -37,7 +37,7 @@ struct MpiOptions {
 /// it unless the program has done so, and all processes of the job wait for each other in that
 /// initialisation (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did not join,
 /// kInvalidArgument for processes and ranks out of range, kUnimplemented in a build without MPI and
-/// in a process that no MPI launcher started, kFailedPrecondition after MPI_Finalize and if the
+/// in a process that no MPI launcher started, and kFailedPrecondition after MPI_Finalize and if the
 /// program initialised MPI for one thread.
 ///
 /// The transport has no thread: a thread that waits for a Work object (or tests it) moves the bytes

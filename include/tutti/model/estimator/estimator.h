@@ -22,7 +22,7 @@ namespace tutti {
 
 /// State of a running train(), and requests that a hook can make. tf's SessionRunContext.
 struct SessionRunContext {
-  std::int64_t global_step = 0;   // updates so far, including earlier runs
+  std::int64_t global_step = 0;   // number of updates so far, including earlier runs
   double loss = 0.0;              // loss of the last step over all replicas; initially 0
   bool is_chief = true;           // true on the worker that writes and logs
   std::string model_dir;          // Estimator::model_dir()
@@ -87,7 +87,7 @@ class CheckpointSaverHook : public SessionRunHook {
   std::int64_t saved_step_ = 0;
 };
 
-/// Writes the loss for TensorBoard into the model_dir every `save_steps` steps.
+/// Every `save_steps` steps, writes the loss to the model_dir for TensorBoard.
 /// RunConfig::save_summary_steps.
 class SummarySaverHook : public SessionRunHook {
  public:
@@ -172,7 +172,7 @@ struct RunConfig {
 /// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;      // steps of this call
-  std::optional<std::int64_t> max_steps = std::nullopt;  // total steps, including earlier runs
+  std::optional<std::int64_t> max_steps = std::nullopt;  // total steps, earlier runs included
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
@@ -201,10 +201,10 @@ class Estimator {
   /// Prepares training by the workers of a cluster; train_distribute must be a coordinated
   /// ParameterServerStrategy. All tasks run the program up to this call: `if (const auto code =
   /// estimator.serve(input_fn)) return *code;`. On workers and servers, serves until the chief is
-  /// done and returns the exit code of this process. On the chief, returns nullopt at once, and the
-  /// chief continues with train_on_workers(). Each worker reads the data of its own `input_fn`.
+  /// done and returns the exit code for this process. On the chief, returns nullopt at once, and
+  /// the chief continues with train_on_workers(). Each worker reads the data of its own `input_fn`.
   /// Without a cluster, the workers are threads. Throws kInvalidArgument for another strategy,
-  /// kFailedPrecondition on a second call, and the errors of ClusterCoordinator.
+  /// kFailedPrecondition on a second call, and the same errors as ClusterCoordinator.
   std::optional<int> serve(const InputFn& input_fn);
   /// Same as train(), but asynchronous, on the workers that called serve(). Each step of a worker
   /// counts as one step; if a worker is lost, other workers repeat its steps. Also ends when a
@@ -249,7 +249,7 @@ struct TrainSpec {
   std::int64_t max_steps = 0;
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
-/// Evaluation part of train_and_evaluate(), which runs after each checkpoint.
+/// Options for the evaluation that train_and_evaluate() runs after each checkpoint.
 /// tf.estimator.EvalSpec.
 struct EvalSpec {
   InputFn input_fn;

@@ -29,7 +29,7 @@ struct ActivationFunction {
 /// Returns a function by name: linear (also ""), relu, sigmoid, tanh, softmax, log_softmax,
 /// softplus, softsign, elu, selu, gelu (exact), gelu_tanh, swish (silu), hard_swish (hard_silu),
 /// mish, relu6, leaky_relu (slope 0.2), exponential, hard_sigmoid (x / 6 + 0.5, clipped). Throws
-/// kInvalidArgument for another name, listing these.
+/// kInvalidArgument for any other name, listing these.
 ActivationFunction find_activation(std::string_view name);
 
 // Activation layers.

@@ -22,7 +22,7 @@ class Initializer {
 
   /// `name`: zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
   /// lecun_normal, orthogonal, identity, uniform (random_uniform), normal (random_normal),
-  /// truncated_normal, variance_scaling. Throws kInvalidArgument for another name, listing these.
+  /// truncated_normal, variance_scaling. Throws kInvalidArgument for any other name, listing these.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
   /// `call`: the call that recreates the initializer, as Model::save() writes it: ["constant",

@@ -68,7 +68,7 @@ struct DTypePolicy {
   DType variable = DType::kFloat32;
 };
 
-/// Set and return the policy of layers created later, on all threads (default "float32"). Set it
+/// Set and return the policy for layers created later, on all threads (default "float32"). Set it
 /// before creating the model. keras.config.set_dtype_policy.
 void set_dtype_policy(const DTypePolicy& policy);
 DTypePolicy dtype_policy();
@@ -88,8 +88,7 @@ struct JsonForm<Shape> {
 struct CallContext {
   /// True in training: dropout is active, and batch normalisation uses the batch's statistics.
   bool training = false;
-  /// List to which add_loss() appends; nullptr: these losses are dropped. Not shared between
-  /// threads.
+  /// List to which add_loss() appends; if nullptr, losses are dropped. Not shared between threads.
   std::vector<Tensor>* added_losses = nullptr;
   /// Cache of the earlier steps that this call continues (key_value_cache.h); nullptr: none. Not
   /// shared between threads.
@@ -135,7 +134,8 @@ class Layer {
   /// floating-point input to the layer's type (dtype_policy()). Errors name the layer. Throws
   /// kFailedPrecondition if the layer has no weights yet.
   Tensor operator()(const Tensor& input, CallContext context = {}) const;
-  /// Overload for several inputs: `add({a, b})`. Throws kInvalidArgument for several results.
+  /// Overload for several inputs: `add({a, b})`. Throws kInvalidArgument if the layer has several
+  /// results.
   Tensor operator()(const std::vector<Tensor>& inputs, CallContext context = {}) const;
   /// Returns all results of a layer with several results.
   std::vector<Tensor> apply(std::span<const Tensor> inputs, CallContext context = {}) const;
@@ -284,7 +284,8 @@ class Layer {
   std::span<const Variable> own_weights() const;
   const Variable& weight(std::size_t index) const;
   /// Names and builds a sub-layer, and returns the shape of its result. A layer that is already
-  /// built keeps its weights and is shared. Throws kInvalidArgument for a name that is in use.
+  /// built keeps its weights and is shared. Throws kInvalidArgument for a name that is already in
+  /// use.
   Shape add_layer(Layer& layer, const Shape& input);
   std::vector<Shape> add_layer(Layer& layer, std::span<const Shape> inputs);
   /// Calls add_layer(layer, input) for each sub-layer; returns the shape of the last sub-layer's

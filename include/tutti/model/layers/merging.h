@@ -51,7 +51,7 @@ class Multiply : public LayerOf<Multiply, Merging> {
  public:
   explicit Multiply(MergingOptions options = {});
 };
-/// Sum of the inputs divided by their number.
+/// Mean of the inputs.
 class Average : public LayerOf<Average, Merging> {
  public:
   explicit Average(MergingOptions options = {});

@@ -52,7 +52,7 @@ class Metric {
   Variable add_sum(const std::string& name, const Shape& shape = {});
   /// Returns the sum over replicas of a variable created by add_sum().
   static Tensor total(const Variable& sum);
-  /// Adds the variables of `part` to those of this metric; this metric contains `part`.
+  /// Adds the variables of `part`, a metric that this metric contains, to this metric's variables.
   void adopt(const Metric& part);
   /// Returns total(numerator) / total(denominator); 0 if the denominator is 0.
   static Tensor ratio(const Variable& numerator, const Variable& denominator);
@@ -110,8 +110,8 @@ class PredictionMetric : public Metric {
                       const Tensor& sample_weight) = 0;
 };
 
-/// Mean over examples of a function of labels and predictions. If there are weights per step, or
-/// the predictions have a mask (MaskScope), each step counts as an example, as in Keras. Other
+/// Mean, over the examples, of a function of labels and predictions. If there are weights per step,
+/// or the predictions have a mask (MaskScope), each step counts as an example, as in Keras. Other
 /// metrics ignore masks, as in Keras.
 class MeanPredictionMetric : public PredictionMetric {
  public:

@@ -1,4 +1,4 @@
-// Specifications of metrics for Model::compile(). Also includes all metrics.
+// Metric specifications for Model::compile(). This header also includes all metrics.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -57,7 +57,7 @@ class RootMeanSquaredError : public PredictionMetric {
  private:
   Mean squares_;
 };
-/// Fraction of rows of predictions [batch, classes] whose k largest values include that of the
+/// Fraction of rows of predictions [batch, classes] whose k largest values include the value of the
 /// label's class. Labels are one-hot.
 class TopKCategoricalAccuracy : public MeanPredictionMetric {
  public:
@@ -141,22 +141,23 @@ class FalsePositives : public ConfusionMetric {
  public:
   explicit FalsePositives(ConfusionOptions options = {});
 };
-/// Number of positive labels that were predicted negative.
+/// Number of positive labels that were predicted as negative.
 class FalseNegatives : public ConfusionMetric {
  public:
   explicit FalseNegatives(ConfusionOptions options = {});
 };
 
-/// Averaging of the classes' scores. kMicro: one score from the counts of all classes. kMacro:
-/// unweighted mean over classes. kWeighted: mean weighted by the number of labels of each class.
+/// Method of averaging the classes' scores. kMicro: one score from the counts of all classes.
+/// kMacro: unweighted mean over classes. kWeighted: mean weighted by the number of labels in each
+/// class.
 enum class ScoreAverage { kMicro, kMacro, kWeighted };
 
 struct F1ScoreOptions {
   /// Number of columns of labels (one-hot) and predictions; 1 means binary classification.
   std::int64_t num_classes = 1;
   ScoreAverage average = ScoreAverage::kMacro;
-  /// Predictions above this value are positive. Default: 0.5 for one column; with more columns, the
-  /// largest predictions of a row are positive unless they are 0.
+  /// Predictions above this value are positive. Default: 0.5 for one column; with more columns,
+  /// each row's largest predictions are positive unless they are 0.
   std::optional<double> threshold = std::nullopt;
   /// Weight of recall relative to precision.
   double beta = 1.0;

@@ -28,8 +28,8 @@ struct Pooling1DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Base class of layers that pool windows with an operation on images. Sequences are treated as
-/// images of height 1.
+/// Base class of pooling layers that use an image operation. Sequences are treated as images of
+/// height 1.
 class Pooling : public Layer {
  protected:
   using Operation = Tensor (*)(const Operand& images, Pool2dOptions windows);

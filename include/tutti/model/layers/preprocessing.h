@@ -20,7 +20,7 @@ struct RescalingOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x * scale + offset as float32: Rescaling(1.0 / 255) for images of bytes.
+/// x * scale + offset as float32: Rescaling(1.0 / 255) for uint8 images.
 class Rescaling : public LayerOf<Rescaling> {
  public:
   explicit Rescaling(double scale, RescalingOptions options = {});

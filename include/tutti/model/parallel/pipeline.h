@@ -18,10 +18,10 @@ namespace tutti {
 // Order in which a stage works on micro-batches.
 
 /// Order of a stage's work. kAllForwardFirst (GPipe): the forward passes of all micro-batches, then
-/// all backward passes. Simple, but each stage stores the activations of all micro-batches.
+/// all backward passes; simple, but each stage stores the activations of all micro-batches.
 /// kOneForwardOneBackward: a stage runs each backward pass as soon as possible, and stores
 /// activations of at most num_stages - stage micro-batches. In both orders, backward passes run in
-/// the order of micro-batches, so gradients are bit-identical.
+/// micro-batch order, so gradients are bit-identical.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
 /// Returns the name of the order for logs and flags.

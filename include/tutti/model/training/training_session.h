@@ -26,7 +26,7 @@ namespace internal {
 class StopSignals;
 }  // namespace internal
 
-/// Record of a run: counts steps, and stores their losses if requested; without losses its size
+/// Record of a run: counts steps, and stores their losses if requested; without losses, its size
 /// does not depend on the number of steps. Part of a checkpoint, so a resumed run reports the same
 /// values as an uninterrupted run. Not thread-safe.
 class TrainingRecord {
@@ -53,7 +53,7 @@ class TrainingRecord {
   TimePoint start_;
   std::optional<TimePoint> first_step_;
   TimePoint last_step_;
-  std::int64_t timed_rows_ = 0;  // rows of the steps after the first
+  std::int64_t timed_rows_ = 0;  // number of rows in the steps after the first
   std::int64_t steps_ = 0;
   std::vector<float> losses_;
 };
@@ -121,11 +121,11 @@ class TrainingSession {
   bool begin_epoch();
   /// Records a finished step; returns false if the run should end here.
   bool step(float loss, std::int64_t examples);
-  /// Displays and stores the result of the evaluation at the end of the epoch, and saves a
-  /// checkpoint.
+  /// Displays and stores the evaluation result at the end of the epoch, and saves a checkpoint.
   void end_epoch(const std::string& metric, double value);
   /// Prints the result and waits for the last checkpoint. Returns the exit code: 0; 75 if the run
-  /// ended because of a stop request; 1 if the checkpoint of that stop could not be written.
+  /// ended because of a stop request; 1 if the checkpoint for that stop request could not be
+  /// written.
   int finish();
 
   const TrainingRecord& record() const { return record_; }

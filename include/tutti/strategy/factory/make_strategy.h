@@ -28,7 +28,7 @@ struct StrategySpec {
   std::int64_t bytes_per_pack = 0;    // 0: automatic
   std::string compression = "none";   // none, bfloat16 or float16
   std::string non_finite = "ignore";  // ignore, error, skip or zero
-  /// Transport between workers: auto, shm, tcp.
+  /// Transport between workers: auto, shm or tcp.
   std::string transport = "auto";
   // Used by fully_sharded only:
   std::int64_t stage = 3;  // ZeRO stage. 1: shards slots; 2: also gradients; 3: also parameters

@@ -49,8 +49,7 @@ class DistributedDataset {
   /// Returns the number of rows of a full global batch, if known. For a dataset made by a function,
   /// that is the number of rows of a full step.
   std::optional<std::int64_t> global_batch_size() const;
-  /// Returns the seconds spent waiting for input since the last call, which the progress line
-  /// shows.
+  /// Returns the seconds spent waiting for input since the last call. The progress line shows them.
   double take_wait_seconds();
 
   /// Returns the position that a checkpoint stores: the epoch, the number of its steps yielded or

@@ -105,8 +105,8 @@ class Replicated {
     gradients_[internal::local_replica(strategy_, "Replicated")].all_reduce(op, replica, where);
   }
 
-  /// Copies parameters and buffers of replica 0 to all replicas, e.g. after replica 0 loaded them,
-  /// or before replicas evaluate or save. All workers call it outside run().
+  /// Copies the parameters and buffers of replica 0 to all replicas, e.g. after replica 0 has
+  /// loaded them, or before replicas evaluate or save. All workers must call it outside run().
   void broadcast() {
     strategy_.run([this] {
       std::vector<::torch::Tensor> tensors = module()->parameters();

@@ -49,7 +49,7 @@ class LocalMapContext {
   /// value.
   Tensor send_receive(const Tensor& x, std::string_view axis, int shift,
                       const SourceLocation& where = SourceLocation::current()) const;
-  /// Returns the value of the position with index `root`.
+  /// Returns the value at the position with index `root`.
   Tensor broadcast(const Tensor& x, std::string_view axis, int root,
                    const SourceLocation& where = SourceLocation::current()) const;
   /// At the position with index `root`, returns the sum of all positions' values. At the other

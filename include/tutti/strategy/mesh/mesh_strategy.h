@@ -150,8 +150,8 @@ class MeshStrategy final : public Strategy {
   /// Returns the host, which computes initial values before they are sharded.
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
   const DeviceMesh& mesh() const { return options_.mesh; }
-  /// Returns the layout of the value that a read of the variable returns; it names no axes if that
-  /// value is not sharded. Throws kInvalidArgument for a variable of another strategy.
+  /// Returns the layout of the value that a read of the variable returns; the layout names no axes
+  /// if that value is not sharded. Throws kInvalidArgument for a variable of another strategy.
   Layout layout_of(const Variable& variable) const;
   /// Returns the bytes exchanged between positions since construction, by kind of exchange:
   /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive", "broadcast" and
@@ -184,7 +184,7 @@ class MeshStrategy final : public Strategy {
 
  private:
   MeshStrategy(internal::TeamSetup setup, MeshOptions options);
-  /// Runs the body as a position of the mesh, on the calling thread.
+  /// Runs the body as one mesh position, on the calling thread.
   void run_position(internal::LocalReplicaContext& local, internal::MeshGroups& groups,
                     const std::function<void(ReplicaContext&)>& body);
   /// Returns options.local with one device per position of this process.

@@ -19,7 +19,7 @@ struct Straggler {
   int worker = 0;
   double share = 0.0;             // fraction of time that the others spent waiting for this worker
   double seconds_per_step = 0.0;  // seconds per step that other workers waited for this one
-  std::int64_t step = 0;          // number of gradient sums at the time of measurement
+  std::int64_t step = 0;          // number of gradient sums at the time of the measurement
 };
 
 }  // namespace tutti

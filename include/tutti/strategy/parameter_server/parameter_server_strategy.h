@@ -27,10 +27,10 @@ namespace internal {
 class VariableService;
 }  // namespace internal
 
-/// Placement of variables and synchronization of workers. Must be equal on all tasks, except
+/// Placement of variables and synchronization of workers. Must be the same on all tasks, except
 /// `local` and `server`. The strategy's constructor throws kInvalidArgument for invalid values.
 struct ParameterServerOptions {
-  /// Options of this worker. Its cross_device_ops sum the gradients of a synchronous step.
+  /// Options for this worker. Its cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};
   /// Function that chooses the number of shards of each variable; empty: one shard.
   Partitioner variable_partitioner = {};
@@ -50,7 +50,7 @@ struct ParameterServerOptions {
   int num_workers = 2;
   /// Timeout for each response from a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// With a cluster: options for connecting workers and detecting failed ones; options of servers.
+  /// With a cluster: options for connecting workers and detecting failed ones, and for servers.
   WorkerGroupOptions cluster = {};
   ServerOptions server = {};
   /// With a cluster: if true, the chief assigns steps with a ClusterCoordinator, and workers run

@@ -21,9 +21,9 @@ struct GradientAndVariable {
 /// lists the same variables in the same order; sparse gradients stay sparse. Gradients are added in
 /// the order of the canonical tree, so the mean is bit-identical to all_reduce(MEAN). The mean is
 /// absent if no tower has a gradient for the variable. Throws kInvalidArgument if there are no
-/// towers. Throws it, naming tower and variable, if towers differ in variables, shapes, types or
-/// kinds of gradients, or if only some towers have a gradient. Corresponds to average_gradients()
-/// of TensorFlow's CIFAR-10 tutorial.
+/// towers. Also throws it, naming the tower and the variable, if the towers' variables, shapes,
+/// types or kinds of gradients differ, or if only some towers have a gradient. Corresponds to
+/// average_gradients() in TensorFlow's CIFAR-10 tutorial.
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients);
 

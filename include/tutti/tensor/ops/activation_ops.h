@@ -30,7 +30,7 @@ Tensor softsign(const Operand& x);
 // Softmax, and cross-entropies computed from logits.
 
 /// softmax() returns e^x divided by its sum over the last axis; log_softmax() returns the logarithm
-/// of that.
+/// of softmax().
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
@@ -41,8 +41,8 @@ Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits
 /// labels [batch, ..., classes] (each row a distribution), logits of the same shape -> loss [batch,
 /// ...].
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);
-/// labels z and logits x of equal shape -> loss per element: max(x, 0) - x * z + log(1 +
-/// exp(-|x|)).
+/// Returns the loss per element for labels z and logits x of equal shape: max(x, 0) - x * z + log(1
+/// + exp(-|x|)).
 Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits);
 
 /// Returns the gradient with respect to the logits: (softmax(logits) - one_hot(labels)) * dy[row].

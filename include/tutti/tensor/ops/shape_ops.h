@@ -82,9 +82,9 @@ struct UniqueResult {
   Tensor values;
   Tensor indices;  // int64
 };
-/// Returns the m distinct elements of x [n] in the order of their first occurrence, and, for each
-/// element of x, its index among them: values [m], indices [n]. Each NaN is distinct. The host
-/// reads x. Not differentiable. tf.unique.
+/// Returns the m distinct elements of x [n] in order of first occurrence, and, for each element of
+/// x, its index among them: values [m], indices [n]. Each NaN is distinct. The host reads x. Not
+/// differentiable. tf.unique.
 UniqueResult unique(const Operand& x);
 
 // Operations that repeat, reverse or select along an axis. All except reverse() are composed of

@@ -68,7 +68,7 @@ struct Case {
 struct Plan {
   std::vector<GroupShape> shapes = {GroupShape::kLocal, GroupShape::kSpread, GroupShape::kThreads};
   std::uint64_t seed = 1;
-  /// Number of cases, approximately; 0: all. The sample has at least one case of each shape, check,
+  /// Approximate number of cases; 0: all. The sample has at least one case of each shape, check,
   /// collective, reduction and type. The seed determines the sample and the values.
   std::size_t sample = 0;
   /// Cases with more elements are omitted. The largest case has 2^20 + 1.
@@ -95,7 +95,7 @@ struct Subject {
   void use_devices(std::vector<Device> of_groups);
 
   std::string name;
-  /// Makes one object that all replicas use; there is one replica per device.
+  /// Creates one object that all replicas use; there is one replica per device.
   std::function<std::unique_ptr<CrossDeviceOps>(const std::vector<Device>& devices)> local;
   std::function<RankFactory(int world, Duration timeout)> spread;
   std::function<RankFactory(int world, Duration timeout)> threads;

@@ -22,7 +22,7 @@ struct StrategySubject {
   /// True if gradients are summed in the canonical tree order, so that results are bit-identical to
   /// those of one device that adds the replicas' gradients in that order.
   bool is_canonical = true;
-  /// Time limit for one check. A check that exceeds it has a replica that waits indefinitely.
+  /// Time limit for one check. If a check exceeds it, one of its replicas waits indefinitely.
   /// Because a thread cannot be killed, the process then prints a line that names the check and
   /// exits with code 1.
   Duration limit = std::chrono::seconds(60);

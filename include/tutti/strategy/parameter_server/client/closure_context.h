@@ -37,7 +37,7 @@ class CancellationToken {
 /// Every OperationBatch includes it. Thread-safe.
 class ClosureWatermark {
  public:
-  /// Raises the watermark to `id` if it is lower.
+  /// Raises the watermark to `id` if the watermark is lower.
   void raise(std::uint64_t id);
   std::uint64_t value() const { return id_.load(std::memory_order_acquire); }
 
@@ -105,7 +105,7 @@ class ClosureScope {
 /// Origin of an error, which callers can check without parsing messages.
 enum class ErrorOrigin : std::uint8_t {
   kUser = 1,  // error thrown by the step
-  kInput,     // an argument (per-worker value, dataset) could not be made or converted
+  kInput,     // an argument (per-worker value, dataset) could not be created or converted
   kWorker,    // a worker, or the connection to it, failed
   kServer,    // a parameter server failed
 };

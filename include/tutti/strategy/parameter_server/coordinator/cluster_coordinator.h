@@ -112,9 +112,9 @@ class ClusterCoordinator {
   /// defined and before start(): `if (const auto code = coordinator.serve()) return *code;`.
   std::optional<int> serve();
   /// Waits until workers can run closures. With a checkpoint_folder, also restores the variables,
-  /// which must all exist, from its last version. Throws kDeadlineExceeded if no worker joined.
-  /// Throws kFailedPrecondition on a task that must call serve(), for a checkpoint of another
-  /// program, or, naming the difference, if a worker defines other steps.
+  /// which must all exist, from the last version in it. Throws kDeadlineExceeded if no worker
+  /// joined. Throws kFailedPrecondition on a task that must call serve(), for a checkpoint of
+  /// another program, or, naming the difference, if a worker defines different steps.
   void start();
 
   /// Queues one call of the step for the next free worker and returns at once, except that it waits

@@ -23,8 +23,7 @@ struct ClusterCoordinatorOptions {
   /// Maximum number of attempts to run a closure. If an infrastructure error ends each of them, the
   /// closure fails, because it may itself cause these errors.
   int most_attempts = 4;
-  /// Delays of the first closures: worker i gets its first closure after min(i * start_delay,
-  /// most_start_delay).
+  /// Start delay: worker i receives its first closure after min(i * start_delay, most_start_delay).
   Duration start_delay = Duration::zero();
   Duration most_start_delay = durations::kJoinTimeout;
   /// Time for which start() waits for all workers in other processes. After that it continues with

@@ -19,7 +19,7 @@ namespace tutti {
 /// runs it.
 struct PerWorkerHandle {
   std::uint64_t id = 0;        // id of the definition
-  std::uint64_t instance = 0;  // index of the value among those created from the definition
+  std::uint64_t instance = 0;  // index of the value among those created from its definition
   std::string type = {};
   /// Owner that keeps the values alive; not sent to other processes.
   std::shared_ptr<const void> owner = {};
@@ -32,7 +32,7 @@ class Nest {
   using List = std::vector<Nest>;
   using Member = std::pair<std::string, Nest>;
   using Map = std::vector<Member>;  // names are unique
-  /// Maximum nesting of lists and maps.
+  /// Maximum nesting depth of lists and maps.
   static constexpr int kDeepest = 32;
 
   Nest() = default;
@@ -65,7 +65,7 @@ namespace internal {
 /// for a head longer than kLongestHead, and kInvalidArgument for nesting deeper than
 /// Nest::kDeepest.
 Packet encode_nest(const Nest& nest);
-/// Decodes a nest. Throws kDataLoss for a packet that encode_nest() cannot have written.
+/// Decodes a nest. Throws kDataLoss for a packet that encode_nest() could not have written.
 Nest decode_nest(const Packet& packet);
 
 }  // namespace internal

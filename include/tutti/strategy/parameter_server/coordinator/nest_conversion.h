@@ -24,7 +24,7 @@ class PerWorkerValues;
 
 namespace internal {
 
-/// Per-worker values of one worker, which its steps look up.
+/// Per-worker values of one worker, looked up by its steps.
 class WorkerResources {
  public:
   virtual ~WorkerResources() = default;
@@ -36,7 +36,7 @@ class WorkerResources {
 /// Throws kInvalidArgument "`who`: expected `expected`, got `got.structure()`".
 [[noreturn]] void fail_conversion(const std::string& who, std::string_view expected,
                                   const Nest& got);
-/// Return the number in `nest`, which must be a tensor without dimensions. For any other nest, call
+/// Return the number in `nest`, which must be a scalar tensor. For any other nest, call
 /// fail_conversion().
 std::int64_t integer_of(const Nest& nest, const std::string& who, std::string_view expected,
                         std::int64_t low, std::int64_t high);

@@ -66,7 +66,7 @@ struct StepDefinition {
   std::function<Nest(const Nest& arguments, WorkerResources& resources)> run = {};
 };
 
-/// Definition of a per-worker value. Each worker makes each instance once, at its first use.
+/// Definition of a per-worker value. Each worker creates each instance once, when it is first used.
 struct ResourceDefinition {
   std::uint64_t id = 0;
   std::string type = {};
@@ -108,7 +108,7 @@ class StepRegistry {
   /// Returns the definition. Throws kNotFound if there is none with this id.
   ResourceDefinition find_resource(std::uint64_t id) const;
 
-  /// Returns a text for comparing tasks: one line per step, ordered by name, then one line per
+  /// Returns text for comparing tasks: one line per step, ordered by name, then one line per
   /// resource.
   std::string text() const;
   /// Throws kFailedPrecondition, showing the first line that differs, if the texts differ.

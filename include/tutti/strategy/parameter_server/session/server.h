@@ -1,4 +1,4 @@
-// Task of a cluster that stores variables and computes for its clients. tf.distribute.Server.
+// Cluster task that stores variables and computes for its clients. Like tf.distribute.Server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,7 @@ struct ServerOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Allows an address that other machines can reach even if there is no secret. Set it only in
+  /// Allows an address that other machines can reach even if there is no secret. Set it only on
   /// isolated networks.
   bool allow_insecure_network = false;
 };

@@ -99,9 +99,9 @@ class Session {
 
   SessionScope scope() const { return SessionScope(*this); }
 
-  /// Runs `step` and returns its result. Throws the first error of a task, naming the task, the
-  /// operation and the line. If tasks died, throws kUnavailable, naming the tasks and their
-  /// variables. Does not need a scope(). Corresponds to tf.Session.run.
+  /// Runs `step` and returns its result. Throws the first error that a task reports, naming the
+  /// task, the operation and the line. If tasks died, throws kUnavailable, naming the tasks and
+  /// their variables. Does not need a scope(). Corresponds to tf.Session.run.
   template <class Step>
   auto run(Step&& step) const {
     if constexpr (std::is_void_v<std::invoke_result_t<Step&>>) {
