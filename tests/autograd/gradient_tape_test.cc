@@ -78,7 +78,7 @@ TEST(GradientTape, OutputGradientArgumentReplacesDefaultOfOnes) {
   EXPECT_EQ(gradients[0].dense().to_doubles(), (std::vector<double>{20, 400}));
 }
 
-TEST(GradientTape, GradientOfTargetByItselfIsOne) {
+TEST(GradientTape, GradientOfTargetWithRespectToItselfIsOne) {
   const Variable v = tape_test::variable(3.0);
   GradientTape tape({.persistent = true});
   const Tensor y = v.value();
@@ -244,7 +244,7 @@ TEST(GradientTape, StopRecordingHidesOperationsAndReads) {
 
 /// The target is the sum of relu(x w0 + b0) w1 + b1; the sources are w0, b0, w1, b1, and an unused
 /// variable between b0 and w1.
-TEST(GradientTape, ReportsGradientsWhenReadyStartingFromLastLayer) {
+TEST(GradientTape, ReportsGradientsAsTheyBecomeReadyLastLayerFirst) {
   const Variable w0(Tensor::full({3, 4}, 0.5, DType::kFloat64)),
       b0(Tensor::zeros({4}, DType::kFloat64)), unused(Tensor::zeros({2}, DType::kFloat64)),
       w1(Tensor::full({4, 2}, 0.25, DType::kFloat64)), b1(Tensor::zeros({2}, DType::kFloat64));
@@ -278,7 +278,7 @@ TEST(GradientTape, ReportsGradientsWhenReadyStartingFromLastLayer) {
   }
 }
 
-TEST(GradientTape, ReportsSharedVariableAfterEarliestUse) {
+TEST(GradientTape, GradientOfSharedVariableIsReportedAfterEarliestUse) {
   const Variable shared = tape_test::variable(2.0), late = tape_test::variable(3.0);
   const Variable sources[] = {shared, late};
   GradientTape tape;
@@ -401,7 +401,7 @@ TEST(GradientTape, RepeatedRunsAreBitIdentical) {
   EXPECT_EQ(run(), run());
 }
 
-TEST(GradientTape, RejectsNonFloatingTargetsAndWatches) {
+TEST(GradientTape, RejectsNonFloatingPointTargetsAndWatchedValues) {
   const Tensor integers = Tensor::from<std::int32_t>({2}, {1, 2});
   const Variable v = tape_test::variable(1.0);
   GradientTape tape({.persistent = true});
@@ -579,7 +579,7 @@ TEST(DeviceScopeGradients, VariablesAreCreatedOnScopeDevice) {
 
 // As in TensorFlow's multi-GPU tutorial, variables are on the CPU by default, and towers compute on
 // other devices.
-TEST(DeviceScopeGradients, LogsPlacementOfVariablesAndComputation) {
+TEST(DeviceScopeGradients, LogsPlacementOfVariablesAndComputations) {
   const DeviceScope by_default("/cpu:0");
   const Variable weights(numbers({3, 2}, 5), {.name = "weights"});
   const Tensor x = numbers({4, 3}, 6);

@@ -477,7 +477,7 @@ TEST(ShardedVersion, RemovesStaleMarkersOfDeadProcesses) {
   EXPECT_FALSE(std::filesystem::exists(concat(folder, "/", mark)));
 }
 
-TEST(ShardedVersion, AllWorkersAgreeWhetherFolderIsShared) {
+TEST(ShardedVersion, AllWorkersAgreeOnWhetherFolderIsShared) {
   const std::string folder = empty_folder(), other = folder + "_other";
   std::filesystem::remove_all(other);
   const LogLines log;

@@ -412,7 +412,7 @@ void expect_that_both_are_told(const Silence& silence) {
 }
 
 // Runs the cases concurrently, because each takes as long as the system's timeout.
-TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
+TEST(TcpHalfOpen, PacketLossEndsCallsOnBothRanks) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const Silence& silence : kSilences) {
     threads.push_back(
@@ -494,10 +494,10 @@ class ConnectInterruption : public ::testing::TestWithParam<ConnectOptions::Way>
 TEST_P(ConnectInterruption, EndsRank0WaitForHigherRank) { expect_that_it_ends(0); }
 
 /// Rank 0 never publishes its address.
-TEST_P(ConnectInterruption, EndsWaitOfHigherRankForAddress) { expect_that_it_ends(1); }
+TEST_P(ConnectInterruption, EndsHigherRanksWaitForAddress) { expect_that_it_ends(1); }
 
 /// Rank 0 listens but never answers.
-TEST_P(ConnectInterruption, EndsWaitForReplyAtHigherRank) {
+TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
   const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
   const internal::Listener near = internal::listen_locally();
   const auto own = connect_ranks(0, 1, store, {.way = ConnectOptions::Way::kTcp});

@@ -338,7 +338,7 @@ TEST(ResolverRegistry, WarnsOnceIfLauncherStartedIndependentCopies) {
       << lines[1];
 }
 
-TEST(ResolverRegistry, MakesResolversByName) {
+TEST(ResolverRegistry, CreatesResolversByName) {
   const std::vector<std::string> names = registered_cluster_resolvers();
   EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 7),
             (std::vector<std::string>{"auto", "tf_config", "slurm", "mpi", "kubernetes",

@@ -165,7 +165,7 @@ TEST(HealthRules, DepartureBeforePendingCollectiveIsReportedAtOnce) {
           "at a.cc:7 for it; it ended normally: do all workers make the same number of steps?"));
 }
 
-TEST(HealthRules, NoWarningWithoutWaitingMembers) {
+TEST(HealthRules, DoesNotWarnIfNoMemberIsWaiting) {
   auto records = a_stall();
   for (int i = 0; i < 2; ++i) records[static_cast<std::size_t>(i)].progress.groups[0].finished = 3;
   EXPECT_THAT(stuck_at(records, 100s), ElementsAre());

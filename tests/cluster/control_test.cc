@@ -135,7 +135,7 @@ TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
-TEST_F(Control, LeaveBeforePendingCollectiveIsAFailure) {
+TEST_F(Control, LeavingWhilePeerWaitsInCollectiveIsAFailure) {
   ControlOptions waiting, leaving;
   waiting.progress = board_of(2, 1);
   const auto board = board_of(1, 1);

@@ -178,7 +178,7 @@ void expect_reason(const Announcement& other, const std::string& reason) {
   EXPECT_EQ(misfit_of(mine, 0, other, 2).empty(), misfit_of(other, 2, mine, 0).empty());
 }
 
-TEST(Announcement, MismatchNamesBothSides) {
+TEST(Announcement, MismatchErrorNamesBothSides) {
   const Announcement same{.group_size = 3, .build = make_build("job-1", {})};
   EXPECT_EQ(misfit_of(same, 0, same, 2), "");
   Announcement other = same;

@@ -42,7 +42,7 @@ TEST(Ipv6, WorkersFromTfConfigConnectOverEveryTransport) {
 
 // The address :: is not a loopback address, but this machine can be reached through it over TCP and
 // TLS.
-TEST(Ipv6, ServerOnAnyAddressIsReachableByEachAddress) {
+TEST(Ipv6, ServerOnAnyAddressIsReachableAtEveryAddress) {
   auto options = control_job::server_options();
   options.address = "[::]:0";
   options.allow_any_address = true;

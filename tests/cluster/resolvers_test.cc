@@ -32,7 +32,7 @@ TEST(MpiResolver, ReadsOpenMpiVariables) {
   EXPECT_NO_THROW(validate_cluster(resolver));
 }
 
-TEST(MpiResolver, ReadsPmiAndPmix) {
+TEST(MpiResolver, ReadsPmiAndPmixVariables) {
   const MpiResolver hydra({}, Environment({{"PMI_RANK", "1"},
                                            {"PMI_SIZE", "2"},
                                            {"MPI_LOCALRANKID", "1"},
@@ -368,7 +368,7 @@ TEST(TfConfigResolver, ReadsClusterTaskAndMaster) {
   EXPECT_ERROR(resolver.master("worker", 3), kNotFound, "'worker' has no task 3", "0, 1, 2");
 }
 
-TEST(TfConfigResolver, MasterIncludesRpcLayerAndSessionMasterTakesPrecedence) {
+TEST(TfConfigResolver, SessionMasterTakesPrecedenceAndMasterIncludesRpcLayer) {
   const TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 0}, "rpc_layer": "grpc")"));
   EXPECT_EQ(resolver.rpc_layer(), "grpc");
@@ -522,7 +522,7 @@ TEST(UnionResolver, ArgumentsOverrideFirstResolver) {
   EXPECT_EQ(resolver.rpc_layer(), "test");
 }
 
-TEST(UnionResolver, MergesJobsTaskListsAndSparseIndices) {
+TEST(UnionResolver, MergesJobsAndTaskListsAndSparseIndices) {
   EXPECT_EQ(joined(of({{"ps", {"ps0:2222", "ps1:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222"}}})),
             ClusterSpec(

@@ -336,7 +336,7 @@ std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
   return errors;
 }
 
-TEST(TcpChaos, ConnectionLossOfOnePairEndsCallsOfAllRanks) {
+TEST(TcpChaos, BrokenConnectionOfTwoRanksEndsCallsOnAllRanks) {
   for (const bool is_cut : {true, false}) {
     for (const std::string& error : errors_when_one_pair_breaks(is_cut)) {
       EXPECT_THAT(error, AnyOf(HasSubstr("rank 1 (127.0.0.1:"), HasSubstr("rank 2 (127.0.0.1:")));

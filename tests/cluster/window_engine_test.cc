@@ -148,7 +148,7 @@ TEST(WindowEngine, SubgroupsHaveSeparateWindows) {
   });
 }
 
-TEST(WindowEngine, MissingRanksMismatchesAndAbortsAreReportedOnAllRanks) {
+TEST(WindowEngine, AllRanksReportAbortsMismatchesAndMissingRanks) {
   const auto expect_all = [](const std::vector<std::string>& errors, const std::string& words) {
     EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr(words)));
   };

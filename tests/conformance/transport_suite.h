@@ -106,7 +106,7 @@ TYPED_TEST_P(TransportSuite, InvalidArgumentsAreRefused) {
   EXPECT_INVALID(group[0]->recv(1, 0, bytes, {}), "256", "300");
 }
 
-TYPED_TEST_P(TransportSuite, MessagesOfOneTagAreOrderedAndTagsIndependent) {
+TYPED_TEST_P(TransportSuite, MessagesWithSameTagStayOrderedAndTagsAreIndependent) {
   const Group group = this->make(2);
   constexpr int kMessages = 20;
   std::vector<int> numbers(3 * kMessages);

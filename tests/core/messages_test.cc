@@ -277,7 +277,7 @@ TEST(NetworkAddress, NormalizesIpv6Text) {
 
 using Lines = std::vector<std::string>;
 
-TEST(Logging, LinesBelowTheLevelAreDropped) {
+TEST(Logging, DropsLinesBelowLevel) {
   const LogLines collected;
   set_log_level(LogLevel::kWarning);
   log_info("quiet");

@@ -59,7 +59,7 @@ TEST(RandomStream, FillMatchesSingleElementsAtEveryOffsetAndLength) {
   }
 }
 
-TEST(RandomStream, UniformHasTheRightMomentsAndRange) {
+TEST(RandomStream, UniformHasExpectedMomentsAndRange) {
   std::vector<float> values(1'000'000);
   RandomStream({.seed = 11}).fill_uniform(0, values);
   double sum = 0, squares = 0, lag = 0;

@@ -290,7 +290,7 @@ TEST(ExecutorTest, DestructorJoinsAndSecondJoinIsNoOp) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(ExecutorDeathTest, UncaughtExceptionTerminatesAndNamesThread) {
+TEST(ExecutorDeathTest, UncaughtExceptionEndsProcessAndNamesThread) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       Executor::system().start("bad-thread", [] { throw std::runtime_error("oops"); })->join(),

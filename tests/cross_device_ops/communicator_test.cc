@@ -441,7 +441,7 @@ TEST(CommunicatorMismatch, RefusalDoesNotWaitForMissingRanks) {
   }
 }
 
-TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAllRanks) {
+TEST(CommunicatorMismatch, InvalidGroupOnOneRankFailsOnAllRanks) {
   for (const std::vector<int>& wrong : {std::vector{0, 0}, {0, 2}, {1, 3}, {2, 1}}) {
     const Communicators all = in_process_communicators(3);
     auto errors = errors_of_ranks(3, [&](int rank) {

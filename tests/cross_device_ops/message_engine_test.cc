@@ -465,7 +465,7 @@ TEST(MessageEngine, AbortEndsCallsOfAllRanks) {
   }
 }
 
-TEST(MessageEngine, ExitOfOneRankEndsCallsOfAllRanks) {
+TEST(MessageEngine, ExitOfOneRankEndsCallsOnAllRanks) {
   for (const std::string& name : message_algorithms()) {
     Transports transports = in_process_transports(4);
     const auto errors = on_ranks(4, [&](int rank) {

@@ -66,7 +66,7 @@ TEST_P(CrossDeviceOpsTest, ResultsAreOnDestination) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, BatchReduceUsesDestinationPerValue) {
+TEST_P(CrossDeviceOpsTest, BatchReduceUsesOneDestinationPerValue) {
   const int replicas = 4;
   const auto ops = make(replicas);
   for (const auto& first : destinations_of(replicas)) {
@@ -205,7 +205,7 @@ TEST_P(CrossDeviceOpsTest, AllReducePreservesInputsAndDevices) {
   EXPECT_EQ(sum[1].device(), cpu(2));
 }
 
-TEST_P(CrossDeviceOpsTest, BatchMayMixTypesAndEmptyTensors) {
+TEST_P(CrossDeviceOpsTest, BatchMayMixTypesAndContainEmptyTensors) {
   const auto pair = [](const Tensor& a, const Tensor& b) {
     return PerReplica<Gradient>({Gradient(a), Gradient(b)});
   };

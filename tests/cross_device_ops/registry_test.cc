@@ -292,7 +292,7 @@ TEST(CommunicationOptionsTest, ImplementationSelectsOperationIfNameIsEmpty) {
                  "'canonical' is named");
 }
 
-TEST(CommunicationOptionsTest, RefusesMpiWithoutMpirunAndNcclOnCpus) {
+TEST(CommunicationOptionsTest, RefusesNcclOnCpusAndMpiWithoutMpirun) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
   EXPECT_ERROR(build_cross_device_ops(mpi, Group{2, 0, cpus(2)}), kUnimplemented, "mpi: ", "; ",
                "canonical");

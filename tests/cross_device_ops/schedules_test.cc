@@ -312,7 +312,7 @@ TEST(Schedules, ReduceYieldsTreeResultAtEveryRoot) {
   });
 }
 
-TEST(Schedules, BroadcastCopiesElementsOfRoot) {
+TEST(Schedules, BroadcastCopiesElementsFromRoot) {
   for_all_shapes(Collective::kBroadcast, [](const Algorithm& algorithm, CallShape shape) {
     for (shape.root = 0; shape.root < shape.size; shape.root += 1 + shape.size / 5) {
       Symbols symbols;
@@ -469,7 +469,7 @@ TEST(Schedules, AllReduceCostsMatchFormula) {
   }
 }
 
-TEST(Schedules, CostsOfRemainingCollectivesMatchFormula) {
+TEST(Schedules, CostsOfOtherCollectivesMatchFormula) {
   for (const std::size_t n : {2, 3, 5, 8, 9, 17}) {
     const std::size_t closing = std::bit_width(n - 2);  // ceil(log2(n - 1))
     const std::size_t count = n * 16;
@@ -528,7 +528,7 @@ std::vector<Tensor> values_for_ring(int replicas, std::size_t count) {
   return values;
 }
 
-TEST(RingAllReduce, SumsWhenCountIsNotDivisibleByReplicas) {
+TEST(RingAllReduce, SumsWhenCountIsNotDivisibleByReplicaCount) {
   for (const int replicas : {2, 3, 5, 8}) {
     for (const std::size_t count : {1, 2, 7, 8, 64, 1001}) {
       const PerReplica<Tensor> value(values_for_ring(replicas, count));

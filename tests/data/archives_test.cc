@@ -324,7 +324,7 @@ TEST(TarDataset, YieldsSamplesAndResumesAtAnyPosition) {
   }
 }
 
-TEST(TarDataset, DecodesInParallelAndErrorNamesFailingSample) {
+TEST(TarDataset, DecodesInParallelAndNamesFailingSample) {
   const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   for (int i = 0; i < 20; ++i) {

@@ -326,7 +326,7 @@ TEST(Beta, SamplesFollowDistributionFunction) {
             limit);
 }
 
-TEST(Beta, SamplesWithTinyShapesAreZeroOrOne) {
+TEST(Beta, TinyShapeParametersYieldZeroOrOne) {
   int ones = 0;
   for (const double x : draws(1e-4, 1e-4, 1000)) {
     ASSERT_TRUE(x >= 0.0 && x <= 1.0) << x;

@@ -432,7 +432,7 @@ Numbers drawn_on_workers(const Dataset& dataset, int workers, AutoShardPolicy po
   return all;
 }
 
-TEST(RandomFunction, WorkersDrawIndependentNumbersWhenSharded) {
+TEST(RandomFunction, ShardedWorkersDrawIndependentNumbers) {
   const auto first_bits = [](const Element&, const SampleRandom& random) {
     return Element({number(static_cast<std::int64_t>(random.stream(0).bits(0)))});
   };

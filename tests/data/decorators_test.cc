@@ -307,7 +307,7 @@ TEST(Shuffle, IsAPermutationForEveryBufferSize) {
   }
 }
 
-TEST(Shuffle, OrderDependsOnSeedAndOptionallyEpoch) {
+TEST(Shuffle, OrderDependsOnSeedAndOptionallyOnEpoch) {
   const Dataset dataset = Dataset::range(100).shuffle(100, 5);
   EXPECT_EQ(scalars_of(dataset, 3), scalars_of(Dataset::range(100).shuffle(100, 5), 3));
   EXPECT_NE(scalars_of(dataset, 3), scalars_of(dataset, 4));

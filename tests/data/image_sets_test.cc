@@ -56,7 +56,7 @@ struct Malformed {
 
 class MalformedIdx : public TestWithParam<Malformed> {};
 
-TEST_P(MalformedIdx, ErrorHasPathOffsetExpectedAndGot) {
+TEST_P(MalformedIdx, ErrorHasPathOffsetAndExpectedAndActualValues) {
   const std::string path = empty_folder() + "/some-images";
   write_bytes(path, GetParam().bytes);
   std::vector<std::string> parts = GetParam().parts;

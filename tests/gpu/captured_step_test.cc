@@ -230,7 +230,7 @@ std::string refusal(const char* devices, const Fn& fn) {
   return message;
 }
 
-TEST(CapturedStep, RejectsReadDuringCaptureAndDevicesRemainUsable) {
+TEST(CapturedStep, RejectedReadDuringCaptureLeavesDevicesUsable) {
   for (const char* devices : {"gpu:0", "gpu:0-1"}) {
     EXPECT_THAT(refusal(devices, [](const Tensor& x) { return reduce_sum(x).item() > 0 ? x : -x; }),
                 HasSubstr("a value is read on the host"));

@@ -251,7 +251,7 @@ std::vector<std::string> errors_when_rank_1_differs(const Call& call,
 
 using Floats = std::span<float>;
 
-TEST(CommunicatorOnGpus, HostBufferAmongGpuBuffersIsMismatchOnEveryRank) {
+TEST(CommunicatorOnGpus, HostBufferAmongGpuBuffersCausesMismatchOnEveryRank) {
   for (const GpuCallsBy by : {GpuCallsBy::kNccl, GpuCallsBy::kHosts}) {
     for (const char* const algorithm : {"canonical", "ring"}) {
       EXPECT_THAT(
@@ -267,7 +267,7 @@ TEST(CommunicatorOnGpus, HostBufferAmongGpuBuffersIsMismatchOnEveryRank) {
   }
 }
 
-TEST(CommunicatorOnGpus, DifferingCallAfterMatchingCallIsMismatch) {
+TEST(CommunicatorOnGpus, DifferingCallAfterMatchingCallIsReportedAsMismatch) {
   EXPECT_THAT(errors_when_rank_1_differs(
                   [](Communicator& own, bool odd, Floats a, Floats, Floats, CallOptions options) {
                     own.all_reduce(ReduceOp::kSum, a, options);

@@ -335,7 +335,7 @@ TEST(Nccl, SupportsMeanButNotFloat32Minimum) {
   expect_tensor(ops->all_reduce(ReduceOp::kMin, powers_of_ten(gpus(2)))[1], {3}, {1, 10, 100});
 }
 
-TEST(Nccl, RejectsCpuDevicesByName) {
+TEST(Nccl, ErrorNamesUnsuitableDevices) {
   EXPECT_INVALID(make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}}), "nccl",
                  "cpu:0 for replica 0", "canonical");
   const auto ops = make_on("nccl", gpus(2));

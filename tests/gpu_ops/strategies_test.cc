@@ -127,7 +127,7 @@ TEST(MirroredOnGpus, CentralStorageAndOneDeviceStrategiesTrain) {
   for (std::size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], alone[i]);
 }
 
-TEST(MirroredOnGpus, RejectsMixedCpusAndCompression) {
+TEST(MirroredOnGpus, RejectsMixedDevicesAndCompression) {
   EXPECT_ERROR(MirroredStrategy strategy(on_devices("cpu:0,gpu:0")), kUnimplemented, "mirrored",
                "cpu:0", "gpu:0");
   LocalStrategyOptions options = on_devices("gpu:0-1");
@@ -478,7 +478,7 @@ Gradient row(std::int64_t index, float value, Device device) {
 
 using Weights = std::vector<std::vector<double>>;
 
-TEST(MultiWorkerGpus, MissingSparseAndMixedGradientsAreSummed) {
+TEST(MultiWorkerGpus, SparseMixedAndMissingGradientsAreSummed) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto step = [&](const auto& give) {
       const auto [errors, weights] = one_step(implementation, NonFinitePolicy::kIgnore, give);

@@ -164,7 +164,7 @@ TEST(Supervisor, ReportsFirstFailureEvenIfItsProcessExitsLater) {
   EXPECT_THAT(ended.said, HasSubstr("    [worker-1]: my own bug"));
 }
 
-TEST(Supervisor, ReportsFirstExitIfProcessThatFailedFirstKeepsRunning) {
+TEST(Supervisor, ReportsFirstExitIfFirstFailedProcessNeverExits) {
   const Ended ended = run_two_that_fail("exec sleep 600");
   EXPECT_EQ(ended.outcome.first_failure, 0);
   EXPECT_EQ(ended.outcome.exit_code(), 1);

@@ -420,7 +420,7 @@ TEST(Conv1DTest, MatchesWindowSums) {
                  "channels], got [4]");
 }
 
-TEST(PReLUTest, HasOneSlopePerElementOrUnsharedAxis) {
+TEST(PReLUTest, HasOneSlopePerElementExceptAlongSharedAxes) {
   PReLU layer;
   layer.build_for({2});
   EXPECT_THAT(weights_of_layer(layer), ElementsAre("p_re_lu/alpha [2]"));

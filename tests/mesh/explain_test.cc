@@ -378,7 +378,7 @@ TEST(MeshExplain, RefusesLayoutsThatDoNotFit) {
               AllOf(HasSubstr("variable 'up/kernel'"), HasSubstr("4 positions")));
 }
 
-TEST(MeshExplain, ErrorForReadNamesLine) {
+TEST(MeshExplain, ReadErrorNamesLine) {
   MeshStrategy strategy(on_mesh({{"data", 2}}));
   const auto message = [&](const MeshStep& step) {
     return message_of([&] { strategy.explain(step, {{{16, 8}}}); });

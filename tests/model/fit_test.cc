@@ -443,7 +443,7 @@ TEST(FitTest, EpochNumbersStartAtInitialEpoch) {
   EXPECT_EQ(model.epochs_trained(), 2);
 }
 
-TEST(FitTest, ReplicaFailureIsThrownAndNamesReplica) {
+TEST(FitTest, ThrownErrorNamesFailedReplica) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(3));
@@ -600,7 +600,7 @@ TEST(FitCallbacks, RejectsCompileDuringFit) {
   EXPECT_EQ(model.evaluate(x, x).entries().size(), 1u);
 }
 
-TEST(FitCallbacks, RejectsAssignmentToModelInTraining) {
+TEST(FitCallbacks, RejectsAssignmentToModelDuringTraining) {
   const Tensor x = Tensor::ones({8, 1});
   for (const std::string moment : {"train_batch_begin", "train_batch_end", "epoch_begin"}) {
     Sequential model = zero_model();

@@ -124,7 +124,7 @@ TEST(GenerateTest, CachedLogitsAreCloseToLogitsOfFullSequence) {
   }
 }
 
-TEST(GenerateTest, EqualSeedsGiveEqualTokensAndDifferentSeedsDiffer) {
+TEST(GenerateTest, SameSeedRepeatsTokensAndOtherSeedsDoNot) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor prompt = prompt_of(1, 2);

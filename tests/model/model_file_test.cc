@@ -210,7 +210,7 @@ TEST(ModelFile, ErrorForInvalidFileIdentifiesCalledFunction) {
                "is this a complete safetensors file");
 }
 
-TEST(ModelFile, RejectsDamagedAndNewerFiles) {
+TEST(ModelFile, RejectsDamagedFilesAndNewerFormats) {
   Sequential model = small_model();
   model.save(model_path());
   const auto refused = [](ErrorCode code, const std::vector<std::string>& parts) {

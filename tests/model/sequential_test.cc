@@ -656,7 +656,7 @@ TEST(CompileWarnings, WarnsOnceAboutLogitsProbabilitiesMismatch) {
                                 HasSubstr(".from_logits = true"))));
 }
 
-TEST(CompileWarnings, MatchingAndUnknownPairsAreSilent) {
+TEST(CompileWarnings, MatchingAndUnknownPairsDoNotWarn) {
   const Loss own("binary_crossentropy", [](const Tensor& labels, const Tensor& predictions) {
     return losses::mean_squared_error(labels, predictions);
   });
@@ -753,7 +753,7 @@ TEST(OptimizerOptionsTest, FitWithAccumulationCountsUpdatesNotBatches) {
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
 }
 
-TEST(OptimizerOptionsTest, LossScalingIsBitIdentical) {
+TEST(OptimizerOptionsTest, LossScalingDoesNotChangeBits) {
   const OptimizerSpec plain = SgdOptions{.learning_rate = 0.1};
   EXPECT_EQ(weights_of(fitted_line(with_dynamic_loss_scale(plain, {.growth_steps = 3}))),
             weights_of(fitted_line(plain)));

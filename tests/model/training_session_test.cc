@@ -82,7 +82,7 @@ TEST(TrainingSession, InfiniteDatasetRequiresSteps) {
   EXPECT_TRUE(make(2).begin_epoch());
 }
 
-TEST(TrainingSession, SignalSavesAndResumedRunIsBitIdentical) {
+TEST(TrainingSession, SignalTriggersSaveAndResumedRunIsBitIdentical) {
   const std::string folder = empty_folder();
   const Outcome straight = train({.epochs = 4});
   const std::string checkpoints = folder + "/checkpoints";
@@ -135,7 +135,7 @@ Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::
 }
 
 /// Follows TensorFlow's TerminationConfig(grace_period): save, continue, save again, end.
-TEST(TrainingSession, GracePeriodSavesContinuesAndSavesAgain) {
+TEST(TrainingSession, SavesAtSignalAndAgainAtEndOfGracePeriod) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
   EXPECT_EQ(stopped.code, 75);

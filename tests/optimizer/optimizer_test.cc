@@ -123,7 +123,7 @@ TEST(OptimizerTest, GradientsMustMatchVariables) {
   EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
 }
 
-TEST(OptimizerTest, VariableWithoutGradientIsUnchangedAndWarnsOnce) {
+TEST(OptimizerTest, MissingGradientLeavesVariableUnchangedAndWarnsOnce) {
   const Variable used = variable(doubles({1.0}), "used");
   const Variable idle = variable(doubles({2.0}), "never_used_by_the_loss");
   Adam optimizer(std::vector{used, idle});
@@ -200,7 +200,7 @@ TEST(OptimizerSpecTest, UnknownNameErrorListsNames) {
   EXPECT_INVALID(OptimizerSpec("adamax"), "'adamax'", "adam, adamw", "rmsprop, sgd");
 }
 
-TEST(GradientReducerTest, ScopesNest) {
+TEST(GradientReducerTest, ScopesCanNest) {
   EXPECT_EQ(GradientReducer::current(), nullptr);
   RecordingReducer outer(1), inner(1);
   {
@@ -312,7 +312,7 @@ TEST(GradientAccumulation, LearningRateSchedulesCountCallsNotUpdates) {
   EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.101);
 }
 
-TEST(GradientAccumulation, ResumesInMiddleOfAccumulation) {
+TEST(GradientAccumulation, ResumesMidAccumulation) {
   const auto steps = gradients_of_steps(9, 3);
   const auto make = [](const std::vector<double>& start) {
     return std::make_unique<Adam>(std::vector{variable(doubles(start), "w")},

@@ -302,7 +302,7 @@ TEST(BucketReducer, WorkersUseRegisteredOperationWithItsOptions) {
   }
 }
 
-TEST(BucketReducer, ReduceAndBatchReduceToUseConfiguredOperation) {
+TEST(BucketReducer, ReduceAndBatchReduceUseConfiguredOperation) {
   auto strategy = mirrored(3);
   const auto values = strategy->run([] { return vec({1, 2, 3, 4}); });
   const auto reduce = [&] {
@@ -351,7 +351,7 @@ TEST(BucketReducer, AggregatedVariablesUseConfiguredOperation) {
   expect_read({4, 8, 12, 16});
 }
 
-TEST(BucketReducer, AggregatedVariablesOfWorkersUseConfiguredOperation) {
+TEST(BucketReducer, VariableAggregationAcrossWorkersUsesConfiguredOperation) {
   const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
     const auto scope = strategy.scope();
     Variable read = on_read(vec({0, 0, 0, 0}), VariableAggregation::kSum);
@@ -368,7 +368,7 @@ TEST(BucketReducer, CallsCanonicalAndSliceablePlugin) {
   EXPECT_ERROR(sums_by(name), kDeadlineExceeded, "peer 3 is silent");
 }
 
-TEST(BucketReducer, SingleWorkerCallsOperationNamedInLog) {
+TEST(BucketReducer, SingleWorkerCallsReportedOperation) {
   static std::atomic<int> calls{0};
   register_cross_device_ops("counted_alone", [](const Group&, const CommunicationOptions&) {
     return std::make_unique<CountedSums>(false, calls);

@@ -442,7 +442,7 @@ TEST(GpuPlacement, HostNeverAccessesShardsOnGpus) {
   }
 }
 
-TEST(GpuPlacement, CentralStorageUsesHostUnlessSingleGpu) {
+TEST(GpuPlacement, CentralStorageUsesHostUnlessThereIsOneGpu) {
   for (const int count : {0, 1, 2}) {
     SCOPED_TRACE(count);
     const FakeGpus gpus(count);

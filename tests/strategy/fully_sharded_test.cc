@@ -122,7 +122,7 @@ TEST(FullySharded, VariablesAndSlotsAreShardedEvenly) {
   }
 }
 
-TEST(FullySharded, DoesNotShardSmallOrDivergentOrOnReadVariables) {
+TEST(FullySharded, SmallDivergentAndOnReadVariablesAreNotSharded) {
   FullyShardedStrategy strategy(on_cpus(2));
   const auto scope = strategy.scope();
   const auto num_bytes = [&](std::int64_t count, VariableOptions options = {}) {

@@ -223,7 +223,7 @@ TEST(FullyShardedWorkers, ReorderedReadsSeeInterveningWrites) {
   }));
 }
 
-TEST(FullyShardedWorkers, WritesReachShardsOfAllWorkers) {
+TEST(FullyShardedWorkers, WritesReachShardsOnAllWorkers) {
   for (const int stage : {2, 3}) {
     expect_no_error(run_sharded({1, 2}, stage, [](FullyShardedStrategy& strategy) {
       const auto scope = strategy.scope();

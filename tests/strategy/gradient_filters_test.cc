@@ -180,7 +180,7 @@ TEST(ErrorFeedback, SingleReplicaGradientsAreNotRounded) {
   EXPECT_EQ(sum, numbers(gradient_of(100, 0)));
 }
 
-TEST(ErrorFeedback, SparseAndIntegerGradientsAreUncompressedAndFloat64Rejected) {
+TEST(ErrorFeedback, CompressesNoSparseOrIntegerGradientsAndRejectsFloat64) {
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   EXPECT_ERROR(reduced(strategy, variable_of(strategy, 2, DType::kFloat64),
                        [](int) { return Gradient(Tensor::ones({2}, DType::kFloat64)); }),
@@ -195,7 +195,7 @@ TEST(ErrorFeedback, SparseAndIntegerGradientsAreUncompressedAndFloat64Rejected) 
   EXPECT_EQ(reduced(strategy, variable_of(strategy, 1, DType::kInt64), integers)[0], 2 * 65537);
 }
 
-TEST(ErrorFeedback, FailedStepOrRestoreClearsResiduals) {
+TEST(ErrorFeedback, RestoreOrFailedStepClearsResiduals) {
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   const Variable w = variable_of(strategy, 1);
   const auto gradient = [](int) { return Gradient(vec({1.001953125f})); };

@@ -36,7 +36,7 @@ Table table_of(const std::vector<DeviceBytes>& rows) {
 }
 
 // The 120 parameters take 480 bytes and Adam's slots 960. Every device also has the mean: 20 bytes.
-TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredPerDevice) {
+TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredOnesPerDevice) {
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);
   const std::vector<Device> devices(central.replica_devices().begin(),

@@ -292,7 +292,7 @@ TEST(RunThreads, RestoredSeedOverridesGlobalSeed) {
   set_random_seed(before);
 }
 
-TEST(RunThreads, UnequalBatchRowsWarnOnce) {
+TEST(RunThreads, WarnsOnceAboutUnequalBatchRows) {
   auto strategy = mirrored(3);
   const auto step_with_rows = [&](std::int64_t last) {
     strategy->run([&] {
@@ -410,7 +410,7 @@ TEST(RunResults, EveryFloatingPointTypeIsChecked) {
   }
 }
 
-TEST(RunResults, NoWarningForFiniteOrNonScalarResults) {
+TEST(RunResults, FiniteOrNonScalarResultsCauseNoWarning) {
   const auto strategy = mirrored(2);
   EXPECT_THAT(warnings_of([&] {
                 (void)strategy->run([] { return vec({1.0f, kNan}); });

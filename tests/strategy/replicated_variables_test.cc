@@ -304,7 +304,7 @@ class SyncOnRead : public TwoReplicas {
   }
 };
 
-TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
+TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesAreGlobal) {
   for (const auto aggregation : kAllAggregations) {
     Variable v = make(0.0, aggregation);
     EXPECT_FALSE(v.trainable());

@@ -39,7 +39,7 @@ TEST(SameBits, SingleReplicaGivesSameBitsUnderEveryStrategy) {
                 [] { return mirrored_with(1, 1, ReplicaExecution::kSequential, "canonical"); }}});
 }
 
-TEST(SameBits, DefaultStrategyGivesBitsOfSingleReplica) {
+TEST(SameBits, DefaultStrategyMatchesSingleReplicaBitForBit) {
   const auto strategy = mirrored(1);
   EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
 }

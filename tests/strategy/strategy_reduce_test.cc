@@ -209,7 +209,7 @@ TEST(StrategyOptions, ReplicasShareDevicesInOrder) {
   EXPECT_INVALID(MirroredStrategy({.devices = "cpu:0-3", .replicas = 2}), "replicas");
 }
 
-TEST(StrategyOptions, DeterministicOptionRejectsLogsOrAcceptsNonCanonicalOps) {
+TEST(StrategyOptions, DeterministicOptionGovernsNonCanonicalOps) {
   const CrossDeviceOpsSpec ring = make_cross_device_ops("ring");
   const auto make = [&](std::optional<bool> deterministic, const CrossDeviceOpsSpec& spec) {
     return MirroredStrategy(

@@ -183,7 +183,7 @@ TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
   EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
 }
 
-TEST_F(Stragglers, ReportedShareSubtractsStragglersOwnWait) {
+TEST_F(Stragglers, ReportedShareExcludesStragglersOwnWait) {
   const auto [step, found] = first_report({1.0, 9.0, 9.0, 8.0}, 30);
   ASSERT_TRUE(found);
   EXPECT_EQ(step, 16);  // the first step has no start time, so it does not count

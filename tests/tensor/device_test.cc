@@ -275,7 +275,7 @@ TEST(DeviceScope, InputsOnDifferentDevicesFailWithoutScope) {
   expect_error(ErrorCode::kInvalidArgument, {"several devices"}, add);
 }
 
-TEST(DeviceScope, RejectsRemoteTasksByName) {
+TEST(DeviceScope, OperationOnRemoteTaskFailsAndNamesTask) {
   const AsTask process("/job:worker/task:0");
   EXPECT_EQ(full_device_name(on_cpu(1)), "/job:worker/replica:0/task:0/device:CPU:1");
   const Tensor x = Tensor::ones({2});
@@ -438,7 +438,7 @@ TEST(Dispatch, RejectsMixedDevicesAndMissingKernels) {
   EXPECT_ERROR(dispatch(call), kUnimplemented, "exp at device_test.cc", "bool", "cpu:0");
 }
 
-TEST(Dispatch, ViewsShareStorageWithNewIdentity) {
+TEST(Dispatch, ViewsShareStorageButHaveNewIdentity) {
   const Tensor x = Tensor::from<float>({4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
   OpLog log;
   const ObserverScope scope(log);
@@ -690,7 +690,7 @@ Tensor zeros_there(std::int64_t kibibytes) {
   return Tensor::zeros({kibibytes * kKibi}, DType::kFloat32, kOwn);
 }
 
-TEST(DeviceMemory, CountsUseAndPeak) {
+TEST(DeviceMemory, TracksCurrentAndPeakUse) {
   const OwnMemory memory;
   EXPECT_EQ(device_memory(kOwn).in_use, 0u);
   {

@@ -301,7 +301,7 @@ TEST(Elementwise, CastConvertsBetweenAllTypes) {
   }
 }
 
-TEST(Elementwise, CastTruncatesAndSaturatesAndClipKeepsType) {
+TEST(Elementwise, CastTruncatesAndSaturatesWhileClipKeepsType) {
   const Tensor x = tensor_of({7}, {1.9, -1.9, 1e30, -1e30, kNan, kInf, 0.5}, DType::kFloat32);
   expect_tensor(cast(x, DType::kInt32), {7}, {1, -1, 2147483647, -2147483648.0, 0, 2147483647, 0});
   expect_tensor(cast(x, DType::kUInt8), {7}, {1, 0, 255, 0, 0, 255, 0});

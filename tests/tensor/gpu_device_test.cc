@@ -385,7 +385,7 @@ TEST(PeerWatch, FailedWorkEndsWaitForEventThatNeverCompletes) {
   EXPECT_EQ(fine->num_checks, 100);
 }
 
-TEST(PeerWatch, FailedWorkFailsWaitForPendingEvent) {
+TEST(PeerWatch, FailedWorkMakesWaitForPendingEventFail) {
   PeerWatch peers;
   const auto work = std::make_shared<FailingWork>(1);
   peers.add(work);

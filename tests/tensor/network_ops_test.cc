@@ -205,7 +205,7 @@ TEST(Attention, LargeScoresRemainFinite) {
   expect_tensor(attention(query, key, value), {1, 1, 2, 1}, {2, 2}, 1e-6);
 }
 
-TEST(Attention, IsBitIdenticalOnAnyThread) {
+TEST(Attention, GivesSameBitsOnEveryThread) {
   const Sizes s{2, 2, 1, 150, 150, 8, 8, true};
   const Inputs in(s, DType::kFloat32);
   const auto all = [&] {

@@ -170,7 +170,7 @@ TEST(Concat, RejectsMismatchedTensors) {
   EXPECT_ERROR(concat({a, Tensor()}, 0), kFailedPrecondition, "concat at", "undefined");
 }
 
-TEST(Split, SplitsEquallyOrBySizesAlongAnAxis) {
+TEST(Split, SplitsAxisEquallyOrBySizes) {
   const std::vector<Tensor> halves = split(counting({10}), 2);
   ASSERT_EQ(halves.size(), 2u);
   expect_tensor(halves[0], {5}, {0, 1, 2, 3, 4});

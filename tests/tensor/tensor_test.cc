@@ -465,7 +465,7 @@ TEST(Sorting, SortsNanLastAndKeepsOrderOfTies) {
   EXPECT_INVALID(sort(Tensor::zeros({2}), {.axis = 1}), "sort at tensor_test.cc");
 }
 
-TEST(Scattering, AddsDuplicatesAndNamesOutOfRangeIndices) {
+TEST(Scattering, AddsDuplicatesAndReportsOutOfRangeIndices) {
   const Tensor at = Tensor::from<std::int64_t>({3, 1}, {0, 2, 0});
   expect_tensor(scatter(at, Tensor{1.f, 2.f, 3.f}, {3}), {3}, {4, 0, 2});
   expect_tensor(scatter(Tensor::from<std::int64_t>({2, 0}, {}), Tensor{1.f, 2.f}, {}), {}, {3});

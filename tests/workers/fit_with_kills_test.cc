@@ -236,7 +236,7 @@ std::vector<std::string> versions_in(const std::string& folder) {
   return names;
 }
 
-TEST(Preemption, SigtermToOneWorkerSavesCommonStep) {
+TEST(Preemption, AllWorkersSaveSameStepAfterSigtermToOne) {
   const std::string folder = new_folder("preempted");
   const Json arguments = Json::object().set("folder", folder);
   std::int64_t stopped_at = 0;

@@ -53,7 +53,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_one_worker_stops) {
   });
 }
 
-TEST(FitWorkers, StopOnOnlyOneWorkerIsNamedInError) {
+TEST(FitWorkers, ErrorReportsThatOnlyOneWorkerStopped) {
   for (const std::string moment : {"epoch", "batch"}) {
     for (const Json& error :
          results_of("fit_that_one_worker_stops", 2, Json::object().set("moment", moment))) {

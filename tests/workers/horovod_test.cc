@@ -116,7 +116,7 @@ TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   return {};
 }
 
-TEST(Horovod, GradientsAreAveragedOverRanks) { EXPECT_TRUE(run_ranks("hvd_gradients").empty()); }
+TEST(Horovod, GradientsAreAveragedAcrossRanks) { EXPECT_TRUE(run_ranks("hvd_gradients").empty()); }
 
 TEST(Horovod, GradientTapeRejectsMaxReduction) {
   GradientTape tape;

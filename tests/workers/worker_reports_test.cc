@@ -413,7 +413,7 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
 }
 
 // worker_team_test.cc uses a simulated clock to check the step and the share.
-TEST(WorkerFailures, SlowWorkerIsReportedByAllInSameStep) {
+TEST(WorkerFailures, SlowWorkerIsReportedByAllWorkersInSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();
   const std::string line =

@@ -123,7 +123,7 @@ class XlaProgramFiles : public Test {
   const std::string folder_ = own_folder("xla_program_files");
 };
 
-TEST_F(XlaProgramFiles, SecondProcessReusesProgramBitIdentically) {
+TEST_F(XlaProgramFiles, SecondProcessReusesProgramWithIdenticalResults) {
   const std::string without = result_in(three_steps(""));
   EXPECT_TRUE(without.starts_with("1 compiled, weights ")) << without;
   EXPECT_EQ(result_in(three_steps(folder_)), without);

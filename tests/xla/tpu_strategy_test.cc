@@ -147,7 +147,7 @@ TEST(TpuStrategy, UnsupportedOperationErrorNamesOperationAndLine) {
       << error.message();
 }
 
-TEST(TpuStrategy, DivergingReplicasErrorNamesOperations) {
+TEST(TpuStrategy, ErrorForDivergingReplicasNamesOperations) {
   TpuStrategy strategy({.replicas = 2});
   const PerReplica<Tensor> parts({Tensor::ones({3, 2}), Tensor::ones({2, 2})});
   const Error error = error_of(

@@ -309,7 +309,7 @@ TEST(Pipeline, RegularizationCountsOnce) {
   EXPECT_NEAR(result.loss.item(), loss.item() + regularization, 1e-4);
 }
 
-TEST(Pipeline, ErrorNamesStageAndNextBatchSucceeds) {
+TEST(Pipeline, FailureNamesStageAndDoesNotAffectNextBatch) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(6), Failing(1),
                          Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 3});

@@ -84,7 +84,7 @@ TEST(ClosureLedger, InvalidEventLeavesStateUnchanged) {
   }
 }
 
-TEST(ClosureLedger, ResumesAtCheckpointNumber) {
+TEST(ClosureLedger, StartsAtClosureNumberFromCheckpoint) {
   ClosureLedger ledger({.keeps_finished = true}, 40, 3);
   EXPECT_EQ(ledger.finished_below(), 40u);
   EXPECT_EQ(ledger.saved_below(), 40u);

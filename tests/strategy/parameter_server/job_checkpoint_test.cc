@@ -442,7 +442,7 @@ TEST(JobCheckpoint, DamagedVersionIsSkippedAndLoggedAsError) {
   EXPECT_ERROR(Program(kept_in(folder)), kDataLoss, "step_");
 }
 
-TEST(JobCheckpoint, FullDiskSkipsCheckpointButNotTraining) {
+TEST(JobCheckpoint, FullDiskPreventsCheckpointButNotTraining) {
   const HangWatchdog watchdog("full disk", 60s);
   const std::string folder = empty_folder();
   const LogLines lines(LogLevel::kWarning);

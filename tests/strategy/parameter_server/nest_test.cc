@@ -66,7 +66,7 @@ TEST(Nest, StructureListsShapesWithoutValues) {
   EXPECT_EQ(nest.structure(), "(int64 [], text, (float32 []), {v: bool []}, nothing)");
 }
 
-TEST(Nest, ErrorsNameElementExpectedAndActualType) {
+TEST(Nest, ErrorsNameElementAndExpectedAndActualTypes) {
   using Pair = std::pair<int, std::string>;
   const Nest pair = to_nest(Pair{1, "x"});
   expect_error(ErrorCode::kInvalidArgument, {"it, element 1", "expected int32", "got text"},

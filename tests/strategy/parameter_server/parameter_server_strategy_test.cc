@@ -145,7 +145,7 @@ TEST(ParameterServerStrategy, MoreShardsThanServersArePlacedRoundRobin) {
   EXPECT_EQ(numbers(variable.value()), numbers(counting({10})));
 }
 
-TEST(ParameterServerStrategy, VariableColocatedWithShardIsUnshardedOnItsServer) {
+TEST(ParameterServerStrategy, ColocatedVariableIsStoredUnshardedOnShardServer) {
   ParameterServerStrategy strategy(with_servers(3, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const Variable variable(counting({4, 2}), {.name = "v"});

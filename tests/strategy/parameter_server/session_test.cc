@@ -551,7 +551,7 @@ TEST_F(SessionTest, OperationsRunOnScopeDevice) {
 }
 
 /// Each gradient runs on the task of its operation, so no weight is transferred.
-TEST_F(SessionTest, GradientsRunOnTaskOfTheirOperations) {
+TEST_F(SessionTest, EachGradientRunsOnTaskOfItsOperation) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
   const auto scope = session.scope();

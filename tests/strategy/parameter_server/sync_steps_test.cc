@@ -230,7 +230,7 @@ TEST(SyncSteps, RepeatedBatchWaitsForItsStep) {
   EXPECT_EQ(job.store.counts().num_sync_steps, 1u);
 }
 
-TEST(SyncSteps, ReadFailsIfStepNeedsGradientOfEndedRank) {
+TEST(SyncSteps, ReadFailsIfStepNeedsGradientFromEndedRank) {
   Job job(2);
   const auto end = [&] { job.clients[1].call({ReportWorker{1, true}}); };
   const auto expect_failed = [](const std::shared_ptr<PendingAnswers>& read) {
