@@ -26,7 +26,7 @@ struct GradientTape::Impl {
     check_target(target, output_gradient);
     if (used) {
       fail(ErrorCode::kFailedPrecondition,
-           "GradientTape::gradient: expected one call for a tape that is not persistent, got a "
+           "GradientTape::gradient: expected one call on a tape that is not persistent, got a "
            "second; use TapeOptions{.persistent = true}");
     }
     if (!options.persistent) {
@@ -51,12 +51,12 @@ struct GradientTape::Impl {
 
   static void check_target(const Tensor& target, const Tensor& output_gradient) {
     internal::require(target.defined() && is_floating(target.dtype()),
-                      "GradientTape::gradient: expected a floating target, got ",
+                      "GradientTape::gradient: expected a floating-point target, got ",
                       target.defined() ? to_string(target.dtype()) : "an undefined tensor");
     if (!output_gradient.defined()) return;
     internal::require(
         output_gradient.shape() == target.shape() && output_gradient.dtype() == target.dtype(),
-        "GradientTape::gradient_with: the output gradient does not fit the target; expected ",
+        "GradientTape::gradient_with: the output gradient does not match the target; expected ",
         target.shape(), " of ", target.dtype(), ", got ", output_gradient.shape(), " of ",
         output_gradient.dtype());
   }
@@ -305,7 +305,7 @@ class BackwardPass {
       if (variable != kNoSlot && wanted_[index_of(slot)]) {
         fail(ErrorCode::kUnimplemented,
              "recompute_grad: an input was read from a variable, and is itself a source of the "
-             "gradient; expected the variable as the source; watch input.alias()");
+             "gradient; use the variable as the source, or watch input.alias()");
       }
       recording.watch(value);
       own_slots.push_back(variable == kNoSlot ? slot : variable);

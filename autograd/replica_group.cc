@@ -35,7 +35,7 @@ ReplicaGroup& ReplicaGroup::current(std::string_view who) {
   if (!group) {
     fail(ErrorCode::kFailedPrecondition, who,
          ": called in the cross-replica context, where there is no replica; expected a call inside "
-         "strategy.run(), got one outside it in strategy.scope(); move it into the step function");
+         "strategy.run(), got one in strategy.scope(); move the call into the step function");
   }
   return *group;
 }

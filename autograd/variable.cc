@@ -151,7 +151,7 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
   if (!reuses_) {
     if (found != variables_.end()) {
       fail(ErrorCode::kAlreadyExists, "VariableStore: variable '", name,
-           "' already exists; expected a new name; call reuse_variables() to share it");
+           "' already exists; expected a new name; call reuse_variables() to share the variable");
     }
     options.name = name;
     Variable variable(initializer, std::move(options));
@@ -253,8 +253,8 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   std::vector<void*> places;
   for (VariableMemory* value : values) {
     TUTTI_CHECK(value->shape() == gradient.shape() && value->dtype() == dtype, rule.name(),
-                ": a slot of shape ", value->shape(), " for a gradient of shape ",
-                gradient.shape());
+                ": expected a slot that matches the gradient, got one of shape ", value->shape(),
+                " for a gradient of shape ", gradient.shape());
     places.push_back(value->writable().address());
   }
   DeviceUpdateItem item;
@@ -333,7 +333,7 @@ void accumulate(std::span<T> into, std::span<const T> value, AssignOp op) {
 
 void check_index_type(const Tensor& indices, const std::string& who) {
   internal::require(indices.dtype() == DType::kInt64 || indices.dtype() == DType::kInt32, who,
-                    ": expected indices of int32 or int64, got ", indices.dtype());
+                    ": expected int32 or int64 indices, got ", indices.dtype());
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ Tensor VariableStorage::checked_restore(const TensorLookup& lookup, const std::s
   internal::require(value.shape() == shape_, "Variable '", name(), "'.restore: the shape of '", key,
                     "' does not match; expected ", shape_, ", got ", value.shape());
   internal::require(value.dtype() == dtype_, "Variable '", name(), "'.restore: the dtype of '", key,
-                    "' does not fit; expected ", dtype_, ", got ", value.dtype());
+                    "' does not match; expected ", dtype_, ", got ", value.dtype());
   return value;
 }
 
@@ -174,8 +174,8 @@ class LocalStorage final : public VariableStorage {
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;
     fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method, ": called in replica ",
          group->replica_id(), " of ", group->num_replicas(),
-         " of a strategy that did not make the variable, so each replica would change it; expected "
-         "a variable of the strategy; make it and the optimizer within strategy.scope()");
+         " of a strategy that did not create the variable, so each would change it; expected "
+         "a variable of the strategy; create it and the optimizer within strategy.scope()");
   }
 
   VariableComponent& component_of_slot(const Variable& slot, const UpdateRule& rule) const {

@@ -60,14 +60,16 @@ ClusterSpec::ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>>
 }
 
 ClusterSpec::ClusterSpec(Jobs jobs) : jobs_(std::move(jobs)) {
-  if (jobs_.contains("")) fail(ErrorCode::kInvalidArgument, "ClusterSpec: one job has no name");
+  if (jobs_.contains(""))
+    fail(ErrorCode::kInvalidArgument,
+         "ClusterSpec: expected a name for each job, got a job with no name");
 }
 
 const JobTasks& ClusterSpec::tasks_of(std::string_view job) const {
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return found->second;
   fail(ErrorCode::kNotFound, "ClusterSpec: there is no job '", job, "'; ",
-       empty() ? "the cluster is empty" : concat("jobs are ", brief_list(jobs())));
+       empty() ? "the cluster is empty" : concat("the jobs are ", brief_list(jobs())));
 }
 
 std::vector<std::string> ClusterSpec::jobs() const {

@@ -34,7 +34,7 @@ int number_of(const ClusterResolver& resolver) {
   const Task task = require_task(resolver);
   if (task.type != "chief" && task.type != "worker") {
     fail(ErrorCode::kInvalidArgument, resolver.name(), ": this process is ", task,
-         ", which does not train; expected chief or worker");
+         ", which does not train; expected a chief or a worker");
   }
   return id_in_cluster(resolver.cluster_spec(), task);
 }
@@ -388,7 +388,7 @@ void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint
   }
   if (!std::exchange(has_logged_wait_, true)) {
     log_warning(concat("workers: ", self, " is waiting for ", tutti::join(names),
-                       " to exit, so that all processes restart together"));
+                       " to exit; then all processes restart together"));
   }
   Clock::system().sleep_for(durations::kTryAgain);
 }
@@ -445,7 +445,7 @@ void WorkerGroup::reconnect(TimePoint deadline) {
   progress_->remove_ended();
   if (!has_addresses()) {
     fail(ErrorCode::kFailedPrecondition,
-         "workers: MPI cannot connect processes again; expected workers with addresses; use "
+         "workers: expected workers with addresses, got MPI, which cannot reconnect processes; use "
          "tutti run");
   }
   connect(deadline, true);

@@ -44,7 +44,7 @@ class CallTable {
   Made make(const Json& call) const {
     const Json::Array& parts = call.as_array();
     if (parts.empty())
-      fail(ErrorCode::kInvalidArgument, "expected a call of a ", kind_, ", got []");
+      fail(ErrorCode::kInvalidArgument, "expected a call that creates a ", kind_, ", got []");
     const std::string& name = parts[0].as_string();
     const CallReader<Made> reader = find(name);
     if (!reader) {

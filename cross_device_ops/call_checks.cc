@@ -184,7 +184,7 @@ void check_buffers(std::string_view who, const BufferCall& call, bool in_place) 
     const bool may_differ = exchanges || call.collective == Collective::kAllGather;
     require(
         may_differ || (inputs[r].count == inputs[0].count && inputs[r].dtype == inputs[0].dtype),
-        "buffers of replicas differ; expected ", inputs[0].count, " x ", inputs[0].dtype,
+        "the replicas' buffers differ; expected ", inputs[0].count, " x ", inputs[0].dtype,
         " as on replica 0, got ", inputs[r].count, " x ", inputs[r].dtype, " from replica ", r);
     check_member(call, inputs, r);
   }

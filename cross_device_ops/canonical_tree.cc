@@ -150,7 +150,7 @@ std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode
   const int first = nodes.front().first, end = nodes.back().first + nodes.back().count;
   const int middle = first + static_cast<int>(left_half(static_cast<std::size_t>(end - first)));
   const auto right = std::ranges::find(nodes, middle, &CanonicalNode::first);
-  TUTTI_CHECK(right != nodes.end(), "combine_nodes: expected nodes that are whole subtrees");
+  TUTTI_CHECK(right != nodes.end(), "combine_nodes: expected nodes that form complete subtrees");
   return static_cast<std::size_t>(right - nodes.begin());
 }
 

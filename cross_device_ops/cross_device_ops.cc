@@ -115,7 +115,7 @@ std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_all_reduce(
   for (std::size_t i = 0; i < values.size(); ++i) {
     require_one_kind(values[i]);
     require(values[i].size() == values[0].size(), "batch_all_reduce: expected ", values[0].size(),
-            " replicas as in value 0, got ", values[i].size(), " in value ", i);
+            " replicas, as in value 0, got ", values[i].size(), " in value ", i);
     if (values[i][0].is_slices()) {
       results[i] = sparse_for_all(op, values[i]);
     } else {
@@ -163,7 +163,7 @@ PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
 }
 
 Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device destination) {
-  require(value.size() > 0, "gather: expected a value of at least one replica, got none");
+  require(value.size() > 0, "gather: expected a value from at least one replica, got none");
   const Tensor& first = value[0];
   require(first.rank() > 0,
           "gather: scalars cannot be concatenated; expected a rank >= 1; call expand_dims()");
@@ -190,7 +190,7 @@ Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device 
 
 Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
   fail(ErrorCode::kUnimplemented,
-       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; call "
+       "gather does not support IndexedSlices; expected PerReplica<Tensor>; call "
        "IndexedSlices::to_dense() first");
 }
 
@@ -521,7 +521,7 @@ void barrier(std::span<const ReplicaBuffer> buffers) {
 void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
   if (all_are_local) return;
   fail(ErrorCode::kUnimplemented, who, ": ", collective,
-       " between processes cannot be composed of this operation's all_reduce; expected an "
+       " between processes cannot be built from this operation's all_reduce; expected an "
        "operation that implements ",
        collective);
 }

@@ -56,7 +56,7 @@ std::vector<std::int64_t> indices_of(const IndexedSlices& slices) {
   });
   for (std::int64_t index : indices) {
     require(index >= 0 && index < slices.dense_shape.dim(0),
-            "IndexedSlices: expected indices of rows 0 .. ", slices.dense_shape.dim(0) - 1,
+            "IndexedSlices: expected indices within rows 0 .. ", slices.dense_shape.dim(0) - 1,
             ", got ", index);
   }
   return indices;

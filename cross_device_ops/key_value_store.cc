@@ -58,7 +58,7 @@ std::string InProcessStore::wait(std::string_view key, TimePoint deadline) {
     return found != values_.end();
   });
   if (found == values_.end()) {
-    fail(ErrorCode::kDeadlineExceeded, kName, ": timed out waiting for key '", key,
+    fail(ErrorCode::kDeadlineExceeded, kName, ": no process set key '", key,
          "' before the deadline");
   }
   return found->second;

@@ -272,7 +272,7 @@ CsvReader::Stop CsvReader::read_quoted(CsvRecord& record) {
     const int byte = file_.get();
     if (byte < 0) {
       fail(ErrorCode::kDataLoss, source(), ":", first_line, ": field ", record.size() + 1,
-           ": expected a quote that ends the field, got the end of the file");
+           ": expected a closing quote, got the end of the file");
     }
     if (byte == '"' && file_.peek() != '"') break;
     if (byte == '"') file_.get();

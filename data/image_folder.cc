@@ -84,7 +84,7 @@ std::vector<std::string> find_classes(const std::string& directory,
     internal::require(std::ranges::count(options.class_names, name) <= 1,
                       "image_folder: the class '", name, "' is named twice");
     if (std::ranges::find(found, name) == found.end()) {
-      fail(ErrorCode::kNotFound, "image_folder: no folder of class '", name, "' in '", directory,
+      fail(ErrorCode::kNotFound, "image_folder: no folder for class '", name, "' in '", directory,
            "'; expected one of [", join(found), "]");
     }
   }

@@ -153,7 +153,7 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
   require_positive(height, width, kWho);
   internal::require(top >= 0 && left >= 0 && height <= size.height && top <= size.height - height &&
                         width <= size.width && left <= size.width - width,
-                    kWho, ": expected a part of the ", size.height, " x ", size.width,
+                    kWho, ": expected a box within the ", size.height, " x ", size.width,
                     " image, got ", height, " x ", width, " pixels at (", top, ", ", left, ")");
   return window(image, size, top, left, height, width, PaddingMode::kZeros);
 }

@@ -213,8 +213,7 @@ void TarWriter::write(const std::string& name, std::string_view bytes) {
          "' is closed; expected write() before close()");
   }
   if (name.empty() || name.ends_with('/') || name.find('\0') != std::string::npos) {
-    fail(ErrorCode::kInvalidArgument, "TarWriter::write: expected the name of a file, got '", name,
-         "'");
+    fail(ErrorCode::kInvalidArgument, "TarWriter::write: expected a file name, got '", name, "'");
   }
   std::string records;
   if (name.size() > kNameBytes) records += pax_record("path", name);

@@ -168,8 +168,8 @@ void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> cl
     for (const auto& [number, weight] : class_weights[output]) {
       if (present.contains(number) || !is_class_of(number, num_classes_of(model, output))) continue;
       log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
-                              ": expected classes of the labels (", brief_list(present), "), got ",
-                              number, "; its weight has no effect"));
+                              ": expected one of the classes of the labels (", brief_list(present),
+                              "), got ", number, "; its weight has no effect"));
     }
   }
 }
@@ -290,7 +290,7 @@ void ReplicaStep::look_for_probabilities(std::span<const Tensor> predictions) co
         "Model::fit: the predictions of '", model_.outputs()[i].name,
         "' are probabilities (every row adds up to 1), but its loss ", loss.name(),
         " takes logits, so training will be poor; use .from_logits = false in the options of the "
-        "loss, or the model without its last softmax"));
+        "loss, or remove the model's last softmax"));
   }
   has_looked_at_predictions_.store(true, std::memory_order_relaxed);
 }

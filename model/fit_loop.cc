@@ -494,8 +494,8 @@ void FitLoop::require_same_stop() const {
     (requests[worker].empty() ? continuing : stopping).push_back(worker);
   if (stopping.empty() || continuing.empty()) return;
   fail(ErrorCode::kFailedPrecondition,
-       "Model::fit: stop_training(): expected the call on all workers, which train the same steps, "
-       "got it in epoch ",
+       "Model::fit: stop_training(): expected a call on all workers, which train the same steps, "
+       "got one in epoch ",
        at_.point.epoch, " on worker ", join(stopping), ", not on worker ", join(continuing),
        "; try a condition on values that are equal on all workers, such as logs");
 }
@@ -531,7 +531,7 @@ void FitLoop::require_same_model() const {
   if (model_.model_state_ == state_) return;
   fail(
       ErrorCode::kFailedPrecondition,
-      "Model::fit: a callback assigned another model to the model in training; expected the same "
+      "Model::fit: a callback assigned another model to the model being trained; expected the same "
       "model until fit() returns; call stop_training() in the callback, and assign the model after "
       "fit()");
 }

@@ -125,7 +125,7 @@ void EventFileWriter::histogram(std::string_view tag, std::int64_t step,
   if (!writes_here()) return;
   double sum = 0.0, sum_squares = 0.0;
   for (const double value : values) {
-    internal::require(std::isfinite(value), "EventFileWriter: histogram '", tag, "' of step ", step,
+    internal::require(std::isfinite(value), "EventFileWriter: histogram '", tag, "' at step ", step,
                       ": expected finite values, got ", value);
     sum += value;
     sum_squares += value * value;

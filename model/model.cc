@@ -503,8 +503,8 @@ Checkpoint Model::checkpoint() {
 Checkpoint Model::fit_checkpoint() {
   if (model_state_->call.fit) return model_state_->call.fit->checkpoint();
   fail(ErrorCode::kFailedPrecondition,
-       "Model::fit_checkpoint: fit() is not running; expected a call from a callback; call "
-       "checkpoint()");
+       "Model::fit_checkpoint: fit() is not running; expected a call from a callback; elsewhere, "
+       "call checkpoint()");
 }
 
 }  // namespace tutti

@@ -111,7 +111,7 @@ void Model::save(const std::string& path, SaveOptions options, const SourceLocat
     } catch (const Error& error) {
       throw Error(error.code(), concat("Model::save: ", error.message(),
                                        "; save with {.compile_arguments = false}, then call "
-                                       "compile() and checkpoint().restore() of the loaded model"));
+                                       "compile() and checkpoint().restore() on the loaded model"));
     }
   }
   Checkpoint file = checkpoint();

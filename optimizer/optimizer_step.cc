@@ -207,7 +207,7 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
                       ".apply_gradients: the gradient of variable '", variables_[i].name(),
                       "' does not fit; expected shape ", variables_[i].shape(), " of ",
                       variables_[i].dtype(), ", got ", shape, " of ", dtype,
-                      "; are gradients in the order of variables()?");
+                      "; pass the gradients in the order of variables()");
   }
 }
 
@@ -242,8 +242,8 @@ const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const Updat
   if (accumulator_ || dynamic_loss_scale_) {
     fail(ErrorCode::kUnimplemented, name_, ": ",
          accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
-         " decides on the host what a step does; expected a step that is not captured, "
-         "because each replay does the same; run the step function directly");
+         " makes a decision on the host in each step; expected a step that is not captured, "
+         "because all replays are identical; run the step function directly");
   }
   const auto live = std::make_shared<UpdateScalars>(scalars);
   recorder.on_replay(

@@ -228,8 +228,8 @@ void check(const MultiWorkerOptions& options) {
 
 ReduceOp checked(std::string_view who, ReduceOp op) {
   if (op == ReduceOp::kMean || op == ReduceOp::kSum) return op;
-  fail(ErrorCode::kInvalidArgument, "hvd::", who, ": gradients are averaged or added; expected ",
-       "MEAN or SUM, got ", op);
+  fail(ErrorCode::kInvalidArgument, "hvd::", who,
+       ": gradients can only be averaged or summed; expected ", "MEAN or SUM, got ", op);
 }
 
 /// Runs `body` with a reducer that combines this rank's gradients with those of the other ranks.

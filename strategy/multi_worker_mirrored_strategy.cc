@@ -43,7 +43,7 @@ class StateDigest {
   /// `every` is the number of steps between comparisons; 0: never. Throws kInvalidArgument if < 0.
   StateDigest(std::string who, int every) : who_(std::move(who)), every_(every) {
     if (every_ >= 0) return;
-    fail(ErrorCode::kInvalidArgument, who_, ": digest_steps: expected >= 0 (0: never), got ",
+    fail(ErrorCode::kInvalidArgument, who_, ": expected digest_steps >= 0 (0: never), got ",
          every_);
   }
 

@@ -39,7 +39,7 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
   for (const Device& device : replica_devices) {
     if (device.type == first.type) continue;
     fail(ErrorCode::kUnimplemented, who, ": expected replicas on one kind of device, ", "got ",
-         first, " and ", device, "; use two strategies, or GPUs alone");
+         first, " and ", device, "; use two strategies, or only GPUs");
   }
   const WireCompression compression = options.cross_device_ops.options.compression;
   if (first.type == DeviceType::kCpu || compression == WireCompression::kNone) return;
@@ -64,9 +64,9 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   }
   const auto count = static_cast<int>(devices.size());
   if (options.replicas == 0 || options.replicas == count) return;
-  fail(ErrorCode::kInvalidArgument, who, ": replicas: expected one per device of XLA (", count,
+  fail(ErrorCode::kInvalidArgument, who, ": replicas: expected one per XLA device (", count,
        "), got ", options.replicas,
-       "; list that many devices; TUTTI_XLA_CPU_DEVICES sets how many XLA has on the CPU");
+       "; list that many devices; TUTTI_XLA_CPU_DEVICES sets the number of XLA's CPU devices");
 }
 
 /// Refuses options that do not apply to XLA, which sums gradients itself, with equal weights.
@@ -88,8 +88,8 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
   for (const auto& [is_given, option] : refused) {
     if (!is_given) continue;
     fail(ErrorCode::kInvalidArgument, who, ": ", option, " on ", options.devices.devices.front(),
-         ": XLA sums gradients within its programs, in replica order and with equal weights; "
-         "expected no such option; omit it, or use CPUs or GPUs");
+         " is unsupported: XLA sums gradients in its programs in replica order with equal weights; "
+         "omit the option, or use CPUs or GPUs");
   }
   if (name.empty()) return;
   log_info(concat(who,

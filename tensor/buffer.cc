@@ -163,7 +163,7 @@ void BufferAllocator::evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted
     if (list.buffers.empty()) continue;
     if (!oldest || list.last_use < oldest->last_use) oldest = &list;
   }
-  TUTTI_CHECK(oldest, options_.name, ": ", statistics_.cached, " cached bytes in no list");
+  TUTTI_CHECK(oldest, options_.name, ": ", statistics_.cached, " cached bytes are not in any list");
   statistics_.cached -= oldest->buffers.back()->capacity_;
   evicted.push_back(std::move(oldest->buffers.back()));
   oldest->buffers.pop_back();

@@ -68,7 +68,7 @@ std::optional<Device> DeviceScope::device(std::string_view who) const {
          "' is in another process; expected a device of this process, '",
          process_spec().to_string(),
          "', or a Session that reaches the task; use `const auto scope = session.scope();`, or a "
-         "scope without job and task");
+         "scope without a job or a task");
   }
   return device_;
 }

@@ -27,7 +27,7 @@ std::optional<DeviceRule> UpdateRule::device_rule(const UpdateScalars&) const {
 Json UpdateRule::describe() const {
   fail(ErrorCode::kUnimplemented, "UpdateRule '", name(),
        "': expected a rule with describe(), whose result is sent to the variable's task, got one "
-       "without; implement describe(), and call register_update_rule() in every task");
+       "without it; implement describe(), and call register_update_rule() in every task");
 }
 
 // Gradients: access to the dense or sparse form, and conversion of slices to a dense tensor.

@@ -126,7 +126,7 @@ class ProcessMeasurement {
     ControlClient* const store = group_.control();
     if (store == nullptr) {
       fail(ErrorCode::kFailedPrecondition,
-           "these processes have no control server; use tutti run, or TUTTI_CONTROL");
+           "these processes have no control server; use tutti run, or set TUTTI_CONTROL");
     }
     ConnectedRanks ranks =
         connect_ranks(group_.worker(), group_.num_workers(), *store,

@@ -417,7 +417,7 @@ class JobService::WaitingCall final : public Reactor {
 MemberRecord& JobService::caller(std::uint64_t member) {
   const auto found = records_.find(member);
   if (found == records_.end()) {
-    fail(ErrorCode::kInvalidArgument, "control: there is no member number ", member,
+    fail(ErrorCode::kInvalidArgument, "control: there is no member with number ", member,
          "; expected the number that Join returned");
   }
   MemberRecord& record = *found->second;

@@ -138,7 +138,7 @@ internal::Endpoint internal::parse_grpc_target(std::string_view who, const std::
     if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
   }
   fail(ErrorCode::kInvalidArgument, who, ": expected a target grpc://host:port, got '", text,
-       "'; use for example grpc://127.0.0.1:4711");
+       "'; for example, use grpc://127.0.0.1:4711");
 }
 
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,

@@ -522,7 +522,7 @@ class GroupConnector {
     }
     const ErrorCode code = is_hopeless_ ? ErrorCode::kNotFound : ErrorCode::kDeadlineExceeded;
     fail(code, who(), ": rank ", rank, " did not answer within ", seconds(), " s at ",
-         called_ ? called_->address() : "no address that can be read",
+         called_ ? called_->address() : "an unreadable address",
          last_answer_.empty() ? "" : "; last answer: ", last_answer_,
          "; try another address (TUTTI_DATA_ADDRESS of that rank) or a longer timeout (an address "
          "that an earlier run left in the store causes this error until the rank replaces it)");

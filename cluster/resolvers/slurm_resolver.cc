@@ -317,7 +317,7 @@ std::vector<std::string> multiply(const std::vector<std::string>& names,
 
 std::vector<std::string> read_entry(Reader& reader) {
   std::vector<std::string> names{std::string(reader.take_while(is_name_character))};
-  if (names.front().empty()) reader.fail("the name of a node");
+  if (names.front().empty()) reader.fail("a node name");
   while (reader.take('[')) {
     names = multiply(names, read_group(reader), reader);
     names = multiply(names, {std::string(reader.take_while(is_name_character))}, reader);

@@ -356,7 +356,8 @@ std::optional<v1::Caller> caller_in(const Metadata& metadata) {
   if (!metadata.contains(kCallerKey)) return std::nullopt;
   v1::Caller caller;
   if (read(metadata, kCallerKey, caller) && caller.client() != 0) return caller;
-  fail(ErrorCode::kDataLoss, "rpc: the metadata ", kCallerKey, " is not a Caller of calls.proto");
+  fail(ErrorCode::kDataLoss, "rpc: the metadata ", kCallerKey,
+       " is not a Caller message of calls.proto");
 }
 
 std::string refusal_of(const v1::Caller& caller, const RpcServerOptions& options) {

@@ -162,7 +162,7 @@ void ClientStream::OnDone(const grpc::Status& status) {
     if (is_welcome_ && !keeps_calls_) {
       calls = end(Error(ErrorCode::kUnavailable,
                         concat("rpc: ", *what_, ": the connection broke: ", *broken_,
-                               "; start the server again, or read its log")));
+                               "; restart the server, or read its log")));
     }
   }
   const std::optional<Error> why = calls.empty() ? std::nullopt : ended();
@@ -214,7 +214,7 @@ std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   }
   if (calls_.size() >= kMostCalls) {
     fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),
-         " calls have no answer; expected fewer than ", kMostCalls, "; wait for some first");
+         " calls are unanswered; expected fewer than ", kMostCalls, "; wait for some first");
   }
   send({std::move(request), reply}, sent);
   return reply;

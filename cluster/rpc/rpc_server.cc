@@ -186,7 +186,7 @@ class ServerStream::Call final : public RpcCall {
   }
   void check_unanswered() const {
     if (!is_answered_) return;
-    tutti::fail(ErrorCode::kFailedPrecondition, "RpcCall: the call of ", peer(),
+    tutti::fail(ErrorCode::kFailedPrecondition, "RpcCall: the call from ", peer(),
                 " already has an answer; expected one answer per call");
   }
 

@@ -153,7 +153,7 @@ class MessageRun {
       next_to_post_ = current_ + 1;
     }
     Received& received = received_.front();
-    TUTTI_CHECK(received.step == current_, "expected receives in the order of steps");
+    TUTTI_CHECK(received.step == current_, "expected receives in step order");
     wait_for_message(received);
     if (received.staging) memory_.take(step, received.staging->data());
     received_.pop_front();

@@ -61,7 +61,7 @@ const std::byte* RankMemory::read(const Range& range) const {
 }
 
 std::byte* RankMemory::write(const Range& range) const {
-  TUTTI_CHECK(range.space != Space::kInput, "a schedule writes to its input");
+  TUTTI_CHECK(range.space != Space::kInput, "a schedule must not write to its input");
   return (range.space == Space::kOutput ? output : scratch) + range.first * size_of(dtype);
 }
 

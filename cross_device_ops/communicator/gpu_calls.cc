@@ -45,7 +45,9 @@ GpuCalls::~GpuCalls() {
     while (staged_ && !staged_->is_done()) {
       if (Clock::system().now() > end) {  // pending copies may still use the memory
         static_cast<void>(std::make_unique<BufferRef>(std::move(staging_)).release());
-        log_warning("communicator: timed out waiting for the GPU; its pinned memory is not freed");
+        log_warning(
+            "communicator: timed out waiting for the GPU; the communicator's pinned memory is not "
+            "freed");
         return;
       }
       Clock::system().sleep_for(durations::kTryAgain);

@@ -17,7 +17,7 @@ Tensor on_host(const Communicator& communicator, const Tensor& tensor) {
   if (tensor.device().type == DeviceType::kCpu) return tensor;
   log_warning_once(concat("communicator '", communicator.name(),
                           "': tensors on GPUs are copied to the host and back; within a process, "
-                          "a strategy's operation on GPUs is faster"));
+                          "a strategy's cross-device operation on GPUs is faster"));
   return tensor.to(Device{});
 }
 

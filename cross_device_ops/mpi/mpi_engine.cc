@@ -284,7 +284,8 @@ void require_own_processes(const std::vector<Introduction>& all) {
     for (std::size_t s = 0; s < r; ++s) {
       if (all[s].process != all[r].process) continue;
       fail(ErrorCode::kUnimplemented, "mpi: ranks ", s, " and ", r, " are both MPI process ",
-           all[r].process, "; expected a process for each rank; use canonical between threads");
+           all[r].process,
+           "; expected a separate process for each rank; use canonical between threads");
     }
   }
 }

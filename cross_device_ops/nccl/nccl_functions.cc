@@ -36,8 +36,8 @@ NcclFunctions open_nccl(const std::string& path) {
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* const reason = ::dlerror();
-    fail(ErrorCode::kUnavailable, "nccl: cannot open ", path, " (", reason ? reason : "no reason",
-         "); ", kRemedy);
+    fail(ErrorCode::kUnavailable, "nccl: cannot open ", path, " (",
+         reason ? reason : "unknown reason", "); ", kRemedy);
   }
   NcclFunctions functions;
   look_up(library, path, "ncclGetVersion", functions.get_version);

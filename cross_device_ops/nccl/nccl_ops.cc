@@ -301,7 +301,7 @@ class NcclGroup final : public PeerWork {
         concat("nccl: ", rank_and_device(local), ": ", launched.what, " of ", group_.world_size,
                " ranks has been running for longer than ", timeout_ / std::chrono::milliseconds(1),
                " ms; expected all ranks to take part; try a longer timeout, or look for a "
-               "rank that has ended")));
+               "rank that has exited")));
     throw *reason_;
   }
   void require(ncclResult_t result, std::size_t local, std::string_view what)
@@ -464,7 +464,7 @@ class NcclOps final : public CrossDeviceOps {
                                    : std::ranges::count(devices_, buffers[r].device) > 0;
         if (fits) continue;
         fail(ErrorCode::kInvalidArgument, "nccl: expected buffers on ", join(devices_),
-             ", for which its communicators were made, got one on ", buffers[r].device,
+             ", for which its communicators were created, got one on ", buffers[r].device,
              " from replica ", r, "; call Tensor::to(), or use canonical for tensors on CPUs");
       }
     }

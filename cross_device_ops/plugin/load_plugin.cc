@@ -293,7 +293,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     }
     const std::size_t num_buffers = (inputs.empty() ? outputs : inputs).size();
     require(num_buffers == devices_.size(), "plugin '", table_->name, "': was made for ",
-            devices_.size(), " replicas; expected a buffer of each, got ", num_buffers,
+            devices_.size(), " replicas; expected one buffer for each, got ", num_buffers,
             "; call build_cross_device_ops() for a group of ", num_buffers);
   }
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
@@ -454,10 +454,11 @@ tutti_plugin_entry_v1 find_entry(void* library, const std::string& path) {
     if (!::dlsym(library, other.c_str())) continue;
     fail(ErrorCode::kInvalidArgument, "plugin '", path, "': was built for version ", version,
          " of plugin_abi.h; expected version 1 (", TUTTI_PLUGIN_SYMBOL,
-         "); try a plugin built with this tutti's header");
+         "); rebuild the plugin with this tutti's header");
   }
-  fail(ErrorCode::kInvalidArgument, "plugin '", path, "': is not a plugin; expected it to export ",
-       TUTTI_PLUGIN_SYMBOL, "(), which it does not");
+  fail(ErrorCode::kInvalidArgument, "plugin '", path,
+       "': is not a plugin; expected a library that exports ", TUTTI_PLUGIN_SYMBOL,
+       "(), got one that does not");
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory f
   MutexLock lock(all.mutex);
   if (std::ranges::count(all.entries, name, &Entry::name) > 0) {
     fail(ErrorCode::kAlreadyExists, "register_cross_device_ops: the name '", name,
-         "' is already registered; expected a new one, got one of ", join(all.names()));
+         "' is already registered; expected a name other than ", join(all.names()));
   }
   all.entries.push_back({name, std::move(factory), std::move(option_names)});
 }

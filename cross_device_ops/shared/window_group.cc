@@ -83,7 +83,7 @@ Error WindowGroup::reason_to_leave() const {
   }
   return Error(ErrorCode::kUnavailable,
                concat("rank ", rank(), " has left the group of ", size(),
-                      " ranks: it failed, or made fewer calls; do all workers make the same number "
+                      " ranks: it failed, or made fewer calls; do all workers run the same number "
                       "of steps?"));
 }
 

@@ -191,7 +191,7 @@ void save_pretrained(const GptConfig& config, const SafetensorsFile& weights,
   std::ofstream(folder + "/config.json") << config_json(config).dump(2) << '\n';
   std::ofstream tokenizer(folder + "/tokenizer.json", std::ios::binary);
   tokenizer << tokenizer_json;
-  if (!tokenizer.flush()) fail(ErrorCode::kUnavailable, "gpt: cannot write into ", folder);
+  if (!tokenizer.flush()) fail(ErrorCode::kUnavailable, "gpt: cannot write to ", folder);
 }
 
 }  // namespace tutti::examples

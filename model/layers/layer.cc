@@ -51,8 +51,9 @@ class CallLogScope {
     CallLogScope* scope = innermost;
     while (scope && !scope->repeats_) scope = scope->outer_;
     if (scope) {
-      TUTTI_CHECK(scope->next_ < scope->log_.keys.size(),
-                  "a layer drew more random numbers when its call was repeated");
+      TUTTI_CHECK(
+          scope->next_ < scope->log_.keys.size(),
+          "expected a repeated layer call to draw as many random numbers as the first, got more");
     }
     const RandomKey key = scope ? scope->log_.keys[scope->next_++] : make();
     for (CallLogScope* each = innermost; each != scope; each = each->outer_) {
@@ -101,8 +102,8 @@ void MaskScope::set_mask(const Tensor& x, const Tensor& mask) {
   bool fits = mask.dtype() == DType::kBool && mask.rank() <= x.rank();
   for (int axis = 0; fits && axis < mask.rank(); ++axis)
     fits = mask.shape()[axis] == x.shape()[axis];
-  internal::require(fits, "MaskScope: expected a bool mask [batch, steps] for a value ", x.shape(),
-                    ", got ", mask.dtype(), " ", mask.shape());
+  internal::require(fits, "MaskScope: expected a bool mask [batch, steps] for a value of shape ",
+                    x.shape(), ", got ", mask.dtype(), " ", mask.shape());
   current_scope->masks_.insert_or_assign(x.id(), mask);
 }
 
@@ -387,7 +388,8 @@ void Layer::set_dtype_policy(const DTypePolicy& policy) {
   if (state_->built) {
     fail(ErrorCode::kFailedPrecondition, "layer '", name(), "' (", type_name(),
          "): set_dtype_policy('", policy.name, "'): expected a layer without weights, got weights ",
-         "of the policy '", state_->policy.name, "'; set it before the layer is added to a model");
+         "with the policy '", state_->policy.name,
+         "'; set it before the layer is added to a model");
   }
   state_->policy = policy;
 }

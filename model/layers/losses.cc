@@ -73,7 +73,8 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
   const Tensor classes = class_numbers(labels, predictions, who);
   if (options.label_smoothing != 0.0) {
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
-         ": label_smoothing needs distributions; use categorical_crossentropy with one_hot labels");
+         ": expected distributions as labels with label_smoothing; use categorical_crossentropy "
+         "with one_hot labels");
   }
   // As in Keras, probabilities are scaled to a sum of 1, by the softmax of their logarithms. The
   // gradient includes this scaling.
@@ -328,7 +329,7 @@ Loss::Loss(PlainFunction per_example, LossReduction reduction)
            internal::call_of(name_of(per_example), LossOptions{reduction})) {}
 
 Loss Loss::for_predictions(PredictionKind kind) const {
-  TUTTI_CHECK(open_kind_, "Loss '", name_, "' has a fixed kind of predictions");
+  TUTTI_CHECK(open_kind_, "Loss '", name_, "': the kind of prediction is already fixed");
   Loss loss = *this;
   loss.kind_ = kind;
   loss.per_example_ =

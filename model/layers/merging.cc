@@ -34,7 +34,7 @@ Tensor unit_rows(const Tensor& x) {
 /// range.
 int example_axis(const Shape& example, int axis, std::string_view who) {
   const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
-  internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis of 1 to ",
+  internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis from 1 to ",
                     example.rank(), " (axis 0 is the batch) for examples of shape ", example,
                     ", got ", axis);
   return normal - 1;

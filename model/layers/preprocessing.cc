@@ -42,8 +42,9 @@ double checked_factor(double factor, std::string_view who) {
 
 std::array<double, 2> checked_range(std::array<double, 2> range, std::string_view who) {
   if (range[0] < range[1]) return range;
-  fail(ErrorCode::kInvalidArgument, who, ": expected a value_range {low, high}, got {", range[0],
-       ", ", range[1], "}");
+  fail(ErrorCode::kInvalidArgument, who,
+       ": expected a value_range {low, high} with low < high, got {", range[0], ", ", range[1],
+       "}");
 }
 
 /// Returns one random number per image, [batch, 1, 1, 1], in [low, high).

@@ -68,7 +68,7 @@ void require_features(const Shape& example) {
 
 void require_features(const Tensor& input, std::int64_t features) {
   internal::require(input.rank() >= 2 && input.shape()[-1] == features,
-                    "its weights were made for ", features,
+                    "its weights were created for ", features,
                     " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
 }
 

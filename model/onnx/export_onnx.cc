@@ -175,7 +175,7 @@ struct OnnxLayer {
   Tensor weight(std::string_view name) const {
     for (const Variable& variable : layer.variables())
       if (variable.name().ends_with(concat("/", name))) return variable.value();
-    fail(ErrorCode::kInternal, "export_onnx: no weight '", name, "'");
+    fail(ErrorCode::kInternal, "export_onnx: the layer has no weight '", name, "'");
   }
   [[noreturn]] void refuse(std::string_view what) const {
     fail(ErrorCode::kUnimplemented, what, " cannot be exported");

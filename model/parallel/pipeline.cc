@@ -25,7 +25,7 @@ std::string_view to_string(PipelineOrder order) {
 std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int num_stages,
                                             int num_micro_batches) {
   internal::require(stage >= 0 && stage < num_stages && num_micro_batches >= 1,
-                    "pipeline_schedule: expected a stage in 0 .. ", num_stages - 1,
+                    "pipeline_schedule: expected a stage from 0 to ", num_stages - 1,
                     " and at least one micro-batch, got stage ", stage, " and ", num_micro_batches);
   // Maximum number of micro-batches whose forward pass is done but whose backward pass is not.
   const int ahead = order == PipelineOrder::kAllForwardFirst
@@ -203,7 +203,7 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     if (impl_->batch && !impl_->batch->exchange.has_ended()) {
       fail(ErrorCode::kFailedPrecondition,
            "Pipeline::gradients: a stage is still working on an earlier, failed batch; expected "
-           "all stages to have ended; try a new Pipeline");
+           "all stages to have ended; create a new Pipeline");
     }
     impl_->batch = batch = std::make_shared<Impl::Batch>(*impl_, std::move(parts));
     ++impl_->batch_number;

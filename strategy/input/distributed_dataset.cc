@@ -575,7 +575,8 @@ const Element& StepCutter::pattern() {
   if (!pattern_) pattern_ = part_.whole.iterate(0)->next();
   if (!pattern_) {
     fail(ErrorCode::kFailedPrecondition, "distribute_dataset: worker ", plan_.worker,
-         " has no element, but other workers have some, so the form of an empty batch is unknown; "
+         " has no element, but other workers have some, so the structure of an empty batch is "
+         "unknown; "
          "expected at least one element on every worker");
   }
   return *pattern_;

@@ -21,7 +21,7 @@ DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
     internal::require(size >= 1, "DeviceMesh: axis '", name, "': expected a size >= 1, got ", size);
     const auto first = std::ranges::find(axes_, name, &MeshAxis::name);
     internal::require(first == axes_.begin() + static_cast<std::ptrdiff_t>(i),
-                      "DeviceMesh: two axes named '", name, "'; expected different names");
+                      "DeviceMesh: two axes are named '", name, "'; expected different names");
   }
 }
 
@@ -83,14 +83,15 @@ LayoutMap::LayoutMap(std::initializer_list<std::pair<std::string, Layout>> entri
 void LayoutMap::set(std::string key, Layout layout) {
   for (const auto& entry : entries_) {
     if (entry.first != key) continue;
-    fail(ErrorCode::kAlreadyExists, "LayoutMap: key '", key, "' has the layout ",
-         entry.second.to_string(), "; expected a new key, got it again with ", layout.to_string());
+    fail(ErrorCode::kAlreadyExists, "LayoutMap: key '", key, "' already has the layout ",
+         entry.second.to_string(), "; expected a new key, got this one again with the layout ",
+         layout.to_string());
   }
   try {
     const std::regex compiled(key);
   } catch (const std::regex_error& error) {
     fail(ErrorCode::kInvalidArgument, "LayoutMap: key '", key,
-         "': expected a regular expression, got an error: ", error.what());
+         "': expected a valid regular expression; parsing failed: ", error.what());
   }
   entries_.emplace_back(std::move(key), std::move(layout));
 }

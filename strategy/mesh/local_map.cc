@@ -28,7 +28,7 @@ using internal::Sharding;
 void require_step(const MeshPosition* position) {
   if (position == MeshPosition::current()) return;
   fail(ErrorCode::kFailedPrecondition,
-       "local_map: its context or a gradient was used outside the step; expected use on the "
+       "local_map: its context or a gradient was used outside the step; use them only on the "
        "position's thread, before the step ends");
 }
 

@@ -206,7 +206,7 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
   const std::string& ops = local.cross_device_ops.name;
   if (!ops.empty() && ops != "canonical") {
     fail(ErrorCode::kUnimplemented, kStrategy, ": expected cross_device_ops canonical, got '", ops,
-         "'; leave it out, because a mesh sums blocks in canonical order");
+         "'; omit this option, because a mesh sums blocks in canonical order");
   }
   local.replicas = blocks.num_positions();
   return local;

@@ -370,7 +370,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
   if (!impl_->job || impl_->job->is_coordinated()) return *impl_;
   fail(ErrorCode::kFailedPrecondition,
        "ClusterCoordinator: the workers of this ParameterServerStrategy train independently; set ",
-       "the option coordinated = true, on every task");
+       "the option coordinated = true on every task");
 }
 
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
@@ -442,7 +442,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   if (impl_->is_idle_task()) {
     fail(ErrorCode::kFailedPrecondition, kName, ": run() on ", impl_->job->task(),
          ", which does not train; call `if (const auto code = strategy.serve()) return *code;` ",
-         "before it");
+         "before run()");
   }
   if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");
   impl_->warn_of_work_on_chief("run");

@@ -26,7 +26,7 @@ std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& va
   const std::vector<std::int64_t> shards = partitioner(shape, dtype);
   const auto refuse = [&](const char* expected) {
     fail(ErrorCode::kInvalidArgument, "variable_partitioner: for variable '", variable, "' ", shape,
-         "; expected ", expected, ", got [", join(shards), "]");
+         ": expected ", expected, ", got [", join(shards), "]");
   };
   if (static_cast<int>(shards.size()) != shape.rank()) refuse("one number per dimension");
   if (std::ranges::any_of(shards, [](std::int64_t n) { return n < 1; })) refuse("numbers above 0");

@@ -50,7 +50,7 @@ void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& sh
                    const std::variant<ValueGenerator, Tensor>& initial) {
   if (ClosureContext::current() != nullptr) {  // earlier checkpoints would lack the variable
     fail(ErrorCode::kFailedPrecondition, "variable '", shards.front().spec.variable,
-         "': created in a closure; expected creation before ClusterCoordinator::start(), on ",
+         "': created in a closure; create it before ClusterCoordinator::start(), on ",
          "every task");
   }
   const GradientTape::StopRecording stop;

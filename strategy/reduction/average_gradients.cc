@@ -32,7 +32,7 @@ void check_lists(TowerGradients towers) {
   require(!towers.empty(), kAverageGradients, ": expected at least one tower, got none");
   for (std::size_t t = 0; t < towers.size(); ++t) {
     require(towers[t].size() == towers[0].size(), kAverageGradients, ": tower ", t,
-            ": expected gradients of ", towers[0].size(), " variables as in tower 0, got ",
+            ": expected gradients for ", towers[0].size(), " variables, as in tower 0, got ",
             towers[t].size());
     for (std::size_t i = 0; i < towers[t].size(); ++i) {
       if (towers[t][i].variable == towers[0][i].variable) continue;

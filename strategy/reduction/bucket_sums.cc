@@ -279,8 +279,8 @@ void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, dou
     }
     if (gives_shards()) {
       fail(ErrorCode::kUnimplemented, "Variable '", variable.name(),
-           "' has slices on some workers and dense gradients on others, which replicas have "
-           "already freed; expected one kind; use stage = 1");
+           "' has slices on some workers and dense gradients on others, but replicas have "
+           "already freed the gradients; expected one kind; use stage = 1");
     }
     given_.make_dense(item.variable);
   }

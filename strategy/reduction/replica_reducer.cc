@@ -412,7 +412,7 @@ std::vector<Gradient> ReplicaReducer::finish() {
   if (!buckets_) {
     fail(ErrorCode::kFailedPrecondition,
          "GradientReducer::finish: no reduction has begun; expected "
-         "begin() first");
+         "a call to begin() first");
   }
   for (std::size_t i = given_.size(); i-- > 0;) {
     if (!given_[i]) ready(i, Gradient());

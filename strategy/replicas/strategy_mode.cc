@@ -251,7 +251,7 @@ void set_strategy(Strategy* strategy) {
   std::optional<PersistentScope>& staying = staying_scope();
   if (internal::current_mode() != (staying ? staying->mode : nullptr)) {
     fail(ErrorCode::kFailedPrecondition, "set_strategy: called inside a scope or a replica of '",
-         get_strategy().name(), "'; expected none; close the scope first");
+         get_strategy().name(), "'; expected no open scope; close the scope first");
   }
   if (staying) staying->scope.close();
   staying.reset();

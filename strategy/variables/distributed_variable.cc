@@ -64,7 +64,7 @@ std::vector<Device> DistributedStorage::devices() const {
 void DistributedStorage::require_outside_replicas(std::string_view method) const {
   if (!replica(method)) return;
   fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method,
-       ": called inside a replica; expected a call outside run");
+       ": called inside a replica; expected a call outside run()");
 }
 
 void DistributedStorage::update_component(int index, const UpdateRule& rule,

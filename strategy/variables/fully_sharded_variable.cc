@@ -309,7 +309,7 @@ std::vector<Shards*> shards_of_slots(std::span<const Variable> slots) {
     auto* const storage = dynamic_cast<DistributedStorage*>(&slot.storage());
     auto* const own = storage ? dynamic_cast<Shards*>(&storage->component(0)) : nullptr;
     TUTTI_CHECK(own, "FullyShardedStorage::update: the slot '", slot.name(),
-                "' was created by another variable");
+                "' belongs to another variable");
     shards.push_back(own);
   }
   return shards;

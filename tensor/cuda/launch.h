@@ -46,7 +46,7 @@ inline void check(cudaError_t status, const char* who) {
   (void)cudaGetLastError();  // clears the error, so that the next launch does not report it again
   fail(code_of(status), who, ": CUDA reports ", cudaGetErrorName(status), ": ",
        cudaGetErrorString(status),
-       is_final(status) ? "; this process cannot use the GPU any more: restart it" : "");
+       is_final(status) ? "; this process can no longer use the GPU; restart it" : "");
 }
 
 /// Number of threads per block in elementwise kernels.

@@ -387,7 +387,7 @@ CollectiveHandle start(Communicator& communicator, const Call& call) {
       break;
   }
   fail(ErrorCode::kInvalidArgument,
-       "barrier: has no asynchronous form; expected another collective");
+       "barrier: there is no asynchronous form; expected another collective");
 }
 
 // Reductions in canonical tree order for any type, and error bounds for other orders.

@@ -34,7 +34,7 @@ auto name_when_out_of_memory(const std::string& source, Read read) {
     return read();
   } catch (const std::bad_alloc&) {
     fail(ErrorCode::kResourceExhausted, source,
-         ": not enough memory to read the file; expected it to fit, got std::bad_alloc; try "
+         ": not enough memory to read the file (std::bad_alloc); try "
          "smaller files");
   } catch (const Error& error) {
     const bool unnamed = std::string(error.what()).find(source) == std::string::npos;

@@ -100,7 +100,8 @@ class UpdateRule {
   /// instead of updating the weights it writes each element's unscaled step to `direction`.
   virtual void direct(const UpdateArgs& args, void* direction) const {
     (void)args, (void)direction;
-    fail(ErrorCode::kInternal, name(), ": uses_norms() returns true; override direct(), too");
+    fail(ErrorCode::kInternal, name(),
+         ": expected an override of direct(), because uses_norms() returns true");
   }
 
   /// Returns a description of the rule for other processes: {"rule": name in the registry of

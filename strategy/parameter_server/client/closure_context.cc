@@ -13,7 +13,7 @@ thread_local const ClosureContext* current_closure = nullptr;
 
 /// Returns the text of an error that lists the failures, beginning with the first one.
 std::string message_of(const std::vector<ClosureFailure>& failures) {
-  TUTTI_CHECK(!failures.empty(), "an error without a failure");
+  TUTTI_CHECK(!failures.empty(), "ClosureError: expected at least one failure, got none");
   constexpr std::size_t kMostLines = 16;
   std::string message = failures.front().to_string();
   for (std::size_t i = 1; i < failures.size() && i < kMostLines; ++i) {

@@ -258,9 +258,9 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
   if (missing.empty()) return;
   fail(ErrorCode::kDeadlineExceeded, error.message(), ": worker ", pace_->worker,
        " waits to read the next step, for which ", missing.size() == 1 ? "worker " : "workers ",
-       join(missing), " gave no gradient; expected gradients of ", pace_->num_to_aggregate, " of ",
-       pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
-       "Set a greater local.timeout to wait longer");
+       join(missing), " gave no gradient; expected gradients from ", pace_->num_to_aggregate,
+       " of ", pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
+       "Set a larger local.timeout to wait longer");
 }
 
 /// Fetches values. If servers add up gradients, repeats the fetch until all values belong to one

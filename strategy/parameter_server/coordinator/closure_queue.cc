@@ -30,7 +30,7 @@ std::size_t bytes_of(const Nest& nest) {
 }
 
 Error cancelled_error(std::uint64_t number, const char* why) {
-  return Error(ErrorCode::kCancelled, concat("closure ", number, ": was cancelled, because ", why,
+  return Error(ErrorCode::kCancelled, concat("closure ", number, ": cancelled because ", why,
                                              "; please schedule it again"));
 }
 
@@ -53,7 +53,8 @@ ClosureQueue::ClosureQueue(ClosureQueueOptions options)
 
 void ClosureQueue::continue_from(std::uint64_t first_number) {
   const MutexLock lock(mutex_);
-  TUTTI_CHECK(entries_.empty() && ledger_.is_drained(), "continue_from: closures were scheduled");
+  TUTTI_CHECK(entries_.empty() && ledger_.is_drained(),
+              "continue_from: expected no scheduled closures");
   ledger_ = ClosureLedger(options_.rules, first_number, ledger_.generation() + 1);
   raise_watermark();
 }
@@ -249,7 +250,7 @@ void ClosureQueue::require_no_failure(std::uint64_t number) {
   why_incomplete_ = Error(
       ErrorCode::kDataLoss,
       concat("closure ", number, " had finished, but failed when it was repeated after a server ",
-             "was lost: variables lack its changes: ", failure->text,
+             "was lost, so the variables lack its changes: ", failure->text,
              "; expected it to succeed each time it runs; start the job again from an older ",
              "checkpoint, or schedule the lost closures"));
   log(LogLevel::kError, concat("coordinator: ", why_incomplete_->message()));

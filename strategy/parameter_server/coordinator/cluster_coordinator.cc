@@ -141,7 +141,7 @@ void CoordinatorCore::await_workers() {
            time, " s: waited for ", names, "; start them, or check their logs");
     }
     if (now >= say_at) {
-      log_warning(concat("coordinator: has waited ", time, " s for ", names));
+      log_warning(concat("coordinator: has been waiting ", time, " s for ", names));
       say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
@@ -434,7 +434,7 @@ std::optional<Batch> DatasetIterator::try_next() {
 Batch DatasetIterator::next() {
   if (std::optional<Batch> batch = try_next()) return std::move(*batch);
   fail(ErrorCode::kOutOfRange,
-       "DatasetIterator::next: the dataset of this worker has ended; call repeat(), or try_next()");
+       "DatasetIterator::next: this worker's dataset has ended; call repeat(), or try_next()");
 }
 
 std::optional<PerReplica<Batch>> DistributedIterator::try_next() {
@@ -499,7 +499,7 @@ std::uint64_t ClusterCoordinator::define_resource(
     std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make) {
   if (core_->has_started() && core_->has_remote_workers()) {
     fail(ErrorCode::kFailedPrecondition, "per-worker value of ", type,
-         ": created after start(); expected creation before start(), on every task, because a ",
+         ": created after start(); create it before start(), on every task, because a ",
          "function cannot be sent to another process");
   }
   return core_->registry().define_resource(std::move(type), std::move(text), std::move(make));

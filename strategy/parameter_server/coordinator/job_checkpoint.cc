@@ -65,7 +65,7 @@ void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteS
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: variable ", text_of(own),
          ": expected it in the checkpoint '", folder, "', found ",
          is_there ? text_of(*found) : "none",
-         "; make all variables before start(), on the same number of servers, or use a different "
+         "; create all variables before start(), on the same number of servers, or use a different "
          "folder for each program");
   }
 }

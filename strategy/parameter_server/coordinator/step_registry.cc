@@ -28,7 +28,7 @@ void StepRegistry::add(StepDefinition definition) {
   const auto [place, is_new] = steps_.try_emplace(definition.name, definition);
   if (!is_new) {
     fail(ErrorCode::kAlreadyExists, "define: the step '", definition.name,
-         "' is defined already, as ", place->second.signature, ", and now as ",
+         "' is already defined, as ", place->second.signature, ", and now as ",
          definition.signature, "; try another name");
   }
 }
@@ -57,7 +57,7 @@ ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
   const auto found = resources_.find(id);
   if (found == resources_.end()) {
     fail(ErrorCode::kNotFound, "per-worker value ", id,
-         ": is not defined here; expected a number below ", resources_.size(),
+         " is not defined here; expected a number below ", resources_.size(),
          "; create it on every task before start()");
   }
   return found->second;

@@ -35,12 +35,13 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
   const UpdateStream& stream = identity.stream;
   const std::uint64_t watermark = std::max(finished_below_, identity.finished_below);
   if (is_finished(stream, watermark)) {
-    fail(ErrorCode::kAborted, to_string(stream), ": it is finished, or was scheduled before the ",
+    fail(ErrorCode::kAborted, to_string(stream), ": it has finished, or was scheduled before the ",
          "servers were restored from a checkpoint; its changes are refused");
   }
   if (identity.num_changes > std::numeric_limits<std::uint64_t>::max() - identity.first_ordinal) {
-    fail(ErrorCode::kInvalidArgument, to_string(stream), ": expected 64-bit change numbers, got ",
-         identity.num_changes, " changes from number ", identity.first_ordinal);
+    fail(ErrorCode::kInvalidArgument, to_string(stream),
+         ": expected change numbers that fit into 64 bits, got ", identity.num_changes,
+         " changes from number ", identity.first_ordinal);
   }
   const auto found = next_.find(stream);
   const std::uint64_t next = found == next_.end() ? 0 : found->second;

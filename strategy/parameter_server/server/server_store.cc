@@ -428,7 +428,7 @@ void VariableStore::require_run(const OperationBatch& batch) const {
   const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
   if (!is_of_closure || run_ == 0 || batch.run == run_) return;
   fail(ErrorCode::kAborted, to_string(batch.stream),
-       ": it belongs to a run whose chief has exited");
+       ": this closure belongs to a run whose chief has exited");
 }
 
 void VariableStore::fail_if_broken() const {
@@ -436,7 +436,7 @@ void VariableStore::fail_if_broken() const {
   fail(ErrorCode::kDataLoss,
        "values are inconsistent, because a batch was applied only in part: an update passed all "
        "checks but failed (",
-       why_broken_, "); expected a restart from a checkpoint");
+       why_broken_, "); restart from a checkpoint");
 }
 
 void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,

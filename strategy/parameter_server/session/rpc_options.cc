@@ -21,7 +21,7 @@ void set_identity(RpcOptions& rpc, const ServerOptions& options) {
 
 void check_rpc_layer(const ClusterResolver& resolver) {
   if (resolver.rpc_layer().empty() || resolver.rpc_layer() == "grpc") return;
-  fail(ErrorCode::kInvalidArgument, resolver.name(), ": expected the rpc_layer grpc, got '",
+  fail(ErrorCode::kInvalidArgument, resolver.name(), ": expected rpc_layer 'grpc', got '",
        resolver.rpc_layer(), "'");
 }
 

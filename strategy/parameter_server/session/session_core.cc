@@ -221,7 +221,8 @@ void SessionCore::add_variable(const std::string& name, const Task& task) {
   const MutexLock lock(mutex_);
   if (variables_.emplace(name, task).second) return;
   fail(ErrorCode::kAlreadyExists, "Session: the variable '", name,
-       "' already exists in this session; expected another name, or the variable itself");
+       "' already exists in this session; expected a new name; use the existing variable or "
+       "another name");
 }
 
 void SessionCore::remove_variable(const std::string& name) {

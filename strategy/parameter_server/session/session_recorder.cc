@@ -51,7 +51,7 @@ void RemoteValue::materialize(std::byte* to) {
   }
   if (is_lost_) {
     fail(ErrorCode::kFailedPrecondition, "the value of ", maker_, " on ", place_->task,
-         " was not computed, because its step failed; expected a step that succeeded");
+         " was not computed, because its step failed; expected a value from a successful step");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker_,
        " is read on the host within Session::run(), before it is computed on ", place_->task,

@@ -19,7 +19,7 @@ constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {
   return Error(ErrorCode::kCancelled,
-               concat(task, ": the value was released, or its run failed or does not compute it"));
+               concat(task, ": the value was released, or its run failed or did not compute it"));
 }
 
 Error ended_error(const Task& task) {

@@ -94,7 +94,7 @@ void TaskSessions::open(RpcCall& call, const v1::SessionRequest& request) {
     if (own.session == nullptr) {
       own = {call.peer().client, std::make_shared<TaskSession>(parts_, request.session(), timeout)};
     } else if (own.client != call.peer().client) {
-      fail(ErrorCode::kAlreadyExists, parts_.task, ": another client uses the session number ",
+      fail(ErrorCode::kAlreadyExists, parts_.task, ": another client already uses session number ",
            request.session());
     }
   }
@@ -112,8 +112,8 @@ std::shared_ptr<TaskSession> TaskSessions::find(std::uint64_t number) const {
   const auto found = open_.find(number);
   if (found != open_.end()) return found->second.session;
   fail(ErrorCode::kAborted, parts_.task,
-       ": the session is not open here; expected an open session; it has ended, or this task was "
-       "restarted after it began; try a new Session");
+       ": expected an open session, got one that has ended or that began before this task was "
+       "restarted; try a new Session");
 }
 
 void TaskSessions::client_left(const RpcPeer& peer) {
