@@ -421,7 +421,7 @@ bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
     report_lost_peer(error);
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));
   }
-  // After a reconnect, a worker's own failure and mismatched calls would occur again.
+  // After a reconnect, a worker's own failure and mismatched calls would recur.
   return verdict && verdict->kind != VerdictKind::kFailed &&
          verdict->code != ErrorCode::kInvalidArgument;
 }

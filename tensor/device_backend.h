@@ -153,9 +153,9 @@ class DeviceContext {
   virtual void scatter(const DeviceScatter& scatter) = 0;
   /// Writes the number of NaN or infinite elements in tensor i to counts[i], in device memory.
   virtual void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) = 0;
-  /// Writes the sum of squares of the floating-point tensor i to sums[i], in device memory. The sum
-  /// is computed in double, in an order that depends only on the number of elements and differs
-  /// from the CPU's.
+  /// Writes the sum of squares of floating-point tensor i to sums[i], in device memory. The sum is
+  /// computed in double, in an order that depends only on the number of elements and differs from
+  /// the CPU's.
   virtual void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
                                Workspace& workspace) = 0;
 

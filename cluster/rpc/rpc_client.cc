@@ -145,7 +145,7 @@ void ClientStream::OnWriteDone(bool ok) {
   const DeferredRelease later;
   MutexLock lock(mutex_);
   is_writing_ = false;
-  if (!ok) can_write_ = false;  // keep reading: the server's last messages may still arrive
+  if (!ok) can_write_ = false;  // keep reading, because the server's last messages may still arrive
   write_next(sent);
 }
 

@@ -46,9 +46,9 @@ class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
   /// Handles a call. Calls from one client arrive in RpcClient::start() order, one at a time, even
-  /// across connections; different clients call concurrently. It must return soon, because later
-  /// calls of the client wait; it may keep the call and answer it later. It must not wait for other
-  /// calls, because this thread may be the one that receives their answers. Exceptions are sent as
+  /// across connections; different clients call concurrently. Must return soon, because later calls
+  /// of the client wait; may keep the call and answer it later. Must not wait for other calls,
+  /// because this thread may be the one that receives their answers. Exceptions are sent as
   /// answers.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// Called after the last call of a client that closed its connection.

@@ -57,7 +57,7 @@ class CpuSums {
     std::vector<MutableTensor> partials;           // partial sums without counters
     MutableTensor own;                             // the sum, counts[worker] elements
     std::string name;
-    CollectiveHandle sum;  // destroyed first: its destructor waits
+    CollectiveHandle sum;  // destroyed first, because its destructor waits
   };
   struct Bucket {
     std::vector<SumPlace> places;  // where sums of elements are stored

@@ -332,8 +332,8 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;
-    // The library stays open: some libraries contain their own C++ runtime, whose memory would leak
-    // if its code were unloaded.
+    // The library stays open, because some libraries contain their own C++ runtime, whose memory
+    // would leak if its code were unloaded.
     found.push_back(std::move(library));
   }
   return found;

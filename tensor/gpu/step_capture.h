@@ -92,7 +92,7 @@ class StepCapture {
  public:
   /// `devices`: one for each replica, in replica order; a GPU may serve several replicas.
   /// `variables`: all that the step uses; they are pinned for the lifetime of this object. Throws
-  /// kUnimplemented, naming the device, if one is not a GPU.
+  /// kUnimplemented, naming it, if a device is not a GPU.
   StepCapture(std::span<const Device> devices,
               std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();

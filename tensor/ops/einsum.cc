@@ -145,7 +145,7 @@ class Einsum {
       const Tensor diagonal = where(at(cast(identity, DType::kBool)), at(x.tensor), 0.0);
       x.tensor = reduce_sum(at(diagonal), static_cast<int>(twin));
       x.axes.erase(twin, 1);
-      --i;  // revisits i: its name may occur a third time
+      --i;  // revisits i, because its name may occur a third time
     }
     return x;
   }

@@ -48,7 +48,7 @@ class StackForSanitizers {
 #endif
   }
 
-  /// Must be called directly before the context switches from this stack to `next`.
+  /// Must be called immediately before the context switches from this stack to `next`.
   TUTTI_SWITCHES_STACKS void leave_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(&fake_, next.bottom_, next.bytes_);

@@ -100,8 +100,8 @@ class VariableStorage {
   /// Same as read(), but may return the value as `dtype` if other processes can then send fewer
   /// bytes. Requires: both types are floating-point.
   virtual Tensor read_as(DType /*dtype*/) const { return read(); }
-  /// Returns a number that changes with each write, if tapes must release the values that read()
-  /// returned and call read() again in the backward pass; nullopt if tapes keep the values.
+  /// Returns nullopt if tapes keep the values that read() returned. If tapes must release them and
+  /// call read() again in the backward pass, returns a number that changes with each write.
   virtual std::optional<std::uint64_t> released_version() const { return std::nullopt; }
   /// Returns true if read_rows() transfers less than read(), because values are in another process.
   virtual bool reads_rows() const { return false; }

@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// Values set by the program that replace those found by a resolver.
+/// Values set by the program, which override those found by a resolver.
 struct ResolverOverrides {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};

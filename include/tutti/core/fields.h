@@ -43,7 +43,8 @@ constexpr std::size_t num_fields() {
   }
 }
 
-// A structured binding must list its names in the source, hence one line per number of members.
+// A structured binding must list its names in the source, so there is one line per number of
+// members.
 
 /// Returns references to the members of `object`, in order.
 template <class T>

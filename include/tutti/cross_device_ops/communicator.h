@@ -160,7 +160,7 @@ class Communicator {
   void barrier(const CallOptions& options = {},
                const SourceLocation& where = SourceLocation::current());
 
-  /// Same as the functions above, but return without waiting: a thread of the communicator runs the
+  /// Same as the functions above, but return without waiting; a thread of the communicator runs the
   /// calls in order. Memory must stay valid and unchanged until the handle's wait() has returned.
   CollectiveHandle start_all_reduce(ReduceOp op, const Elements& data,
                                     const CallOptions& options = {},

@@ -47,7 +47,7 @@ class WorkerLink {
   virtual ~WorkerLink() = default;
   /// Runs the task after all earlier ones have ended, and returns its outcome.
   virtual TaskOutcome run(const WorkerTask& task) = 0;
-  /// Makes pending and later calls of run() return promptly, if the worker is in another process.
+  /// Makes pending and later calls to run() return promptly, if the worker is in another process.
   virtual void stop() {}
   virtual bool is_alive() const { return true; }
   /// Calls `on_change` after each change of is_alive(), until the link is destroyed.

@@ -211,8 +211,8 @@ class Estimator {
   /// worker runs out of data. If a hook requests a stop, the running steps (two per worker) are
   /// finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
-  /// Returns "global_step", and "loss" and the metrics as means over all examples. Also writes them
-  /// to model_dir/eval for TensorBoard. Like predict(), throws kNotFound if there is no
+  /// Returns "global_step", plus "loss" and the metrics averaged over all examples. Also writes
+  /// them to model_dir/eval for TensorBoard. Like predict(), throws kNotFound if there is no
   /// checkpoint.
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
   /// Returns the predictions for all rows, in row order, in host memory.
