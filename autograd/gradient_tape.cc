@@ -304,7 +304,7 @@ class BackwardPass {
       const int variable = recording_.variable_slot(slot);
       if (variable != kNoSlot && wanted_[index_of(slot)]) {
         fail(ErrorCode::kUnimplemented,
-             "recompute_grad: an input was read from a variable, and is itself a source of the "
+             "recompute_grad: an input that was read from a variable is also a source of the "
              "gradient; use the variable as the source, or watch input.alias()");
       }
       recording.watch(value);

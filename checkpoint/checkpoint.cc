@@ -417,8 +417,9 @@ void Checkpoint::set_about(std::string key, Json value) {
 
 CheckpointFile Checkpoint::values(std::int64_t step, internal::SavedAs form) const {
   if (waiting_) {
-    log_warning_once(concat("Checkpoint: '", waiting().front(), "' of ", waiting_->info.path,
-                            " is not saved: nothing in this program has that name yet"));
+    log_warning_once(concat(
+        "Checkpoint: '", waiting().front(), "' of ", waiting_->info.path,
+        " will be missing from the new checkpoint: nothing in this program has that name yet"));
   }
   CheckpointFile file = current_values(variables_, states_, tensors_, form);
   file.info.step = step;

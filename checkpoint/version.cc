@@ -283,8 +283,8 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
   const std::string text = format_index(index);
   if (text.size() > kMaxIndexBytes || index.sequence > kMaxSequence) {
     fail(ErrorCode::kFailedPrecondition, "Checkpoint: '", folder.path_of(kIndexName),
-         "': expected at most ", kMaxIndexBytes, " bytes and sequence ", kMaxSequence, ", got ",
-         text.size(), " bytes and sequence ", index.sequence,
+         "': expected at most ", kMaxIndexBytes, " bytes and a sequence number of at most ",
+         kMaxSequence, ", got ", text.size(), " bytes and sequence ", index.sequence,
          "; try fewer variables, or another folder");
   }
   write_text(folder, kNewIndexName, text);

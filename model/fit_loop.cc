@@ -237,7 +237,7 @@ void warn_of_epochs(const FitOptions& options) {
   log_warning(
       concat("Model::fit: expected initial_epoch below epochs, got ", options.initial_epoch,
              " and ", options.epochs,
-             "; no epoch is trained; epochs is the index of the last epoch plus one, not the "
+             "; no epochs will run; epochs is the index of the last epoch plus one, not the "
              "number of epochs to train; use .epochs = ",
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
@@ -522,8 +522,8 @@ Logs FitLoop::fetched_logs() {
   if (replicas.empty()) return logs;  // the worker of that replica warns
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
-                     " or before: the loss of Model::fit is not finite; try a smaller learning "
-                     "rate, clipnorm, or TerminateOnNaN; logged once"));
+                     " or earlier: the loss of Model::fit is not finite; try clipnorm, "
+                     "TerminateOnNaN or a smaller learning rate; logged once"));
   return logs;
 }
 

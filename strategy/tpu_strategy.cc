@@ -14,8 +14,8 @@ int checked_replicas(const LocalStrategyOptions& options) {
       options.replicas != 0 ? options.replicas : (devices.platform == "cpu" ? 1 : available);
   if (wanted < 1 || wanted > available) {
     fail(ErrorCode::kInvalidArgument, "TpuStrategy: expected 1 to ", available,
-         " replicas, the number of XLA devices of ", devices.platform, ", got ", wanted,
-         devices.platform == "cpu" ? "; use TUTTI_XLA_CPU_DEVICES" : "");
+         " replicas, one per XLA device of ", devices.platform, ", got ", wanted,
+         devices.platform == "cpu" ? "; set TUTTI_XLA_CPU_DEVICES to get more" : "");
   }
   return wanted;
 }

@@ -153,7 +153,8 @@ Json::Array Layer::call_arguments() const {
   fail(ErrorCode::kUnimplemented,
        "the layer does not record its constructor arguments; call made_with(arguments) in the "
        "constructor of ",
-       type_name(), " and register_layer<", type_name(), ", their types>() before load_model()");
+       type_name(), " and register_layer<", type_name(),
+       ", types of the arguments>() before load_model()");
 }
 
 std::string Layer::given_name() const { return state_->has_given_name ? state_->name : ""; }

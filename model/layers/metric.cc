@@ -63,7 +63,7 @@ Json Metric::describe() const {
          ") does not record its constructor arguments, so it cannot be saved; call "
          "made_with(arguments) in the "
          "constructor of ",
-         type, " and register_metric<", type, ", their types>() before load_model()");
+         type, " and register_metric<", type, ", types of the arguments>() before load_model()");
   }
   Json::Array call = {type};
   for (Json& argument : arguments_()) call.push_back(std::move(argument));

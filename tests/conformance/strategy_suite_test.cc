@@ -350,7 +350,7 @@ TEST(StrategySuite, ReportsMissingReplicasWithoutFollowUpFailures) {
   EXPECT_THAT(report.text(), HasSubstr("planted: 0 of 1 checks passed"));
 }
 
-TEST(StrategySuite, ExitsProcessWithDeadlockedReplicas) {
+TEST(StrategySuite, TerminatesProcessWhenReplicasDeadlock) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto make = []() -> std::unique_ptr<Strategy> {
     Clock::system().sleep_for(std::chrono::minutes(10));

@@ -80,7 +80,7 @@ TEST(Element, SliceRowsSharesStorage) {
   }
 }
 
-TEST(Element, ToKeepsNamesAndGlobalBatchPosition) {
+TEST(Element, CopyToDeviceKeepsNamesAndGlobalBatchPosition) {
   const Element moved = batch_of(4).slice_rows(1, 2).to(Device{DeviceType::kCpu, 3});
   EXPECT_EQ(moved[0].device().index, 3);
   EXPECT_EQ(moved[1].device().index, 3);

@@ -241,7 +241,7 @@ TEST(ModelTest, RejectsMetricCreatedOutsideScope) {
                  "metric 'sparse_categorical_accuracy' was made outside the scope");
 }
 
-TEST(ModelTest, ErrorOnUseBeforeCompileStatesRemedy) {
+TEST(ModelTest, UseBeforeCompileFailsWithRemedyInMessage) {
   Sequential model(Input{{1}}, Dense(1));
   EXPECT_ERROR(model.fit(Tensor::ones({1, 1}), Tensor::ones({1, 1})), kFailedPrecondition,
                "Model::fit: the model is not compiled; call model.compile({");

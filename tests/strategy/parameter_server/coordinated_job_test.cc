@@ -258,7 +258,7 @@ TEST_F(CoordinatedJob, SynchronousJobRejectsCoordinator) {
                "on every task");
 }
 
-TEST_F(CoordinatedJob, OnReadSumCountsEachClosureOnce) {
+TEST_F(CoordinatedJob, SumOnReadVariableCountsEachClosureOnce) {
   ParameterServerOptions options = job_options();
   options.local = strategy_tests::on_cpus(2);
   options.num_workers = 3;
