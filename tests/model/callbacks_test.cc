@@ -267,7 +267,7 @@ TEST(FitWarnings, NonFiniteGpuLossIsReportedAtEpochEnd) {
   FakeGpus gpus;
   const auto lines = warnings_of_infinite_loss("gpu:0");
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0], HasSubstr("replica 0, step 4 or before: the loss of "
+  EXPECT_THAT(lines[0], HasSubstr("replica 0, step 4 or earlier: the loss of "
                                   "Model::fit is not finite; "));
 }
 
