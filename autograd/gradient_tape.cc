@@ -259,7 +259,7 @@ class BackwardPass {
   void order_sources() {
     report_order_.resize(source_slots_.size());
     std::iota(report_order_.begin(), report_order_.end(), std::size_t{0});
-    // Of several sources that become final at the same node, the last one is reported first.
+    // If several sources become final at the same node, the last one is reported first.
     std::ranges::reverse(report_order_);
     std::ranges::stable_sort(report_order_, std::greater<>(), [&](std::size_t source) {
       const int slot = source_slots_[source];
@@ -335,7 +335,8 @@ class BackwardPass {
       if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
-    pass.num_reported_ = pass.report_order_.size();  // report no source: the caller needs the sums
+    pass.num_reported_ =
+        pass.report_order_.size();  // report no source, because the caller needs the sums
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
@@ -410,7 +411,7 @@ class BackwardPass {
   Recording& recording_;
   std::vector<int> source_slots_;
   NodeLifetime lifetime_;
-  std::size_t num_nodes_;      // number before the pass, which adds nodes to a persistent tape
+  std::size_t num_nodes_;      // node count before the pass; a pass adds to persistent tapes
   std::vector<char> wanted_;   // by slot: nonzero for a source
   std::vector<char> depends_;  // by slot: nonzero if it depends on a source
   std::vector<char> active_;   // by node

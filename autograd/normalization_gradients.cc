@@ -69,7 +69,8 @@ Gradients batch_norm_inference_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (x, gamma, beta), outputs (y, mean, variance); only y is visible to callers.
+/// Differentiates group normalisation: inputs (x, gamma, beta), outputs (y, mean, variance); only y
+/// is visible to callers.
 Gradients group_norm_gradient(const GradientContext& c) {
   std::vector<Tensor> gradients = group_norm_grad(c.in(0), c.in(1), c.out(1), c.out(2), c.dy(),
                                                   c.attributes_as<GroupNormAttributes>());

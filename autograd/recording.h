@@ -80,8 +80,8 @@ class Recording final : public OpObserver {
   /// Returns the slot of the variable if `slot` is a value read from a variable, otherwise kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
-  /// Returns the mean, taken over the first axis, whose result is `slot` or a term of the sum in
-  /// `slot`. Requires: no backward pass has released the nodes.
+  /// If `slot`, or a term of the sum in `slot`, is the result of a mean over the first axis,
+  /// returns that mean; otherwise nullopt. Requires: no backward pass has released the nodes.
   std::optional<MeanOfRows> mean_of_rows(int slot) const;
 
   std::size_t num_slots() const { return variable_slot_.size(); }

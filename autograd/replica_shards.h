@@ -16,14 +16,14 @@ struct Shard {
   std::int64_t count = 0;
 };
 
-/// Base class of a VariableStorage in which each replica owns a shard; read() gathers the shards.
+/// Base class for a VariableStorage in which each replica owns a shard; read() gathers the shards.
 class ReplicaShards {
  public:
   virtual ~ReplicaShards() = default;
   /// Returns the shard of local replica `replica`. Shards are disjoint, cover the variable, and may
   /// be empty.
   Shard shard(int replica) const { return ranges_[static_cast<std::size_t>(replica)]; }
-  /// Returns, for each worker, the number of elements that its replicas own together; empty for one
+  /// Returns, for each worker, the total number of elements that its replicas own; empty for one
   /// process.
   std::span<const std::size_t> counts_of_workers() const { return counts_of_workers_; }
   /// Returns true if each replica needs the summed gradient only for its own shard.

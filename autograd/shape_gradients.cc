@@ -76,7 +76,8 @@ Gradients cumulative_sum_gradient(const GradientContext& c) {
   return single(cumulative_sum(c.dy(), {axis, exclusive, !is_reverse}));
 }
 
-/// Outputs (values, indices). Scatters each value's gradient to the value's position in the input.
+/// Scatters each value's gradient to the value's position in the input. The operation's outputs are
+/// (values, indices).
 Gradients top_k_gradient(const GradientContext& c) {
   const std::int64_t n = c.shape(0).dim(-1);
   const std::int64_t k = c.dy().shape().dim(-1);

@@ -1,4 +1,5 @@
-// Options, identity and validation of variables, which all placements share; local storage.
+// Parts of variables that all placements share: options, identity and validation; also local
+// storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable_storage.h"
 

@@ -39,7 +39,7 @@ std::optional<std::string> variable_of_component(const std::string& name) {
   return name.substr(0, at);
 }
 
-/// Type and shape of a tensor of a checkpoint, stored whole or in parts.
+/// Type and shape of a tensor in a checkpoint, stored whole or in parts.
 struct TensorKind {
   DType dtype;
   Shape shape;

@@ -43,7 +43,7 @@ CheckpointFile read_checkpoint(const std::string& path);
 /// exceptions of other types become kInternal.
 std::optional<Error> error_of(const std::function<void()>& body);
 
-/// Convert an error to JSON, for other processes, and back.
+/// Convert errors to JSON, which can be sent to other processes, and back.
 Json json_of(const Error& error);
 Error error_in(const Json& json);
 

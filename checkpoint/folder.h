@@ -23,7 +23,7 @@ namespace tutti::internal {
 bool is_plain_name(std::string_view name);
 
 /// Returns the result of `body`. Converts its kInvalidArgument errors to kDataLoss errors that
-/// begin with source(), which is called only for an error.
+/// begin with source(), which is called only if there is an error.
 template <class Source, class Body>
 auto damage_if_refused(const Source& source, const Body& body) {
   try {
@@ -88,7 +88,7 @@ class FileAppender {
       : folder_(folder), file_(std::move(file)), path_(std::move(path)) {}
   /// Appends the bytes. If it throws, some of them may have been written.
   void write(std::span<const std::byte> bytes);
-  /// Flushes the written bytes to the disk. Thread-safe, also concurrently with write().
+  /// Flushes the written bytes to the disk. Thread-safe, even during a write().
   void sync();
 
  private:
@@ -105,7 +105,7 @@ class Folder {
   /// Opens the folder, following links because the user chose the path. Throws kNotFound or
   /// kUnavailable.
   static Folder open(const std::string& path);
-  /// Same as open(), but returns nullopt if there is no folder.
+  /// Same as open(), but returns nullopt if the folder does not exist.
   static std::optional<Folder> open_if_there(const std::string& path);
   /// Same as open(), but creates all missing folders of `path`.
   static Folder make(const std::string& path);

@@ -58,7 +58,8 @@ CheckpointFile read_indexed(const std::filesystem::path& path) {
       });
 }
 
-/// Reads a file, a checkpoint version, or the index, folder or file of a Hugging Face model.
+/// Reads a checkpoint file, a checkpoint version, or a Hugging Face model, given by its index,
+/// folder or file.
 CheckpointFile read_weights(const std::string& path) {
   const std::filesystem::path given(path);
   std::error_code error;
@@ -71,8 +72,8 @@ CheckpointFile read_weights(const std::string& path) {
   return internal::read_checkpoint(path);
 }
 
-/// Converts a tensor with the outputs on its first axis to the layout of a variable of shape
-/// `wanted`, with the outputs on its last axis.
+/// Converts a tensor whose first axis is the outputs to the layout of a variable of shape `wanted`,
+/// whose last axis is the outputs.
 Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   const Shape& shape = value.shape();
   if (shape.rank() < 2) return value;

@@ -60,7 +60,7 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 
-/// Returns true if tutti writes files of this name into a version's folder, in the current format
+/// Returns true if tutti writes files with this name into a version's folder, in the current format
 /// or the earlier one.
 bool is_ours(const std::string& name) {
   return is_state_file(name) || is_tensor_file(name) || name == kNewIndexName ||
@@ -182,7 +182,7 @@ void delete_version(const Folder& run, const FoundVersion& version) {
   log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
 }
 
-/// Deletes all versions older than the newest max_to_keep valid ones. Keeps versions that cannot be
+/// Deletes all versions older than the max_to_keep newest valid ones. Keeps versions that cannot be
 /// read, so that users can inspect them.
 void delete_old(const Folder& run, const SaveSettings& settings) {
   if (settings.max_to_keep == 0) return;
@@ -239,7 +239,7 @@ void finish_version(const BegunVersion& begun, VersionIndex index, const Checkpo
   delete_old(begun.run, settings);
 }
 
-/// Frees the space of a failed save, unless it was committed after all.
+/// Frees the space of a failed save, unless the save was committed after all.
 void remove_failed(const BegunVersion& begun) noexcept {
   try {
     const std::optional<VersionIndex> index = read_index(begun.folder);
@@ -391,7 +391,8 @@ struct SharedFolderMark {
   const FileWriter file;
 };
 
-/// Returns the checksum of a version's index as a worker sees it; empty if it sees no index.
+/// Returns the checksum of a version's index as seen by a worker; empty if the worker sees no
+/// index.
 std::string identity_of(const std::string& path) {
   const auto folder = Folder::open_if_there(path);
   const auto index = folder ? read_index(*folder) : std::nullopt;

@@ -166,8 +166,8 @@ std::string format_safetensors(const SafetensorsFile& file) {
   return bytes;
 }
 
-// Reading. The header is not trusted: every claim in it is compared with the bytes of the file
-// before it is used to read elements.
+// Reading. The header is not trusted: each of its claims is checked against the file's bytes before
+// being used to read elements.
 
 namespace {
 
@@ -304,7 +304,7 @@ class HeaderParser {
   }
 
   // Sorts the tensors by offset and makes offsets relative to the start of the file. Throws unless
-  // the tensors fill the file after the head without overlap or gap.
+  // the tensors fill the file after the head without overlaps or gaps.
   void place(std::vector<SafetensorsEntry>& entries) const {
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

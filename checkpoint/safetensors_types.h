@@ -30,8 +30,8 @@ inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
     {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
     {"U8", DType::kUInt8},  {"BOOL", DType::kBool}};
 
-/// Returns the length of the JSON header, which is stored at the start of a file; missing bytes
-/// count as 0.
+/// Returns the JSON header's length, which is stored at the start of a file; missing bytes count as
+/// 0.
 std::uint64_t safetensors_header_length(std::string_view bytes);
 
 std::string_view safetensors_name_of(DType dtype);
@@ -70,8 +70,8 @@ struct SafetensorsHeader {
 /// neither 0 nor 1; other types allow any bytes. `offset` is the offset of `elements` in the file.
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
                       std::uint64_t offset, const std::string& source);
-/// Parses the head of a file of `file_size` bytes. `bytes` is the start of the file, at least up to
-/// the end of the head. Throws the same errors as parse_safetensors().
+/// Parses the header of a file of `file_size` bytes. `bytes` is the start of the file, at least up
+/// to the end of the header. Throws the same errors as parse_safetensors().
 SafetensorsHeader parse_safetensors_header(std::string_view bytes, std::size_t file_size,
                                            const std::string& source);
 

@@ -87,7 +87,7 @@ CutTensor cut_in(const Json& json, const VersionIndex& index) {
   return cut;
 }
 
-/// Throws kDataLoss unless the parts of every tensor cover each of its elements once.
+/// Throws kDataLoss unless the parts of every tensor cover each of its elements exactly once.
 void require_whole(const VersionIndex& index, const std::string& source) {
   for (const auto& [name, cut] : index.parts) {
     std::set<ElementRange> ranges;
@@ -304,7 +304,7 @@ struct Destination {
   std::uint64_t first = 0;
   MutableTensor values;
 };
-/// Destinations by tensor. Bytes of other tensors are read, hashed and dropped.
+/// Destinations by tensor name. Bytes of tensors without one are read, hashed and dropped.
 using Destinations = std::map<std::string, Destination>;
 
 /// A tensor file whose header agrees with the index.
@@ -316,7 +316,7 @@ class TensorFile {
     try {
       entries_ = parse_safetensors_header(head_, reader_.size(), reader_.path()).entries;
     } catch (const Error& error) {
-      // The file is damaged, because tutti writes no unsupported types.
+      // The file must be damaged, because tutti writes no unsupported types.
       throw Error(ErrorCode::kDataLoss, error.message());
     }
     require_agreement();

@@ -23,7 +23,8 @@ namespace tutti::internal {
 
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";  // uncommitted
-/// File whose existence committed a version in tutti's earlier format, which is now refused.
+/// File whose existence marked a version as committed in tutti's earlier format, which is now
+/// refused.
 inline constexpr const char* kEarlierManifestName = "manifest.json";
 
 /// Largest sequence number of a version; adding 1 to it does not overflow.
@@ -75,7 +76,8 @@ std::string format_index(const VersionIndex& index);
 /// damaged, truncated, inconsistent or not written by tutti; kUnimplemented for a newer format.
 VersionIndex parse_index(std::string_view text, const std::string& source);
 
-/// Returns the name of tensor file `number` (from 0) of `count`; `tag` precedes the extension.
+/// Returns the name of tensor file `number` (counted from 0) out of `count`; `tag` precedes the
+/// extension.
 std::string tensor_file_name(int number, int count, const std::string& tag);
 
 /// Writes and syncs the tensors and parts of `values` as file `name`. Returns an index of that file
@@ -92,8 +94,8 @@ void add_files(VersionIndex& index, const VersionIndex& more);
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
 /// Returns nullopt if the folder has no index, because it was never committed. Throws kDataLoss for
-/// an index that is damaged or not a regular file, kUnimplemented for a version in a format that
-/// this build cannot read, whether older or newer.
+/// an index that is damaged or not a regular file, and kUnimplemented for a version in a format
+/// that this build cannot read, whether older or newer.
 std::optional<VersionIndex> read_index(const Folder& folder);
 /// Same as read_index(), but throws kNotFound if there is no index.
 VersionIndex require_index(const Folder& folder);

@@ -130,8 +130,8 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
 
 }  // namespace
 
-/// Handles fatal verdicts. A *generation* of connections is numbered by the last fatal verdict that
-/// precedes it; the next fatal verdict ends the calls of the generation's transport.
+/// Handles fatal verdicts. A *generation* of connections has the number of the last fatal verdict
+/// before it; the next fatal verdict ends the calls of the generation's transport.
 class WorkerGroup::Alarm {
  public:
   void raise(const Verdict& verdict) {
@@ -421,7 +421,8 @@ bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
     report_lost_peer(error);
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));
   }
-  // After a reconnect, a worker's own failure and mismatched calls would recur.
+  // A worker's own failure and mismatched calls would recur after a reconnect, so they do not cause
+  // one.
   return verdict && verdict->kind != VerdictKind::kFailed &&
          verdict->code != ErrorCode::kInvalidArgument;
 }

@@ -72,7 +72,7 @@ class WorkerGroup {
   /// all log a warning that names that worker. `name` must be equal on all workers.
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
-  /// Sets the action that a thread of the job calls when a worker or a connection between two
+  /// Sets the action to run, on a thread of the job, when a worker or a connection between two
   /// workers is lost. The action must end waits outside of communicators. Replaces the previous
   /// action; {} removes it.
   virtual void when_lost(std::function<void(const Error&)> action);
@@ -80,7 +80,7 @@ class WorkerGroup {
   virtual void set_step(std::uint64_t step);
 
   /// Collective. Stores a value that the workers agreed on at startup, for workers that join later.
-  /// After this call the remaining workers may continue if one is lost, so they must have agreed on
+  /// After this call, if a worker is lost, the others may continue, so they must have agreed on
   /// everything else.
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
@@ -124,7 +124,7 @@ class WorkerGroup {
   bool is_replacement_ = false;
   bool was_connected_ = false;
   bool has_logged_wait_ = false;  // used by wait_for_exit()
-  int strategy_ = 0;              // number of groups connected earlier by this process
+  int strategy_ = 0;              // number of groups that this process connected earlier
   std::uint64_t generation_ = 0;  // number of the last fatal verdict before connecting
   ConnectOptions connect_;        // options for every connect()
   Duration join_timeout_{};

@@ -48,7 +48,7 @@ bool write_and_sync(const std::string& path, std::string_view bytes) {
          ::fsync(file.get()) == 0 && file.close();
 }
 
-/// Makes a rename in `folder` survive a power cut. File systems that cannot sync folders return
+/// Makes renames in `folder` survive a power cut. File systems that cannot sync folders return
 /// EINVAL.
 void sync_folder(const std::filesystem::path& folder) {
   FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -1,4 +1,4 @@
-// Kinds of files, recognised by their first bytes.
+// File types, recognised by their first bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file_kind.h"
 
@@ -62,8 +62,8 @@ constexpr std::array kKinds = {
     FileKind{"\xfe\xff"sv, "a text in UTF-16 (expected UTF-8)"sv},
 };
 
-/// Returns true for the beginning of a safetensors file: the length of its header, 8 bytes, and
-/// '{'.
+/// Returns true if the bytes begin like a safetensors file: 8 bytes with the length of the header,
+/// then '{'.
 bool is_safetensors(std::string_view bytes) {
   constexpr std::uint64_t kLargestHeader = 100'000'000;
   return bytes.size() > 8 && bytes[8] == '{' &&

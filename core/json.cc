@@ -159,7 +159,7 @@ Position position_of(std::string_view text, std::size_t offset) {
           1 + offset - line_start};
 }
 
-/// Returns the offset at which valid JSON exceeds kMaxDepth open arrays and objects.
+/// Returns the offset at which valid JSON first has more than kMaxDepth open arrays and objects.
 std::size_t offset_of_excess_depth(std::string_view text) {
   std::size_t depth = 0;
   bool in_string = false;

@@ -31,7 +31,7 @@ std::string_view name_in(const std::string_view (&names)[n], Enum value, const c
 }
 
 /// Throws kInvalidArgument with the text of `parts` unless `condition` holds. The parts are always
-/// evaluated: use fail() if that is slow.
+/// evaluated; use fail() if evaluating them is slow.
 template <class Condition, class... Parts>
 void require(const Condition& condition, const Parts&... parts) {
   if (!condition) fail(ErrorCode::kInvalidArgument, parts...);
@@ -46,7 +46,7 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
 }
 
 /// Returns "a, b, c" for the error about an unknown name, followed by "; did you mean 'b'?" if a
-/// name is similar: it differs in a letter or two, or begins almost like `given`.
+/// name is similar: it differs from `given` in a letter or two, or has almost the same beginning.
 std::string choices(const std::vector<std::string>& names, std::string_view given);
 
 /// Returns the entry of that name. Throws kInvalidArgument for an unknown name, with `who`, the
@@ -60,7 +60,7 @@ const auto& named_entry(const Table& table, NameOf name_of, std::string_view nam
        choices(names_of(table, name_of), name));
 }
 
-/// Returns "a, b, c", or the first eight elements of a longer range and its size.
+/// Returns "a, b, c", or the first eight elements of a longer range, followed by its size.
 template <class Range>
 std::string brief_list(const Range& range) {
   constexpr std::size_t kMaxListed = 8;
@@ -81,7 +81,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// Returns the duration in seconds with one decimal: "1.5".
 std::string seconds_text(Duration duration);
 
-/// Returns the number that is written in `text`; nullopt if `text` is not exactly one number.
+/// Parses a number; returns nullopt if `text` is not exactly one number.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

@@ -27,8 +27,8 @@ struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"
 };
-/// Returns the number of processes according to the variables of mpirun, srun, Slurm and torchrun;
-/// {1, ""} without such a variable. `find` looks up a variable.
+/// Returns the number of processes according to the variables set by mpirun, srun, Slurm and
+/// torchrun; {1, ""} without such a variable. `find` looks up a variable.
 LaunchedCopies launched_copies(
     const std::function<std::optional<std::string>(const char* name)>& find);
 
@@ -39,7 +39,7 @@ std::string warning_of_copies(const LaunchedCopies& copies, std::string_view rem
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
   Kind kind = Kind::kUnknown;
-  char letter = '?';  // from /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if any thread is in it
+  char letter = '?';  // /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if a thread has that state
 
   /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }

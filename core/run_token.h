@@ -40,7 +40,8 @@ class RunTokenHolder {
 
 /// Scope in which this thread waits for other threads. Releases the thread's token, and acquires it
 /// again when destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join use it. Does
-/// nothing on a thread without a token. The destructor waits for the token, so hold no mutex then.
+/// nothing on a thread without a token. The destructor waits for the token, so the thread must not
+/// hold a mutex then.
 class BlockedScope {
  public:
   BlockedScope();
@@ -56,8 +57,8 @@ class BlockedScope {
 
 // Spinning: a thread polls for a few microseconds before it sleeps, if that is worthwhile.
 
-/// Returns true if every awake thread of this process can have a core of its own. A thread that the
-/// user started counts unless it sleeps. Thread-safe.
+/// Returns true if every awake thread of this process can have a core of its own. Threads started
+/// by the user count unless they sleep. Thread-safe.
 bool cores_to_spare();
 
 /// Predictor that decides from earlier attempts when spinning is worthwhile. An attempt fails if it

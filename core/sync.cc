@@ -136,8 +136,8 @@ void RunToken::release() {
     std::lock_guard lock(mutex_);
     ++serving_;
   }
-  // Wakes all waiting threads to check their tickets, which is cheap: only a few replicas share a
-  // device.
+  // Wakes all waiting threads, so that each checks its ticket. This is cheap, because only a few
+  // replicas share a device.
   condition_.notify_all();
 }
 

@@ -54,13 +54,14 @@ inline ReplicaBuffer buffer_of(const ConstElements& elements) {
 std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 
 /// Calls the operation's `*_buffers` function for the members in this process, which may be all of
-/// them. Makes no checks, computes no MEAN and uses no fallback. reduce has no output if the root
-/// is in another process.
+/// them. Performs no checks, does not compute MEAN, and has no fallback. reduce has no output if
+/// the root is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
 /// Carries out a checked call on buffers of any alignment and type; the reduction may be MEAN. Uses
 /// copies if the operation needs them, and falls back to "reduction_to_one_device" if the operation
-/// does not support the call. On GPUs, the call's DeviceWork is joined or added to `pending`.
+/// does not support the call. On GPUs, adds the call's DeviceWork to `pending`, or joins it if
+/// `pending` is null.
 void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
                PendingReduction* pending);
 

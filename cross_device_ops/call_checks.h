@@ -9,8 +9,8 @@
 
 namespace tutti::internal {
 
-/// Throws kInvalidArgument, with `who` first in the message, unless all values have the same shape
-/// and type.
+/// Throws kInvalidArgument, with a message that begins with `who`, unless all values have the same
+/// shape and type.
 void require_equal(std::string_view who, std::span<const Tensor> values);
 
 /// Performs all checks that member `member` of a group of `size` members can perform by itself:

@@ -349,7 +349,7 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
 template <ReduceOp op, class T>
 void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
   if constexpr (!Half<T>) {
-    // Avoid copying the result: an algorithm's step combines a received message in place.
+    // Avoid copying the result when a step of an algorithm combines a received message in place.
     if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
       return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
     }

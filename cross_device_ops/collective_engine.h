@@ -17,7 +17,7 @@
 namespace tutti::internal {
 
 /// Implementation behind a Communicator. Every engine compares the headers of all ranks: if two
-/// differ, run() throws kInvalidArgument with mismatch_message() of both on every rank. Not
+/// differ, run() throws kInvalidArgument on every rank, with mismatch_message() of both. Not
 /// thread-safe, but abort() may be called from any thread.
 class CollectiveEngine {
  public:
@@ -29,7 +29,7 @@ class CollectiveEngine {
   virtual bool supports(Collective collective, ReduceOp op, DType dtype) const = 0;
   virtual Determinism determinism() const = 0;
   virtual double max_relative_error() const { return 0.0; }
-  /// Returns true if run() accepts an all_reduce of several buffers; otherwise its caller packs
+  /// Returns true if run() accepts an all_reduce of several buffers; otherwise the caller packs
   /// them.
   virtual bool takes_lists() const { return false; }
   /// Returns an allocator for buffers that run() accesses without a copy; nullptr if all memory is
@@ -52,14 +52,14 @@ class CollectiveEngine {
 
   /// Returns an engine for a subgroup, whose calls are ordered independently of this engine's
   /// calls. All members of `ranks` (increasing rank numbers of this group, including this rank)
-  /// must call it. `number` counts the groups made from this group, starting at 1, and is equal on
-  /// all members.
+  /// must call it. `number` counts the groups created from this group, starting at 1, and is equal
+  /// on all members.
   virtual std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                                      std::uint32_t number) = 0;
 
-  /// Answers state queries of peers with `own_state()`: "has waited 10.2 s in broadcast(...) #3
+  /// Answers state queries from peers with `own_state()`: "has waited 10.2 s in broadcast(...) #3
   /// at a.cc:3", "is in no collective; its last one was ...". Never blocks. Called about ten times
-  /// a second by a thread of the communicator, also during run().
+  /// a second by a thread of the communicator, even during run().
   virtual void answer_state_queries(const std::function<std::string()>& own_state) = 0;
   /// Returns the state of each rank, indexed by rank, for the report on a stalled call: "does not
   /// answer" for ranks that are silent until the deadline, empty for this rank. May be called
@@ -68,7 +68,7 @@ class CollectiveEngine {
 };
 
 // The engines. They throw kInvalidArgument unless the Group has one local replica and a transport
-// of the same size and rank.
+// of the Group's size and rank.
 
 /// Returns the "canonical" engine for a rank whose transport has host_memory(). Reductions follow
 /// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for
@@ -93,14 +93,14 @@ std::vector<std::string> message_algorithms();
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm);
 
-/// Returns the engine of rank group.first_rank that uses MPI's collectives. Each rank is a separate
-/// process of one MPI job; the order of ranks may differ from MPI_COMM_WORLD's. Collective. Ranks
-/// synchronise as in NativeCallEngine; a non-blocking MPI collective then works on the caller's
-/// memory. If a call ends early after all ranks have joined, MPI gets 2 more seconds to stop using
-/// that memory; if it does not stop, this process makes no further MPI calls. Throws kUnimplemented
-/// in a build without MPI, in a process that no MPI launcher started, and for ranks that share a
-/// process; kFailedPrecondition after MPI_Finalize, or if the program initialised MPI without
-/// thread support.
+/// Returns the engine that performs the collectives of rank group.first_rank through MPI. Each rank
+/// is a separate process of one MPI job; the order of ranks may differ from MPI_COMM_WORLD's.
+/// Collective. Ranks synchronise as in NativeCallEngine; a non-blocking MPI collective then works
+/// on the caller's memory. If a call ends early after all ranks have joined, MPI gets 2 more
+/// seconds to stop using that memory; if it does not stop, this process makes no further MPI calls.
+/// Throws kUnimplemented in a build without MPI, in a process that no MPI launcher started, and for
+/// ranks that share a process; kFailedPrecondition after MPI_Finalize, or if the program
+/// initialised MPI without thread support.
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline);
 
 /// Returns the engine of rank group.first_rank with the operation that `spec` names. Ranks

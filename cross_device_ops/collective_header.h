@@ -56,8 +56,8 @@ struct CollectiveHeader {
   std::array<char, 40> file{};   // end of the source file's path
   std::array<char, 40> shape{};  // text, truncated
 
-  /// Marks a call that this rank cannot make, but only announces to the other ranks. The reason
-  /// replaces the name and the shape, and is truncated to their size.
+  /// Marks a call that this rank cannot make and only announces to the other ranks. The reason
+  /// replaces the name and the shape, and is truncated to fit.
   void refuse(std::string_view reason);
   bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.
@@ -87,9 +87,9 @@ inline constexpr std::string_view kMissing = " before the deadline; ";
 /// Returns true if the error reports that two ranks' calls differ.
 bool is_mismatch(const Error& error);
 
-/// Returns the original of an error that another rank reported. It arrives as kAborted with the
-/// original text; the result has the code that the reporting rank threw, so that all ranks throw
-/// the same code.
+/// Returns the original of an error that another rank reported. The report arrives as kAborted with
+/// the original text; the result has the code that the reporting rank threw, so that all ranks
+/// throw the same code.
 Error as_it_was(const Error& error);
 
 }  // namespace tutti::internal

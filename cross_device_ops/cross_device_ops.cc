@@ -330,8 +330,8 @@ std::vector<std::size_t> equal_parts(std::string_view who, std::span<const Repli
   return counts;
 }
 
-/// Calls the operation. On GPUs the call's work is queued in a DeviceWork, which is then joined, or
-/// added to `pending` if that is given.
+/// Calls the operation. On GPUs, queues the call's work in a DeviceWork, which is then joined or,
+/// if `pending` is given, added to it.
 void dispatch(CrossDeviceOps& ops, const BufferCall& call, PendingReduction* pending) {
   if (call.first().device.type == DeviceType::kCpu) return internal::carry_out_unchecked(ops, call);
   std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());

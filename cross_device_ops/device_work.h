@@ -17,10 +17,10 @@
 
 namespace tutti::internal {
 
-/// Work of one call in the communication streams of its devices. Each stream waits for the work
-/// that is in its device's compute stream when this object is made; join() makes the compute
-/// streams wait for the communication streams. barrier() orders work between devices: call it
-/// before and after one device accesses another's memory. No function blocks the host. Not
+/// Work of one call in the communication streams of its devices. Each of these streams waits for
+/// the work that is in its device's compute stream when this object is created; join() makes the
+/// compute streams wait for the communication streams. barrier() orders work between devices: call
+/// it before and after one device accesses another's memory. No function blocks the host. Not
 /// thread-safe.
 class DeviceWork {
  public:
@@ -103,9 +103,9 @@ void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 /// Combines tensors of one shape and dtype, on any GPUs; returns the result on device `where`.
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 
-// Transfers between GPUs and host memory, for sums over the GPUs of several workers through the
-// hosts. They are queued in the streams of `work` without waiting. Each GPU copies a different
-// slice, so that all links to the host are used at once.
+// Transfers between GPUs and host memory, for sums over several workers' GPUs through the hosts.
+// Transfers are queued in the streams of `work` without waiting. Each GPU copies a different slice,
+// so that all links to the host are used at once.
 
 /// For each node i, combines its replicas along the canonical tree and copies the result to
 /// outputs[i], in host memory. Replica r is buffers[r]; the buffers are overwritten. The caller

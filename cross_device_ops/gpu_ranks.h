@@ -67,7 +67,7 @@ struct GpusOfRank {
 };
 /// Reports whether these devices, which need not be GPUs, can be NCCL ranks.
 GpusOfRank gpus_for_nccl(std::span<const Device> devices);
-/// Returns why some rank cannot use NCCL, as "<who> 1 has ..."; empty if all can.
+/// Returns the reason, as "<who> 1 has ...", if any rank cannot use NCCL; empty if all can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
 /// Creates the operation "nccl" over `group`. It needs neither a store nor a transport, because

@@ -44,7 +44,7 @@ class Canonical final : public CrossDeviceOps {
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
   bool sliceable() const override { return true; }
-  /// Sums without copies, for any nodes of the tree.
+  /// Sums the segments without copying them, for any nodes of the tree.
   void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options) override;
 
  protected:

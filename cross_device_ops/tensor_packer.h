@@ -25,7 +25,7 @@ struct PackPlan {
 
 inline constexpr std::int64_t kDefaultBytesPerPack = 4 << 20;
 
-/// Assigns tensors to packs. bytes_per_pack 0 means kDefaultBytesPerPack.
+/// Assigns tensors to packs. A bytes_per_pack of 0 means kDefaultBytesPerPack.
 PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack);
 
 /// Returns the pack's tensors concatenated on `device`.

@@ -22,7 +22,7 @@ PassShard shard_of(const PassShard& whole, const PassShard& part) {
   return {whole.count * part.count, whole.index + part.index * whole.count};
 }
 
-/// Source whose iterators are made from an iterator over the input source and a shard.
+/// Source whose iterators are made from a shard and an iterator over the input source.
 template <class Iterator>
 class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, PassShard> {
  public:
@@ -59,7 +59,7 @@ class ShardIterator : public internal::ForwardingIterator {
 
  protected:
   std::int64_t count_;
-  std::int64_t foreign_;  // number of other shards' elements that precede this shard's next one
+  std::int64_t foreign_;  // number of elements of other shards before this shard's next element
 };
 
 }  // namespace
@@ -91,8 +91,8 @@ bool find_files(const DatasetSource& source, FileCounts& counts) {
   });
 }
 
-/// Source over the files of one worker. Its elements get numbers that no other worker uses. It does
-/// not need to know how many elements the other workers' files contain.
+/// Source over the files of one worker. Gives its elements numbers that no other worker uses,
+/// without knowing how many elements the other workers' files contain.
 class WorkerFilesSource : public internal::SourceWith<WorkerFilesSource, PassShard> {
  public:
   using SourceWith::SourceWith;
@@ -165,7 +165,7 @@ class DataShardIterator : public ShardIterator {
   std::optional<Element> first_;
 };
 
-// Inserts the shard before a prefetch() at the end, as tf does, so that prefetch() reads only this
+// Inserts the shard before a final prefetch(), as tf does, so that prefetch() reads only this
 // worker's elements.
 SourcePtr with_data_shard(const SourcePtr& source, const PassShard& part) {
   if (!internal::only_reads_ahead(*source)) {

@@ -125,8 +125,8 @@ bool is_number(std::string_view text, DType dtype);
 std::string_view foreign_number_form(std::string_view text);
 /// Returns the likely delimiter of a record that was read as the single field `text`, or nullopt.
 std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text);
-/// Appends the bytes of the field's value, in the type field.stored. Throws kInvalidArgument naming
-/// the source, line and column.
+/// Appends the bytes of the field's value, converted to type field.stored. Throws kInvalidArgument
+/// naming the source, line and column.
 void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecord& record,
                   const std::string& source, std::string& bytes);
 

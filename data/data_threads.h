@@ -12,8 +12,8 @@
 
 namespace tutti::internal {
 
-/// Function of an element and of its number: the number of elements, yielded or skipped, that
-/// precede it in the whole pass over all shards.
+/// Function of an element and of `number`: the count of elements, yielded or skipped, that precede
+/// it in the whole pass over all shards.
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;

@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// Source that wraps another source and takes cardinality, shard and batch properties from it.
+/// Source that wraps another source and has the same cardinality, shard and batch properties.
 class ForwardingSource : public DatasetSource {
  public:
   explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}

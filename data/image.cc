@@ -187,7 +187,8 @@ void resize_rows(const T* pixels, const Shape& shape, const std::vector<Source>&
   }
 }
 
-// Returns the range of `wanted` pixels in the middle of `length` pixels; all if `wanted` is larger.
+// Returns the range of `wanted` pixels in the middle of `length` pixels; all of them if `wanted` is
+// larger.
 Window middle(std::int64_t length, std::int64_t wanted) {
   const std::int64_t size = std::clamp<std::int64_t>(wanted, 1, length);
   return {(length - size) / 2, size};

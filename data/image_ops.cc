@@ -32,7 +32,7 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
 }
 
-/// Throws kInvalidArgument naming `who` unless both are >= 1.
+/// Throws kInvalidArgument, naming `who`, unless both are >= 1.
 void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
   internal::require(height >= 1 && width >= 1, who, ": expected at least 1 x 1 pixels, got ",
                     height, " x ", width);
@@ -269,7 +269,7 @@ MutableTensor make_like(const Tensor& image, DType dtype) {
   return MutableTensor(image.shape(), dtype, image.device());
 }
 
-/// Returns the column sums: element i is the sum of value i of all rows. The loop has no chain of
+/// Returns the column sums: element i is the sum of value i over all rows. The loop has no chain of
 /// dependent additions, so it can be vectorized.
 template <class T, class Function>
 std::vector<double> column_sums(std::span<const T> values, std::int64_t height, Function fn) {
@@ -455,7 +455,8 @@ Tensor per_image_standardization(const Tensor& image) {
   return result.freeze();
 }
 
-// Random image steps. Each draws the 64-bit numbers 0, 1, ... of its stream, in this order.
+// Random image steps. Each uses the 64-bit numbers at positions 0, 1, ... of its stream, in this
+// order.
 
 namespace {
 

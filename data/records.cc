@@ -250,8 +250,8 @@ struct WireTag {
   WireType type = WireType::kVarint;
 };
 
-/// Reader for one protobuf message, whose bytes it does not copy. Throws kDataLoss, naming `source`
-/// and the offset in the outermost message.
+/// Reader for one protobuf message, whose bytes it does not copy. Throws kDataLoss for a malformed
+/// message, naming `source` and the offset in the outermost message.
 class WireReader {
  public:
   WireReader(std::string_view bytes, const std::string& source, std::size_t first_offset = 0)

@@ -255,10 +255,10 @@ void TarWriter::close() {
   bytes_.clear();
 }
 
-// Reading of tar files. For each file, a tar file contains a header of one block, then the content,
-// padded to whole blocks. It ends with blocks of zeros (two, but one is enough to recognise the
-// end). A long name or a large size that does not fit in a header is stored before it, in records
-// that look like files. Concatenated archives continue after the zeros.
+// Reading of tar files. A tar file contains, for each file, a one-block header and then the
+// content, padded to whole blocks. It ends with blocks of zeros (two, but one is enough to
+// recognise the end). A long name or a large size that does not fit in the header precedes it, in
+// records that look like files. Concatenated archives continue after the zeros.
 
 namespace internal {
 namespace {
@@ -431,8 +431,8 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
   }
 }
 
-// If this header begins records about the next file, reads them and returns true; otherwise returns
-// false.
+// If this header begins records about the next file, reads these records and returns true;
+// otherwise returns false.
 bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   constexpr std::string_view kRecords = "xgLK";
   if (kRecords.find(type) == std::string_view::npos) return false;

@@ -44,8 +44,8 @@ std::size_t run_end(std::string_view text, std::size_t at, CharacterKind kind) {
   return run_end(text, at, [&](const Character& next) { return next.kind == kind; });
 }
 
-/// Returns the length in bytes of 's, 't, 're, 've, 'm, 'll or 'd at the beginning, or 0. Llama 3
-/// ignores case, so the long s (U+017F) counts as an s.
+/// Returns the length, in bytes, of 's, 't, 're, 've, 'm, 'll or 'd at the beginning; 0 if there is
+/// none. Llama 3 ignores case, so the long s (U+017F) counts as an s.
 std::size_t contraction_length(std::string_view text, bool any_case) {
   if (text[0] != '\'' || text.size() < 2) return 0;
   constexpr std::string_view kLongS = "\xC5\xBF";
@@ -56,7 +56,7 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
   return letters == "re" || letters == "ve" || letters == "ll" ? 3 : 0;
 }
 
-/// Returns the length in bytes of a run of spaces. At the end of the text it includes all spaces.
+/// Returns the length in bytes of a run of spaces. At the end of the text, it includes all spaces.
 /// Elsewhere it excludes the last of several spaces, which belongs to the next piece.
 std::size_t gap_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);

@@ -184,7 +184,7 @@ class ConcatenateIterator : public ElementIterator {
  private:
   std::unique_ptr<ElementIterator> first_;  // null once it has ended
   std::unique_ptr<ElementIterator> second_;
-  std::optional<Element> pattern_;  // first element of first_, for a comparison with second_
+  std::optional<Element> pattern_;  // first element of first_, compared with second_'s
 };
 
 class ConcatenateSource : public MultiInputSource {

@@ -16,7 +16,7 @@ using namespace tutti::examples;
 namespace {
 
 struct Options {
-  // batch size per process; total number of steps over all processes
+  // batch size per process; total number of steps across all processes
   std::int64_t batch_size = 128, steps = 10'000, seed = 1;
   std::string data_dir, checkpoint;
 };

@@ -1,5 +1,5 @@
 // Trains a model that does not fit on one device. Data parallelism runs out of memory. With layers
-// split across two devices, or with weights sharded over a mesh of two, the same model trains.
+// split across two devices, or with weights sharded over a two-device mesh, the same model trains.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>

@@ -103,7 +103,7 @@ History History::from_json(const Json& json) {
   return history;
 }
 
-// Functions with which callbacks query the model.
+// Functions that callbacks use to query the model.
 
 bool Callback::is_chief() const { return !model_ || model_->strategy().is_chief(); }
 

@@ -29,7 +29,7 @@ class LossTracker final : public Metric {
   /// `loss`: this replica's share of the batch's loss; `rows`: this replica's number of rows.
   void update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows);
   Tensor result() const override;
-  /// Returns the total of each replica of this process. Must be called outside replicas.
+  /// Returns the total for each replica of this process. Must be called outside replicas.
   std::vector<double> totals_of_replicas() const;
 
  private:
@@ -37,13 +37,13 @@ class LossTracker final : public Metric {
   Variable rows_;
 };
 
-/// Returns the indices of values that are NaN or infinite, counted from `first`.
+/// Returns the indices, counted from `first`, of values that are NaN or infinite.
 std::vector<int> not_finite(std::span<const double> values, int first);
 
 /// Metric of one output of the model.
 struct OutputMetric {
   std::shared_ptr<PredictionMetric> metric;
-  std::string shown_name;  // name in logs; begins with the output's name if there are several
+  std::string shown_name;  // name in logs; with several outputs, begins with the output's name
   std::size_t output = 0;
   bool weighted = false;
 };
@@ -174,15 +174,16 @@ class BatchFeed {
   BatchFeed(DistributedDataset data, FeedSteps steps);
   /// Must be called before the first batch of each epoch.
   void begin_epoch();
-  /// Returns the next batch of the epoch, valid until the next call; nullptr at its end. Throws
+  /// Returns the epoch's next batch, valid until the next call, or nullptr at the end. Throws
   /// kInvalidArgument for an empty dataset.
   const PerReplica<Batch>* next();
   /// Returns the number of batches per epoch, if known.
   std::optional<std::int64_t> num_steps() const;
   DistributedDataset& data() { return data_; }
 
-  /// Returns the position in the data, from which restore() continues. `batches` is the number of
-  /// batches already returned in the epoch; if it is not 0, do not call begin_epoch().
+  /// Returns the position in the data; restore() continues from it. `batches` is the number of
+  /// batches already returned in the epoch; if it is not 0, do not call begin_epoch() after
+  /// restore().
   Json position() const;
   void restore(const Json& position, std::int64_t batches);
 
@@ -201,7 +202,7 @@ class BatchFeed {
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // true: restored within a pass, which may have no batches left
   bool has_ended_ = false;    // true: restored after the end of the epoch's pass
-  bool warned_ = false;       // true: the warning that a pass ended within an epoch has been logged
+  bool warned_ = false;  // true once a warning about a pass ending within an epoch has been logged
 };
 
 /// One call of fit. Its state fully determines the remaining training, so training can continue

@@ -283,7 +283,7 @@ std::vector<int> Model::replicas_without_finite_loss() const {
     local.push_back(Tensor::from({1}, std::vector<double>{total}));
   const Tensor totals =
       strategy().gather(PerReplica<Tensor>(std::move(local)), 0, CallSite::current());
-  // A worker that trains independently gathers only its own replicas, numbered from
+  // A worker that trains independently gathers from its own replicas only, numbered from
   // first_replica().
   const int first = strategy().num_workers() > 1 ? 0 : strategy().first_replica();
   return internal::not_finite(totals.to_doubles(), first);

@@ -78,7 +78,7 @@ std::string Model::summary() const {
     rows.push_back({concat(" ", inputs[i], " (Input)"), batched_shape(input_shapes()[i]), "0"});
   }
   std::map<std::string, std::vector<std::string>> sources;
-  // If the table has no inputs, the layers form a chain, which needs no column for sources.
+  // If the table has no inputs, the layers form a chain, so no column for sources is needed.
   for (const auto& [from, to] : inputs.empty() ? std::vector<Edge>() : edges()) {
     sources[to].push_back(from);
   }

@@ -86,7 +86,7 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
     const Tensor values = gradients[i].to_dense();
-    // On a mesh all gradients form a single group, because all positions must make the same calls.
+    // On a mesh, all gradients form a single group, because all positions must make the same calls.
     auto found = std::ranges::find_if(all, [&](const OnDevice& each) {
       return each.device == values.device() || OpPartitioner::current();
     });
@@ -113,7 +113,8 @@ Gradient scaled(const Gradient& gradient, const Tensor& factor) {
                        slices.dense_shape};
 }
 
-/// Multiplies each gradient of the device by its element of `factors` [n], or all by one factor [].
+/// Multiplies each of the device's gradients by its element of `factors` [n], or all of them by a
+/// single factor [].
 void scale_all(std::vector<Gradient>& gradients, const OnDevice& on_device, const Tensor& factors) {
   std::map<DType, Tensor> by_type;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {

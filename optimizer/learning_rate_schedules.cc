@@ -93,7 +93,7 @@ void check(const CosineDecayRestartsOptions& options) {
 }
 
 double rate_at(const CosineDecayRestartsOptions& options, std::int64_t iteration) {
-  // Uses a loop, because the rounding of logarithms would miss the first step of a period.
+  // Uses a loop, because rounding errors in logarithms could misplace the first step of a period.
   double length = static_cast<double>(options.first_decay_steps);
   double rest = static_cast<double>(iteration), factor = 1.0;
   if (options.t_mul == 1.0) {

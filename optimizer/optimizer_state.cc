@@ -91,7 +91,7 @@ const Tensor& values_of(const Gradient& gradient) {
   return gradient.is_dense() ? gradient.dense() : gradient.slices().values;
 }
 
-/// Returns [1] float32 on the device of `values`: 0 if all are finite, else NaN.
+/// Returns a float32 tensor [1] on the device of `values`: 0 if all are finite, else NaN.
 Tensor flaw_on_device(const Tensor& values) {
   return reshape(cast(reduce_sum(values - values), DType::kFloat32), Shape{1});
 }

@@ -35,7 +35,7 @@ class DecoupledWeightDecayRule final : public UpdateRule {
 class MovingAverageRule final : public FormulaRule {
  public:
   /// Throws kInvalidArgument, naming `optimizer`, if the momentum is outside [0, 1] or the
-  /// frequency below 1.
+  /// frequency is below 1.
   MovingAverageRule(std::string_view optimizer, const EmaOptions& options);
   std::string_view name() const override { return "ema"; }
   Json describe() const override;
@@ -64,7 +64,7 @@ class GradientAccumulator {
                       std::int64_t steps);
 
   std::int64_t steps() const { return steps_; }
-  /// Returns the number of steps accumulated so far: 0 .. steps() - 1. Equal in all replicas.
+  /// Returns the number of steps accumulated so far: 0 .. steps() - 1. Equal on all replicas.
   std::int64_t num_held() const { return num_held_.value().item_int(); }
 
   /// Adds the gradients of one more step to those of the `num_held` steps already held. Collective;

@@ -1,5 +1,5 @@
-// Built-in update rules: ranges of hyperparameters, slots and the constants of their formulas;
-// weight decay before a rule, and moving averages after it.
+// Built-in update rules: hyperparameter ranges, slots and formula constants; weight decay before a
+// rule, and moving averages after it.
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer/optimizer_state.h"
 

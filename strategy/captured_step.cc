@@ -1,9 +1,9 @@
-// Decides whether a call of a captured step runs, is captured or is replayed.
+// Decides whether a call to a captured step runs, is captured or is replayed.
 // SPDX-License-Identifier: Apache-2.0
 //
 // All replicas of a process decide together, in a merge call. The *signature* of a call describes
-// the arguments of all replicas. An *entry* counts the calls of one signature and later holds its
-// graph, with *static* inputs and outputs, whose memory is the same in every replay.
+// the arguments of all replicas. An *entry* counts the calls with one signature and later holds
+// their graph, with *static* inputs and outputs, whose memory is the same in every replay.
 #include "tutti/strategy/captured_step.h"
 
 #include <map>

@@ -70,7 +70,7 @@ class DefaultStrategy final : public Strategy {
   }
 
  protected:
-  /// Runs `body` on the caller's thread and in its context; exceptions propagate.
+  /// Runs `body` on the caller's thread and in the caller's context; exceptions propagate.
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
     internal::require_cross_replica(*this, "Strategy::run");
     const RandomContextScope random({random_seed(), random_step_.load(), 0});
@@ -88,7 +88,7 @@ class DefaultStrategy final : public Strategy {
   const Device device_ = kDefaultDevice;
   std::unique_ptr<CrossDeviceOps> ops_;
   std::atomic<std::uint64_t> step_{0};
-  std::atomic<std::uint64_t> random_step_{0};  // number of runs that train or draw random numbers
+  std::atomic<std::uint64_t> random_step_{0};  // run() calls that train or draw random numbers
   std::atomic<bool> warned_of_results_{false};
   const Failure no_failure_;
 };

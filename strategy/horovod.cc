@@ -165,7 +165,7 @@ class Job {
   std::string call_;          // call of the ranks that have not joined
 };
 
-/// Sums gradients over all ranks and passes their means to this rank's optimizer or tape.
+/// Sums gradients over all ranks and passes the means to this rank's optimizer or tape.
 class AveragingReducer final : public GradientReducer {
  public:
   AveragingReducer(Job& job, ReduceOp op)

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A commit reads all variables; reads of ON_READ variables are collectives of all workers. So a
-// worker that has committed step n knows that all others have ended step n and committed n - 1. Two
-// commits are kept, so the remaining workers have one in common, no matter when a worker dies. If
-// only a connection broke, all workers have one in common.
+// worker that has committed step n knows that all others have finished step n and committed n - 1.
+// Two commits are kept, so the remaining workers have one in common, no matter when a worker dies.
+// If only a connection broke, all workers have one in common.
 #include "tutti/strategy/recovery.h"
 
 #include <algorithm>

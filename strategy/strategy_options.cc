@@ -48,7 +48,7 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
 }
 
 /// Strategies that can use XLA. The other strategies store variables apart from their replicas, or
-/// sum over processes.
+/// sum across processes.
 constexpr std::string_view kStrategiesOnXla[] = {"mirrored", "one_device", "tpu"};
 
 /// Throws unless the devices are distinct XLA devices with one replica on each.
@@ -286,9 +286,9 @@ bool are_gpus(const LocalStrategyOptions& options) {
   return options.devices.devices.front().type == DeviceType::kGpu;
 }
 
-/// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients over
-/// `workers`. If the options name no algorithm, NCCL may do so only if `order`, the determinism of
-/// the algorithm used without NCCL, is kCanonical.
+/// Returns the devices of this worker's replicas, and whether NCCL may sum their gradients across
+/// `workers` workers. If the options name no algorithm, NCCL may do so only if `order`, the
+/// determinism of the algorithm used without NCCL, is kCanonical.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);

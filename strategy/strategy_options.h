@@ -16,10 +16,10 @@ namespace tutti::internal {
 /// naming `who` for missing or duplicate devices, and for too few replicas.
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
 
-/// Returns the XLA devices that `options` names, one per replica, and replaces them there with CPU
-/// devices: xla:i with cpu:i. Returns an empty vector if `who` does not compute on XLA. Throws
-/// kInvalidArgument or kUnimplemented, naming `who` and the option, if an option does not apply to
-/// XLA.
+/// Returns the XLA devices that `options` names, one per replica, and replaces each of them in
+/// `options` with a CPU device: xla:i with cpu:i. Returns an empty vector if `who` does not compute
+/// on XLA. Throws kInvalidArgument or kUnimplemented, naming `who` and the option, if an option
+/// does not apply to XLA.
 std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
 /// Throws kInvalidArgument, naming `who`, unless replica_weights is empty or has one positive
@@ -41,7 +41,7 @@ struct TeamSetup {
   std::shared_ptr<WorkerTeam> team = {};
 };
 
-/// Connects the workers. `options.replicas` is the number of replicas on all workers;
+/// Connects the workers. `options.replicas` is the total number of replicas on all workers;
 /// `options.cross_device_ops` names the algorithm that sums gradients across workers. `who` is the
 /// prefix of messages. Collective. Throws kInvalidArgument for contradictory options or a worker
 /// without replicas, and kUnimplemented for compression with an algorithm other than canonical.

@@ -28,7 +28,7 @@ struct BufferAllocatorOptions {
   /// Unit of the size classes in bytes, a power of two. The source itself aligns the memory.
   std::size_t granularity = 64;
   std::size_t max_cached = kUnlimited;  // maximum bytes in the cache
-  std::size_t limit = kUnlimited;       // maximum bytes in use and in the cache
+  std::size_t limit = kUnlimited;       // maximum total bytes, in use plus cached
   /// Called when memory is short: makes other components free memory of this allocator that they do
   /// not need.
   std::function<void()> on_shortage = {};

@@ -32,7 +32,8 @@ std::string_view trimmed(std::string_view text) {
        "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
-/// Same as require_available(), but accepts XLA devices, which strategies look up.
+/// Same as require_available(), but accepts XLA devices without looking them up, because strategies
+/// do that.
 void require_name(const Device& device) {
   const bool is_xla = device.type == DeviceType::kXla;
   if (!is_xla || device.index < 0 || device.index >= kNumVirtualCpuDevices) {

@@ -1,4 +1,4 @@
-// Virtual CPU devices that have their own memory.
+// Virtual CPU devices, each with its own memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device_memory.h"
 

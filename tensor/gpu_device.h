@@ -1,4 +1,4 @@
-// Host side of a device gpu:n: its memory, its queued work, and waits for that work.
+// Host side of a GPU (device gpu:n): its memory, its queued work, and waiting for that work.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Declared here and implemented in gpu/, so that tensors reach a GPU through a plain function call.
@@ -43,7 +43,7 @@ class PeerWork {
                           std::shared_ptr<DeviceEvent> ended) = 0;
 };
 
-/// Monitor of the peer work of one device: the host's waits check such work while it is pending.
+/// Monitor of one device's peer work: while such work is pending, the host's waits check it.
 /// Thread-safe.
 class PeerWatch {
  public:
@@ -63,9 +63,9 @@ class PeerWatch {
   mutable std::vector<std::weak_ptr<PeerWork>> works_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// One logical GPU. Calls enqueue work in its streams, in call order. Only copies to host memory,
-/// synchronize() and functions whose comments say so wait for the GPU. Lives as long as the
-/// process. Thread-safe: a mutex lets one thread at a time use the context.
+/// One logical GPU. Calls enqueue work in its streams, in call order. The only calls that wait for
+/// the GPU are copies to host memory, synchronize() and functions whose comments say so. Lives as
+/// long as the process. Thread-safe: a mutex lets one thread at a time use the context.
 class GpuDevice {
  public:
   static constexpr std::size_t kAlignment = 256;  // alignment of device memory, in bytes
@@ -88,7 +88,7 @@ class GpuDevice {
   /// because that stream runs in order. If another stream uses a buffer, the compute stream must
   /// wait for that use before the buffer is freed.
   BufferAllocator& allocator() { return *allocator_; }
-  /// Allocates from allocator(), or from the memory of the step that this thread captures.
+  /// Allocates from allocator(), or from the memory of the step that this thread is capturing.
   BufferRef allocate(std::size_t bytes);
   /// Returns cached memory to the device.
   void trim();
@@ -127,7 +127,7 @@ class GpuDevice {
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
   /// Waits for all work in its streams. Throws the error of that work.
   void synchronize();
-  /// Makes every later wait for this device check `work`, until `work` is destroyed.
+  /// Registers `work`, which every later wait for this device checks, until `work` is destroyed.
   void watch(const std::shared_ptr<PeerWork>& work);
   const PeerWatch& peers() const { return peers_; }
 

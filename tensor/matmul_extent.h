@@ -26,7 +26,7 @@ struct MatMulExtent {
     }
   }
 
-  /// Returns the offset in a or b of the batch's matrix `index`.
+  /// Returns the offset, in a or b, of matrix `index` of the batch.
   std::int64_t offset_in_a(std::int64_t index) const { return a_is_shared ? 0 : index * m * k; }
   std::int64_t offset_in_b(std::int64_t index) const { return b_is_shared ? 0 : index * k * n; }
 

@@ -1,4 +1,4 @@
-// Checks calls of operations: computes the shapes and types of the outputs from the inputs.
+// Checks operation calls: computes the shapes and types of the outputs from the inputs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/op_call_check.h"
 
@@ -44,7 +44,7 @@ class CallCheck {
   void inputs(std::size_t fewest, std::size_t most) const {
     expect(num_inputs() >= fewest && num_inputs() <= most, fewest, " to ", most, " inputs");
   }
-  /// Expects all inputs from `first` on to have the same type.
+  /// Expects all inputs, starting with number `first`, to have the same type.
   void one_type(std::size_t first = 0) const {
     for (std::size_t i = first; i < num_inputs(); ++i) {
       expect(dtype(i) == dtype(first), "inputs of one type");

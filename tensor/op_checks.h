@@ -1,4 +1,5 @@
-// Checks shared by public operations, their error prefixes, and sliding windows. Internal.
+// Checks shared by public operations, error prefixes for these operations, and sliding windows.
+// Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +23,7 @@ SourceLocation callers_line(const SourceLocation& where);
 std::string who(std::string_view operation, const SourceLocation& where);
 std::string who(OpId op, const SourceLocation& where);
 
-/// Throws kInvalidArgument with a message of who(op, where), ": " and the parts.
+/// Throws kInvalidArgument with a message that consists of who(op, where), ": " and the parts.
 template <class... Parts>
 [[noreturn]] void fail_op(OpId op, const SourceLocation& where, const Parts&... parts) {
   fail(ErrorCode::kInvalidArgument, who(op, where), ": ", parts...);
@@ -80,7 +81,7 @@ inline std::int64_t dilated(std::int64_t taps, std::int64_t dilation) {
   return (taps - 1) * dilation + 1;
 }
 
-/// Returns the number of positions of a window on an axis with explicit padding.
+/// Returns the number of window positions along an axis with explicit padding.
 inline std::int64_t window_positions(std::int64_t input, std::int64_t pad_before,
                                      std::int64_t pad_after, std::int64_t window,
                                      std::int64_t stride) {

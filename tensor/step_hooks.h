@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // These hooks belong to the thread that runs the step, and are null elsewhere.
-// * A step is *recorded* (StepRecorder) while its kernels are captured: in replays the devices
+// * A step is *recorded* (StepRecorder) while its kernels are captured: in replays, the devices
 //   repeat the work, and the host repeats only the recorded effects.
 // * A step is *traced* (StepTracer) instead of computed. Its operations return *lazy* tensors
 //   (LazyValue), whose elements are materialized when the host first reads them.
-// * Operations of other tasks are recorded (RemoteRecorder), and run there; the rest of the step is
-//   computed as usual.
+// * Operations that belong to other tasks are recorded (RemoteRecorder) and run there; the rest of
+//   the step is computed as usual.
 // * Operations on tensors that are sharded over a mesh are carried out on parts (OpPartitioner).
 #pragma once
 
@@ -50,7 +50,7 @@ class StepRecorder {
   /// `write`, and `commit` of replica 0 after the work is queued. `commit` updates counters as the
   /// step function would have.
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
-  /// Records that a variable is read or written: its elements must be in the same memory in each
+  /// Records that a variable is read or written, so its elements must be in the same memory in each
   /// replay.
   virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
   /// Records that `key` comes from the random context, so that every step computes it again.
@@ -97,7 +97,8 @@ class StepTracer {
   /// the value is on the step's device.
   virtual bool holds(const Tensor& value) const = 0;
   /// Returns the value that the step uses in place of a new tensor that the host fills, or in place
-  /// of a copy of `value`. The default, nullopt, makes the caller create a tensor with memory.
+  /// of a copy of `value`. If it returns nullopt, as by default, the caller creates a tensor with
+  /// memory.
   virtual std::optional<Tensor> create(const TensorSpec&, Device, const Tensor* /*value*/) {
     return std::nullopt;
   }
@@ -121,8 +122,8 @@ class RemoteRecorder {
   /// Returns the outputs of an operation that another task computes; nullopt if this process
   /// computes it.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
-  /// Returns the device of a value that another task has or will have; nullptr for a value of this
-  /// process.
+  /// Returns the device of a value that another task stores or will compute; nullptr for a value of
+  /// this process.
   virtual std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const = 0;
 
  private:

@@ -252,8 +252,7 @@ void append_element(std::ostringstream& out, T value) {
   out << value;
 }
 
-/// Writes a tensor's elements, from dimension `axis` on, as nested brackets, at most kMaxPrinted of
-/// them.
+/// Writes at most kMaxPrinted of a tensor's elements, from dimension `axis` on, in nested brackets.
 template <class T>
 class NestedWriter {
  public:

@@ -28,9 +28,10 @@ struct Tensor::Impl {
 Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
 /// Creates a tensor from elements that are already in host memory (e.g. received ones) and begin at
-/// byte `offset` of `buffer`. Shares the buffer, whose bytes must no longer change; a writer that
-/// takes over the tensor copies it first if the buffer is shared. Throws kInvalidArgument unless
-/// `offset` is a multiple of 64 and the elements fit in the buffer. Thread-safe.
+/// byte `offset` of `buffer`. Shares the buffer, whose bytes must no longer change; if the buffer
+/// is shared, a writer that takes over the tensor copies the elements first. Throws
+/// kInvalidArgument unless `offset` is a multiple of 64 and the elements fit in the buffer.
+/// Thread-safe.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype);
 

@@ -102,8 +102,8 @@ int report(const std::vector<Row>& rows, const std::string& path, OutputFormat f
   return count(rows, VersionState::kDamaged) > 0 ? 1 : 0;
 }
 
-/// Returns the path of the version of the requested step, or of the newest valid version if no step
-/// is given.
+/// Returns the path of the version for the requested step, or of the newest valid version if no
+/// step is given.
 std::string choose(const CkptOptions& options) {
   if (is_single(options.path)) return options.path;
   std::string chosen;

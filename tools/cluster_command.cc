@@ -1,4 +1,4 @@
-// `tutti cluster`: shows the cluster's tasks, and which of them is this process.
+// `tutti cluster`: shows the cluster's tasks, and which of them this process is.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

@@ -22,8 +22,8 @@ inline void print(const Json& report) { std::printf("%s\n", report.dump(2).c_str
 int devices_command(OutputFormat format, const std::string& virtual_gpus);
 
 /// Reports the capabilities of this build and this machine, with a verdict. Returns 1 if a
-/// requirement is missing. Searches for Fashion-MNIST in `data_dir`, or in the default folders if
-/// that is empty.
+/// requirement is missing. Searches for Fashion-MNIST in `data_dir` or, if `data_dir` is empty, in
+/// the default folders.
 int doctor_command(OutputFormat format, const std::string& data_dir);
 
 /// Shows the cluster that `resolver` reads from the environment. Returns 2 if the cluster cannot be

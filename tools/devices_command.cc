@@ -43,7 +43,7 @@ Json gpu_to_json(const LogicalGpu& gpu) {
   return entry;
 }
 
-/// Returns a matrix [from][to] that is true if one GPU can access the other's memory.
+/// Returns a matrix [from][to] that is true if GPU `from` can access the memory of GPU `to`.
 Json peers_to_json(const DeviceBackend& backend) {
   Json rows = Json::array();
   for (int from = 0; from < backend.num_devices(); ++from) {

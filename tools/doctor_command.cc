@@ -124,7 +124,7 @@ std::vector<Finding> inspect_build() {
 }
 
 /// Returns the list of folders that contain the four Fashion-MNIST files; "" if a file is missing.
-/// Searches `data_dir`, or read_mnist()'s default folders if that is empty.
+/// Searches `data_dir` or, if `data_dir` is empty, read_mnist()'s default folders.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
     std::set<std::string> folders;

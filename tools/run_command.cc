@@ -200,8 +200,8 @@ std::string name_of(const Member& member) {
 }
 
 /// Returns the tasks that a restarted chief needs again. Only a coordinating chief leaves the job
-/// before all other tasks. If it then dies and is restarted, it needs the tasks that left after it,
-/// to continue from its checkpoint.
+/// before all other tasks. If it then dies and is restarted, it can continue from its checkpoint
+/// only with the tasks that left after it.
 std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};

@@ -1,4 +1,5 @@
-// Lower bound of an all_reduce between two processes over TCP: only system calls and the sum.
+// Lower bound on the time of an all_reduce between two processes over TCP: only system calls and
+// the sum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -148,5 +148,5 @@ int main(int argc, char** argv) {
   for (int status = 0; wait(&status) > 0;) code = code == 0 && status != 0 ? 1 : code;
   std::filesystem::remove_all(folder);
   std::fflush(stdout);
-  _exit(code);  // exits without destructors, which ends Gloo's threads
+  _exit(code);  // also ends Gloo's threads; runs no destructors
 }

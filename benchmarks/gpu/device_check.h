@@ -18,7 +18,7 @@ struct CheckOptions {
   std::string spoil;       // corrupts one element of the results of this operation or optimizer
 };
 
-/// Runs calls of each operation and type, and compares their results with those on cpu:0.
+/// Runs each operation with each type, and compares the results with those on cpu:0.
 Findings check_ops(const CheckOptions& options);
 /// Compares the gradients that a tape computes on the device with its gradients on the CPU.
 Findings check_gradients(const CheckOptions& options);

@@ -15,7 +15,7 @@ struct BenchArguments {
   std::string devices = "gpu:0";
   std::string ops = "";                // all_reduce: name of an operation; empty: the default
   std::string optimizer = "sgd";       // update: sgd (momentum 0.9) or adam
-  std::string gradients = "resnet50";  // update: network whose variables are used, scaled in size
+  std::string gradients = "resnet50";  // update: network; `elements` scales its variables
   std::string execution = "eager";     // empty_step: eager or captured
   std::int64_t elements = 25'600'000;  // number of float32 elements
   std::int64_t iterations = 20;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Prints one line of JSON per event: {"event": "ready"}, then one {"event": "round"} per round, or
-// {"event": "losses"}. With --on-demand a round starts when a line with a number of steps arrives
+// {"event": "losses"}. With --on-demand, a round starts when a line with a number of steps arrives
 // on standard input, so that compared programs can alternate while each stays warm. resnet_torch.py
 // has the same flags and events.
 #include <cstdio>

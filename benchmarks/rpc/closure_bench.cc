@@ -1,4 +1,4 @@
-// Measures empty closures per second: what a coordinator and its workers cost per step.
+// Measures empty closures per second: the cost per step of a coordinator and its workers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone,

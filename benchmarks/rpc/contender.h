@@ -16,12 +16,13 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual std::string name() const = 0;
-  /// Sends `count` messages of `bytes` bytes, of which at most `at_once` are unanswered at a time.
+  /// Sends `count` messages of `bytes` bytes each, with at most `at_once` unanswered at a time.
   /// Returns after all replies have arrived.
   virtual void exchange(std::size_t bytes, int count, int at_once) = 0;
 };
 
-/// Returns a bidirectional stream of raw messages without tutti; null in builds without gRPC.
+/// Returns a bidirectional stream of raw messages that does not use tutti; null in builds without
+/// gRPC.
 std::unique_ptr<Contender> bare_grpc_stream();
 
 }  // namespace tutti::rpc_bench

@@ -197,8 +197,8 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
       turns.push_back({own.name() + " update", [&] { own.update(job); }});
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
-      // This measurement cannot be repeated in a row, because each step waits for the values that
-      // it pulls.
+      // This measurement cannot run several times in a row, because each step waits for the values
+      // that it pulls.
       if (job.in_a_row > 1) continue;
       turns.push_back({own.name() + " update+pull", [&] { own.update_and_pull(job); }, 2});
     }

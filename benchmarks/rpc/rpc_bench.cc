@@ -1,5 +1,5 @@
-// Compares calls with a bare gRPC stream: the time of small ones, and bytes per second of large
-// ones.
+// Compares calls with a bare gRPC stream: the time per small call, and the bytes per second of
+// large calls.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: rpc_bench [ROUNDS]. Client and server are threads of this process. Each round measures

@@ -53,7 +53,7 @@ int run(Options options) {
     throw Error(ErrorCode::kInvalidArgument, "--strategy " + options.strategy +
                                                  ": expected --replicas 1 or --strategy mirrored");
   }
-  // All workers must run the same number of steps, so no time limit may end them.
+  // All workers must run the same number of steps, so none may stop at a time limit.
   if (options.strategy == "multi_worker_mirrored") options.seconds = 1e9;
   const std::unique_ptr<Strategy> own = make_strategy(options);
   Strategy& strategy = own ? *own : default_strategy();

@@ -15,7 +15,7 @@ namespace tutti::benchmarks {
 /// Flags that all programs share.
 struct RunOptions {
   std::string model = "tiny";
-  std::int64_t batch_size = 0;  // global batch size; 0: the default of the model
+  std::int64_t batch_size = 0;  // global batch size; 0: the model's default
   std::int64_t replicas = 1;
   std::int64_t steps = 30;
   std::int64_t warmup = 3;

@@ -1,4 +1,4 @@
-// Runs rounds, in which all operations and the lower bound alternate.
+// Runs rounds in which all operations and the lower bound are measured in turn.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_all_reduce.h"
 

@@ -26,7 +26,7 @@ std::vector<std::size_t> cifar10_cnn() {
   return {5 * 5 * 3 * 64, 64, 5 * 5 * 64 * 64, 64, 2304 * 384, 384, 384 * 192, 192, 192 * 10, 10};
 }
 
-/// Gradients of ResNet-50 for 1000 classes: 161 gradients with 25.6 million elements.
+/// Gradients of ResNet-50 for 1000 classes: 161 gradients with a total of 25.6 million elements.
 std::vector<std::size_t> resnet50() {
   std::vector<std::size_t> counts;
   const auto convolution = [&](std::size_t side, std::size_t inputs, std::size_t filters) {

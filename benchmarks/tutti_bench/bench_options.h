@@ -1,4 +1,4 @@
-// Options of `tutti bench`.
+// Options for `tutti bench`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

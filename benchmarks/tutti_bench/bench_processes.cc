@@ -14,7 +14,7 @@
 namespace tutti::bench {
 namespace {
 
-/// Buffers of one rank, in memory that calls can use without a copy if there is such memory.
+/// Buffers of one rank, in memory that calls can use without a copy, if available.
 class RankMemory {
  public:
   RankMemory(std::size_t num_bytes, const std::shared_ptr<BufferAllocator>& allocator) {
@@ -183,8 +183,7 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Returns the seconds per call: the slowest process's time in each batch, then the median over
-  /// the batches.
+  /// Returns the seconds per call: the median, over the batches, of the slowest process's time.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;

@@ -11,8 +11,8 @@
 namespace tutti::bench {
 namespace {
 
-/// Returns the communicators of threads. They use shared memory if the algorithm supports it, and
-/// messages otherwise.
+/// Returns communicators whose ranks are threads. They use shared memory if the algorithm supports
+/// it, and messages otherwise.
 std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name,
                                                             const BenchOptions& bench) {
   const int size = bench.replicas;

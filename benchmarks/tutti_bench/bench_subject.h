@@ -33,7 +33,8 @@ class BenchSubject {
   virtual void out_of_place(std::span<const BenchRank> ranks, int thread) = 0;
 };
 
-/// Throws an Error with the reason if this operation does not support the shape, reduction or type.
+/// Creates the subject. Throws an Error with the reason if this operation does not support the
+/// shape, reduction or type.
 std::unique_ptr<BenchSubject> make_bench_subject(const std::string& name,
                                                  const BenchOptions& options);
 

@@ -84,7 +84,7 @@ struct CallPlan {
 /// that reading the clock costs little.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
-/// Returns the seconds per call in each batch. The slowest thread counts, because every thread
+/// Returns the seconds per call in each batch, measured on the slowest thread, because every thread
 /// needs the result.
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);

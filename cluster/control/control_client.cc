@@ -125,8 +125,8 @@ class ControlSession final : public ControlClient {
   std::unique_ptr<Thread> thread_;
 };
 
-/// Number of refusals after which a refusal counts as final: a single refusal may be due to a
-/// damaged handshake.
+/// Number of refusals that count as final, because a single refusal may be due to a damaged
+/// handshake.
 constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
@@ -224,7 +224,7 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
   *request_.mutable_build() = make_build(options.job_id, options.secret);
   request_.set_start_time(process.start_time);
   request_.set_machine(proto_text(process.machine));
-  // One process may contain several members (tests), so the name includes the task.
+  // In tests, one process may contain several members, so the name includes the task.
   request_.set_process(
       concat(process.unique, "/", self.to_string(), "/", now().time_since_epoch().count()));
   reach_server(
@@ -319,7 +319,8 @@ void ControlSession::run() {
     // The server answers heartbeats as soon as the operating system schedules its process.
     const bool is_late = now() - last_heard_ >= silent_after() / 2;
     if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
-      // The server is alive, and its answer may be waiting for a thread of this process.
+      // The server is alive, and its answer may only be waiting for a thread of this process to
+      // read it.
       last_heard_ = std::max(last_heard_, now() - unreachable_after() + 2 * every);
     } else if (is_late) {
       renew();

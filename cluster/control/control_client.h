@@ -32,7 +32,8 @@ class ControlClient : public KeyValueStore {
   ~ControlClient() override = default;
 
   /// Waits until all tasks that the server expects have joined. Logs the missing tasks with their
-  /// addresses every `say_every`. Throws kDeadlineExceeded naming them.
+  /// addresses every `say_every`. Throws kDeadlineExceeded, naming the missing tasks, if the
+  /// deadline passes.
   virtual void wait_for_members(TimePoint deadline) = 0;
   /// Returns all expected tasks and all tasks that ever joined, sorted by job and index.
   virtual std::vector<Member> members() = 0;

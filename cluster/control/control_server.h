@@ -31,7 +31,7 @@ struct ControlServerOptions {
   /// Task whose process hosts the server; "launcher" if the launcher hosts it.
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
-  /// Time that the destructor waits for members that have not left.
+  /// Time for which the destructor waits for members that have not left.
   Duration linger = durations::kLinger;
 };
 

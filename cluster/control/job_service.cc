@@ -214,8 +214,9 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   MemberRecord& record = *from->record;
   const TimePoint now = clock_.now();
   record.last_heard = now;
-  // A member that was given up or has left may have a successor, so its reports must not change
-  // anything. Its last progress has already arrived in Leave, which overtook this report.
+  // A member that the server gave up on, or that has left, may have a successor, so its reports
+  // must not change anything. Its last progress has already arrived in Leave, which overtook this
+  // report.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
@@ -307,9 +308,9 @@ void JobService::send_verdicts(Link& link) {
   if (event.has_history()) link.link->send(event);
 }
 
-/// Sends verdicts in batches, because in large jobs all members join and leave within a second:
-/// with one message per pair of members, sending them took a twelfth of the processor time while 64
-/// processes started.
+/// Sends verdicts in batches, because in large jobs all members join and leave within a second.
+/// With one message per pair of members, sending verdicts took a twelfth of the processor time
+/// while 64 processes started.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);

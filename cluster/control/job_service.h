@@ -134,7 +134,7 @@ class JobService final : public v1::Job::CallbackService {
   bool has_members() const TUTTI_REQUIRES(mutex_);
   void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
-  /// Sends the verdicts that this link does not have yet, in one event.
+  /// Sends, in one event, the verdicts that have not yet been sent over this link.
   void send_verdicts(Link& link) TUTTI_REQUIRES(mutex_);
   /// Sends new verdicts to all links. In a large job, later verdicts about joins and leaves are
   /// batched; tick() sends them.

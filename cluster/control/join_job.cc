@@ -39,7 +39,7 @@ std::uint64_t restarts() {
   fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
 }
 
-/// Names this process after its task in the trace.
+/// Labels this process in the trace with the name of its task.
 void enter_as(const std::vector<MemberTask>& tasks, std::size_t self) {
   if (self < tasks.size()) {
     const MemberTask& task = tasks[self];
@@ -77,7 +77,7 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
 struct Invitation {
   enum class Kind : std::uint8_t { kNoHost, kAt, kFailed } kind = Kind::kNoHost;
   std::uint16_t secret_size = 0;
-  std::array<char, 500> text{};  // target, or why there is none; null-terminated
+  std::array<char, 500> text{};  // target, or the reason why there is none; null-terminated
   std::array<std::byte, 4096> secret{};
 
   void set_text(Kind what, const std::string& whole) {

@@ -201,7 +201,7 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
 Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after) {
   const bool is_known = state.kind == Kind::kIsStopped || state.kind == Kind::kIsGone;
-  // In other states the cause may be temporary: a busy processor, a process that has just been
+  // In other states, the cause may be temporary: a busy processor, a process that has just been
   // continued, or a silent link.
   return is_known ? silent_after : unreachable_after;
 }

@@ -36,7 +36,7 @@ struct Member {
   std::uint64_t incarnation = 0;  // number of restarts of the task before this process
   std::string host = {};          // name of its machine
   std::int64_t pid = 0;
-  bool is_here = false;  // true if it has joined and has neither left nor been given up
+  bool is_here = false;  // true if it has joined and has neither left nor been given up on
   /// Returns "worker 2 (127.0.0.1:4713, pid 812)", with the machine's name if that machine is not
   /// this one.
   std::string to_string() const;
@@ -54,7 +54,7 @@ enum class VerdictKind : std::uint8_t {
 };
 std::string_view to_string(VerdictKind kind);
 
-/// A finding about a member. Every member receives all verdicts, in the order of their numbers.
+/// A finding about a member. Every member receives all verdicts, in numerical order.
 struct Verdict {
   std::uint64_t number = 0;  // 1, 2, 3, ... per job
   VerdictKind kind = VerdictKind::kDead;
@@ -145,7 +145,7 @@ struct MemberRecord {
   std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
 };
 
-/// Returns the state of a member's process; kUnknown for other machines.
+/// Returns the state of a member's process; kUnknown if it runs on another machine.
 using ProcessProbe = std::function<ProcessState(const JoiningProcess&)>;
 
 struct Finding {

@@ -18,7 +18,8 @@
 
 namespace tutti::internal {
 
-/// Server side of the agreement. Callers send returned proposals to all members. Not thread-safe.
+/// Server side of the agreement. Callers must send returned proposals to all members. Not
+/// thread-safe.
 class StopAgreement {
  public:
   explicit StopAgreement(Duration acknowledge_within) : acknowledge_within_(acknowledge_within) {}

@@ -29,13 +29,13 @@ struct GrpcOptions {
   int most_bytes = 4 << 20;
   /// Enables pings, which detect a silent host or link within 5 s and end the connection.
   bool keeps_alive = false;
-  /// Returns true if the server uses a UNIX-domain socket, as it does at loopback addresses without
+  /// Returns true if the server uses a UNIX-domain socket, that is, at a loopback address without
   /// TLS files.
   bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
 
-/// Initializes gRPC for the rest of the process. Throws kResourceExhausted, naming the limits to
-/// raise, if this process cannot start gRPC's threads, because gRPC itself would abort the process.
+/// Initializes gRPC for the rest of the process. If this process cannot start gRPC's threads,
+/// throws kResourceExhausted, naming the limits to raise; gRPC itself would abort the process.
 void initialize_grpc();
 
 /// Opens a channel to a GrpcServer with the same options. The first call connects it. Channels do

@@ -29,7 +29,7 @@ bool has_local_socket(const Endpoint& endpoint);
 /// the socket represents this right, because the socket's file remains if the process is killed.
 class LocalSocketClaim {
  public:
-  /// Port 0 selects a free port. Throws kUnavailable if another process already listens there,
+  /// Port 0 selects a free port. Throws kUnavailable if another process is already listening there,
   /// naming that process, or if the folder belongs to another user.
   explicit LocalSocketClaim(const Endpoint& endpoint);
   ~LocalSocketClaim();
@@ -58,12 +58,12 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
 /// Serves until shutdown(), with health checking and reflection. On a loopback address without TLS
 /// files, it listens only on the socket local_socket_path(), not on a port. On other addresses, it
 /// requires a certificate of the job (derive_identity() or TLS files) before HTTP/2 begins, and
-/// limits the connections per address. On "0.0.0.0" and "::" it listens on both the socket and the
+/// limits the connections per address. On "0.0.0.0" and "::", it listens on both the socket and the
 /// port. Thread-safe.
 class GrpcServer {
  public:
   /// `services` must outlive the server. Throws kUnavailable for an unusable address, naming the
-  /// process that uses the port, if it is visible.
+  /// process that uses the port, if that process is visible.
   GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services);
   /// Calls shutdown() without a grace period.
   ~GrpcServer();

@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// One side of mutual TLS, as PEM texts.
+/// PEM certificate, private key and authorities for mutual TLS.
 struct TlsIdentity {
   std::string certificate;
   std::string private_key;

@@ -13,14 +13,14 @@
 // handshakes, and sleeps until a socket is ready or the store is to be read again. Starting with
 // the highest lower rank keeps all ranks from connecting to the same rank at once.
 //
-// A connection may break, or a bit may flip, before the handshake is complete: a rank without an
-// answer reconnects, even if the other rank has already answered. Finally each rank confirms to
-// every other rank that it has all connections, and passes a descriptor of its memory if it can be
-// shared. So a rank that gave up at the last moment, or whose answer was lost, is detected here and
-// not in the first call.
+// A connection may break, or a bit may flip, before the handshake is complete, so a rank that
+// receives no answer reconnects, even if the other rank has already answered. Finally each rank
+// confirms to every other rank that it has all connections, and passes a descriptor of its memory
+// if it can be shared. So a rank that gave up at the last moment, or whose answer was lost, is
+// detected here and not in the first call.
 //
-// Many ranks on few cores take long: the timeout restarts with each connection or confirmation, and
-// a rank that loses one connection keeps the others.
+// Many ranks on few cores take a long time to connect, so the timeout restarts with each connection
+// or confirmation, and a rank that loses one connection keeps the others.
 #include "cluster/net/connect_all.h"
 
 #include <unistd.h>
@@ -61,8 +61,8 @@ struct PendingPeer {
               const JobSecret& secret)
       : socket(std::move(opened)), handshake(side, own, secret) {}
 
-  /// Reads no further than the handshake's next bytes; later bytes belong to the connection.
-  /// Returns false if the other side closed the connection.
+  /// Reads only the bytes that the handshake still needs, because later bytes belong to the
+  /// connection. Returns false if the other side closed the connection.
   bool read() {
     std::array<std::byte, kLongestHandshake> bytes{};
     std::size_t count = 0;
@@ -128,7 +128,7 @@ class GroupConnector {
 
   struct WatchedListener {
     Listener listener;
-    bool is_ready = true;  // true if poll() reported a new connection, and before the first accept
+    bool is_ready = true;  // true before the first accept, and if poll() reported a new connection
   };
 
   /// Returns the pause between two polls; longer if many ranks share processors and the store.
@@ -388,8 +388,8 @@ class GroupConnector {
     refusals_.note(last_refusal_, now());
   }
 
-  /// Returns the announcement of the rank that sent `hello`, or nullopt unless that rank is higher
-  /// than this one and the store has an announcement of that rank for the same run.
+  /// Returns the announcement of the rank that sent `hello`, if that rank is higher than this one
+  /// and the store has its announcement for the same run; nullopt otherwise.
   std::optional<Announcement> announcement_of(const RankHello& hello) {
     if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
     for (const bool again : {false, true}) {

@@ -52,7 +52,7 @@ Connection::IoResult Connection::move() {
 }
 
 /// Returns the number of bytes read; 0 if none are available. Throws if the peer has closed the
-/// connection and all of its bytes have been read.
+/// connection and all bytes that it sent have been read.
 std::size_t Connection::read_socket(std::span<const iovec> places) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(places.data());  // not modified
@@ -159,8 +159,8 @@ namespace {
 // Writing frames: header, head and body in one system call. Encoding frames: numbers at fixed
 // offsets; every field is validated.
 
-// Number of bytes that are written before the checksum of the next ones is computed, so that
-// sending and computing overlap.
+// Maximum number of bytes per write. Only their checksum is computed before the write, so that
+// sending overlaps with computing the next one.
 constexpr std::size_t kCheckedAtOnce = std::size_t{256} << 10;
 
 constexpr std::uint32_t kFrameMagic = 0x46747554;  // "TutF"

@@ -1,4 +1,4 @@
-// The messages of a handshake, a rank's announcement, and compatibility of two builds.
+// Handshake messages, a rank's announcement, and the compatibility check for two builds.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 
@@ -284,7 +284,7 @@ std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Bu
                 "); give all its processes one TUTTI_JOB_SECRET_FILE");
 }
 
-// Announcements as messages, and compatibility of two ranks.
+// Encoding of announcements, and compatibility of two ranks.
 
 std::string Announcement::address() const {
   return (endpoint.host.empty() ? local : endpoint).to_string();

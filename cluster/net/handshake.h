@@ -96,7 +96,7 @@ inline constexpr std::size_t kLongestHandshake = kRankHelloBytes + kProofBytes +
 
 // Requirements that two processes of one job must meet.
 
-/// Range of protocol versions that this build speaks.
+/// Range of protocol versions that this build supports.
 inline constexpr std::uint32_t kOldestProtocol = 3, kNewestProtocol = 3;
 
 /// Returns the description of this process.

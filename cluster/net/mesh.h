@@ -47,8 +47,8 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   TransportStats stats() const override;
   std::shared_ptr<HostMemory> host_memory() override { return options_.memory; }
   /// Closes all connections; peers read end-of-file after the written bytes. Waits until every
-  /// peer's system has received all bytes or the peer has exited, but at most 2 s, or 0.2 s after
-  /// an abort.
+  /// peer's system has received all bytes or the peer has exited, but for at most 2 s (0.2 s after
+  /// an abort).
   void close() noexcept;
 
  private:
@@ -79,7 +79,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   const bool spins_;
   KeptBytes kept_;
   std::vector<std::unique_ptr<Connection>> peers_;  // indexed by rank; null for this rank
-  std::vector<std::uint8_t> is_looked_at_;          // indexed by rank: polled since the last test()
+  std::vector<std::uint8_t> is_looked_at_;          // by rank: true if polled since the last test()
   FileDescriptor wake_event_;
   // Time at which test() next polls all peers; used by the leader.
   TimePoint look_again_ = TimePoint::min();

@@ -52,7 +52,7 @@ FileDescriptor accept_from(const FileDescriptor& listener);
 /// connection has stopped responding.
 void enable_keep_alive(const FileDescriptor& socket);
 /// Starts connecting. The caller polls for POLLOUT, then calls connect_result(). If the returned
-/// socket is not open, connecting failed and errno has the reason. Throws kNotFound if the host
+/// socket is not open, the attempt failed, and errno holds the reason. Throws kNotFound if the host
 /// does not exist, and kUnavailable if a later look-up may find it.
 FileDescriptor start_connecting(const Endpoint& endpoint);
 /// Returns 0 if the socket is connected, else the system's errno.

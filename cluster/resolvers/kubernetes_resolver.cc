@@ -69,8 +69,8 @@ int port_from(const KubernetesResolverOptions& options, const Environment& envir
   return options.port;
 }
 
-// Throws if pod names have no job but there are several jobs, because a pod's task would be
-// ambiguous.
+// Throws if pod names do not contain a job name but there are several jobs, because a pod's task
+// would be ambiguous.
 void check_jobs_have_names(const PodName& own, const internal::JobCounts& jobs) {
   if (own.job || jobs.size() == 1) return;
   internal::fail_place("HOSTNAME", "a pod's name with its job, such as train-worker-0",

@@ -1,4 +1,4 @@
-// Parsing of TF_CONFIG. It finds mistakes before any connection is made.
+// Parsing of TF_CONFIG, which finds mistakes before any connection is made.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 

@@ -33,7 +33,7 @@ constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
 constexpr std::size_t kPastCaches = std::size_t{8} << 20;
 constexpr std::size_t kLongestText = 65536;
 
-/// Returns a slice that keeps the owner of the bytes until gRPC has sent them.
+/// Returns a slice that keeps the owner of the bytes alive until gRPC has sent them.
 grpc::Slice slice_of(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner) {
   if (bytes.size() < kWorthKeeping) return {bytes.data(), bytes.size()};
   using Owner = std::shared_ptr<const void>;
@@ -74,7 +74,7 @@ class Front {
     varint(Wire::MakeTag(field, Wire::WIRETYPE_VARINT));
     varint(value);
   }
-  /// Writes the length of a field; the caller then appends its bytes.
+  /// Writes the length of a field; the caller then appends the field's bytes.
   void length(int field, std::size_t count) {
     varint(Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED));
     varint(count);

@@ -42,7 +42,7 @@ struct RpcClientOptions {
   std::uint64_t client = 0;
 };
 
-/// Future of the answer to one call. Only the first call of set() or set_error() has an effect. A
+/// Future for the answer to one call. Only the first call of set() or set_error() has an effect. A
 /// caller may drop it without waiting. Thread-safe, but only one wait() at a time.
 class RpcReply {
  public:
@@ -93,7 +93,7 @@ class RpcClient {
   Packet call(Packet request, TimePoint deadline) {
     return start(std::move(request))->wait(deadline);
   }
-  /// Ends all current and later calls with this error, and closes the connection.
+  /// Fails all current and later calls with this error, and closes the connection.
   void fail_all(const Error& error);
   /// Same as fail_all(), but the connection stays open until the destructor closes it.
   void end_calls(const Error& error);
@@ -105,7 +105,8 @@ class RpcClient {
   /// with `keeps_calls`. The existing replies receive the answers.
   void take_over(RpcClient& broken);
 
-  /// Returns the number of restarts of the server's task before its current process was started.
+  /// Returns how many times the server's task had been restarted when its current process was
+  /// started.
   std::uint64_t server_incarnation() const;
   /// Returns true if both clients are connected to the same process.
   bool is_same_process(const RpcClient& other) const;

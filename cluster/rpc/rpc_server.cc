@@ -125,7 +125,7 @@ class ServerCore {
   /// Removes a stream that has ended.
   void remove(const std::shared_ptr<ServerStream>& stream);
   void note_refusal(const std::string& reason);
-  /// Cancels all current and later streams. The caller then shuts gRPC's server down.
+  /// Cancels all current and later streams. The caller then shuts down gRPC's server.
   void cancel_all();
   bool is_ending() const {
     MutexLock lock(mutex_);
@@ -497,8 +497,8 @@ RpcPeer ServerCore::peer_of(const grpc::CallbackServerContext& context) const {
   return peer;
 }
 
-/// Cancels and returns the client's earlier streams. They must be broken, because the client has
-/// opened a new one.
+/// Cancels and returns the client's earlier streams. These are known to be broken, because the
+/// client has opened a new one.
 std::vector<std::shared_ptr<ServerStream>> ServerCore::end_earlier(
     const std::shared_ptr<ServerStream>& stream, std::uint64_t client) {
   std::vector<std::shared_ptr<ServerStream>> earlier;

@@ -75,7 +75,7 @@ struct RpcServerOptions {
 };
 
 /// A running server with health checking and reflection. Calls to methods without a handler fail
-/// with UNIMPLEMENTED. No handler function runs after the destructor. Thread-safe.
+/// with UNIMPLEMENTED. No handler function runs after the destructor has returned. Thread-safe.
 class RpcServer {
  public:
   /// Throws the same errors as ControlServer::start().

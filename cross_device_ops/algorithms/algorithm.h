@@ -37,10 +37,10 @@ struct Algorithm {
 
 /// Returns the algorithms canonical, ring, hierarchical_copy and reduction_to_one_device.
 std::span<const Algorithm> algorithms();
-/// Returns the algorithm of that name; throws kNotFound, listing the names, if there is none.
+/// Returns the algorithm with that name; throws kNotFound, listing the names, if there is none.
 const Algorithm& find_algorithm(std::string_view name);
 
-/// Returns the schedule of rank shape.rank. In a group of one rank it copies input to output.
+/// Returns the schedule of rank shape.rank. In a group of one rank, it copies input to output.
 Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape);
 
 // all_reduce

@@ -12,11 +12,11 @@
 // n ranks, S bytes in K segments, groups of G, L = ceil(n / G) leaders:
 // hierarchical_copy (G the largest power of two not above sqrt(n)): 4 steps; a member sends K
 //   messages and S bytes, a leader K G and G S (fewer in a smaller last group), rank 0 K (L + G -
-//   2) and (L + G - 2) S. Between groups 2 (L - 1) S.
-// reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
-//   Each element is combined once.
+//   2) and (L + G - 2) S. In total, 2 (L - 1) S bytes pass between groups.
+// reduction_to_one_device (one group): 2 steps; a member sends K messages and S bytes, rank 0
+//   K (n-1) and (n-1) S. Each element is combined once.
 // reduce: each other rank sends its S bytes directly to the root; then the closing rounds follow.
-// In all_reduce a rank verifies before it sends, so messages from all ranks prove to rank 0 that
+// In all_reduce, a rank verifies before it sends, so messages from all ranks prove to rank 0 that
 // all have verified.
 #include "cross_device_ops/algorithms/algorithm.h"
 

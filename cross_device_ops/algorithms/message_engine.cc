@@ -264,7 +264,7 @@ class MessageRun {
       compare_headers();
     }
     const bool lengths_are_own = header_.collective == Collective::kAllToAll;
-    // Wait for another rank's abort, which may name the mismatch; this rank sees only a wrong
+    // Waits for another rank's abort, which may name the mismatch; this rank sees only a wrong
     // length.
     const TimePoint verdict =
         lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
@@ -303,8 +303,8 @@ std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
   return std::as_writable_bytes(numbers);
 }
 
-// Returns true if the work has ended, even with an error: an exited peer or an abort only ends the
-// query.
+// Returns true if the work has ended, even with an error: if the peer has exited or the transport
+// was aborted, only the query ends.
 bool ended(Work& work) {
   try {
     return work.test();
@@ -415,7 +415,7 @@ class RankStates {
     std::unique_ptr<Work> work;
   };
   struct Answer {
-    std::array<std::uint64_t, 2> head{};  // number of the query, number of calls begun
+    std::array<std::uint64_t, 2> head{};  // query number; count of calls begun
     std::array<std::byte, kTextBytes> text{};
     std::unique_ptr<Work> work;
   };
@@ -438,7 +438,7 @@ class RankStates {
   }
   bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
     if (!answer.work->test()) return false;
-    if (answer.head[0] != number) {  // answer to an earlier query that timed out
+    if (answer.head[0] != number) {  // answer to an earlier query, which had timed out
       answer.work = start_receive(peer, answer);
       return false;
     }

@@ -17,9 +17,9 @@
 
 namespace tutti::internal {
 
-/// Engine that exchanges messages (the canonical algorithm's barrier) before each native call to
-/// compare the ranks' headers, so that a native call never has different arguments on two ranks.
-/// All other calls use messages for the data, too.
+/// Engine that compares the ranks' headers before each native call by exchanging messages (the
+/// canonical algorithm's barrier), so that a native call never has different arguments on two
+/// ranks. All other calls use messages for the data, too.
 class NativeCallEngine : public CollectiveEngine {
  public:
   int rank() const final { return link_.rank; }

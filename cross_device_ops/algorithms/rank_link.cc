@@ -72,7 +72,8 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
         ++r;
         continue;
       }
-      // test() throws if a rank has exited: this ends the exchange even while another rank is late.
+      // test() throws if a rank has exited, which ends the exchange even while another rank is
+      // late.
       for (const auto& value : given) (void)value->test();
       if (Clock::system().now() < deadline) continue;
       message[r] = std::byte{1};

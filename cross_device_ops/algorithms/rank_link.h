@@ -46,8 +46,8 @@ struct RankLink {
                              std::span<std::byte> body) const;
   /// Sends `own`, a plain value, to every other rank and returns the values of all ranks, by rank.
   /// The values are sent through rank 0, which first sends a greeting to each rank: 3 * size
-  /// messages. Throws kDeadlineExceeded on all ranks, with `who` first in the message, naming the
-  /// ranks that did not join. If rank 0 did not join, it throws at the deadline; otherwise, up to
+  /// messages. Throws kDeadlineExceeded on all ranks, with a message that begins with `who` and
+  /// names the ranks that did not join: at the deadline if rank 0 did not join, otherwise up to
   /// kLinger later, because rank 0 waits until its own deadline. Throws kUnavailable if rank 0
   /// exited, and on rank 0 if any rank exited.
   template <class T>

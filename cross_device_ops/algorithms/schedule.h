@@ -96,13 +96,14 @@ struct CallShape {
 /// Returns segment `k` of a range that is divided into segments of `segment` elements (the last may
 /// have fewer); empty if there is no such segment.
 Range segment_of(Range range, std::size_t k, std::size_t segment);
-/// Returns the number of segments of `count` elements; 1 for an empty range.
+/// Returns the number of segments into which `count` elements are divided; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
 /// Returns true if segment `k` of a range is sent. For an empty range, only segment 0 is sent, to
 /// show its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
-/// Returns true if a rank's first action is a message to `right`, which then carries the header.
+/// Returns true if a rank's first action is to send a message to `right`, which then carries the
+/// header.
 bool begins_with_send(const Schedule& schedule, int right);
 
 /// A range of bytes, used to detect overlaps.

@@ -13,11 +13,11 @@
 namespace tutti::internal {
 namespace {
 
-/// Runs schedules[r] on memory[r], whose scratch it allocates; buffers[r] is rank r's buffer.
-/// Messages are not copied: a receiver reads its sender's memory, and a step that would overwrite
-/// unread memory waits. On GPUs, the steps are queued in streams. Each step waits only for the send
-/// that it receives and for the readers of the memory that it overwrites, so that the devices work
-/// concurrently.
+/// Runner for the schedules of all ranks: runs schedules[r] on memory[r] and allocates its scratch;
+/// buffers[r] is rank r's buffer. Messages are not copied: a receiver reads its sender's memory,
+/// and a step that would overwrite unread memory waits. On GPUs, the steps are queued in streams.
+/// Each step waits only for the send that it receives and for the readers of the memory that it
+/// overwrites, so that the devices work concurrently.
 class Lockstep {
  public:
   Lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,

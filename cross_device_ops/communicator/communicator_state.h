@@ -47,7 +47,8 @@ struct RecordedCall {
   CollectiveHeader header;
   CallState state = CallState::kWaiting;
   TimePoint begin;
-  /// Returns "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7" with its state.
+  /// Returns the call, such as "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7", with its state
+  /// and age.
   std::string to_string(TimePoint now) const;
 };
 

@@ -58,7 +58,7 @@ Communicators in_process_communicators(int size, const CommunicatorOptions& opti
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options) {
   if (options.algorithm == "canonical" && transport->host_memory()) {
-    // This is the fastest engine between ranks of one host.
+    // This is the fastest engine for ranks on one host.
     return std::make_unique<Communicator>(internal::window_engine(std::move(transport)), options);
   }
   return std::make_unique<Communicator>(

@@ -11,7 +11,7 @@ namespace tutti {
 namespace {
 
 /// Returns the tensor in host memory, the only memory that a communicator works on. If the tensor
-/// is on a GPU, copies it and waits for the copy. Logs the first copy, because GPUs of one process
+/// is on a GPU, copies it and waits for the copy. Logs the first copy, because GPUs in one process
 /// have a faster path.
 Tensor on_host(const Communicator& communicator, const Tensor& tensor) {
   if (tensor.device().type == DeviceType::kCpu) return tensor;

@@ -50,7 +50,7 @@ class MpiRuntime {
   /// by then.
   void before_finalize(std::function<void()> close);
   /// Closes the transports that are still open when the program exits: MPI_Finalize waits for the
-  /// other processes, and these may wait for a message from this process.
+  /// other processes, which may in turn be waiting for a message from this process.
   void close_transports();
 
   /// Guard around MPI calls that serialises threads if MPI does not support concurrent calls.

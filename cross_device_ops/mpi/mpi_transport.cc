@@ -40,8 +40,8 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 
 }  // namespace
 
-/// Content of one MPI message between two ranks: a header, and bytes that the frame owns. All
-/// processes of an MPI job run the same build.
+/// Content of one MPI message between two ranks: a header, and bytes that the frame owns. The
+/// header is copied as is, because all processes of an MPI job run the same build.
 struct MpiFrame {
   enum class Kind : std::uint16_t {
     kHello,    // the rank has connected
@@ -290,7 +290,7 @@ constexpr int kChunksInFlight = 4;
 
 }  // namespace
 
-/// A transport over MPI. Works that it starts keep it alive, even after close().
+/// A transport over MPI. Work objects that it starts keep it alive, even after close().
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
   MpiEndpoint(std::shared_ptr<MpiDispatcher> dispatcher, std::vector<int> processes, int rank,
@@ -554,8 +554,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     found->second->end();
     sends_.erase(found);
   }
-  /// Puts the receive that was matched with the message back into the queue, ahead of later
-  /// receives.
+  /// Returns the receive that was matched with the message to the queue, ahead of later receives.
   void accept_cancel(Peer& from, const MpiFrame::Header& header) {
     const auto found = from.receiving.find(header.id);
     if (found == from.receiving.end()) {

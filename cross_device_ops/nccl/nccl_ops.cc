@@ -360,7 +360,7 @@ class NcclGroup final : public PeerWork {
   std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // reason for closing
   std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // launched work, oldest first
   std::string captured_ TUTTI_GUARDED_BY(mutex_);           // latest collective captured in a graph
-  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // close() discarded unfinished work
+  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;  // true if close() discarded unfinished work
 };
 
 namespace {

@@ -1,4 +1,4 @@
-// The operation "nccl": NVIDIA's collectives between GPUs of one or several processes.
+// The operation "nccl": NVIDIA's collectives between GPUs in one or several processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,9 @@ namespace tutti::internal {
 
 struct NcclFunctions;
 
-/// Creates the operation "nccl". Throws kInvalidArgument for devices that are not GPUs and, naming
-/// them, for replicas that share a GPU, which NCCL refuses. Throws kUnavailable if NCCL is missing.
+/// Creates the operation "nccl". Throws kInvalidArgument for devices that are not GPUs, and for
+/// replicas that share a GPU, which NCCL does not allow; the error names these replicas. Throws
+/// kUnavailable if NCCL is missing.
 std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options);
 /// Overload that uses the given NCCL functions.

@@ -130,7 +130,7 @@ std::string value_of(const StorePart& store, const char* key, std::int64_t timeo
     if (std::optional<std::string> value = store.get(key)) return *std::move(value);
     fail(ErrorCode::kNotFound, "get: the key '", key, "' is not set yet");
   }
-  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // fits 64 bits even in nanoseconds
+  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // fits into 64 bits even in nanoseconds
   const Duration wait = timeout_ms < 0
                             ? kDefaultTimeout
                             : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));

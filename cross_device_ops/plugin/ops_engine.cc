@@ -1,5 +1,5 @@
-// Engine of one rank's communicator with a CrossDeviceOps that spans processes. Headers are sent in
-// messages; the operation moves the data.
+// Engine for one rank's communicator that uses a CrossDeviceOps spanning several processes. Headers
+// are sent in messages; the operation moves the data.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/native_call_engine.h"
 
@@ -101,7 +101,7 @@ class OpsEngine final : public NativeCallEngine {
     input.name = output.name = header.name.data();
     std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
     BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
-    if (!combines(call.collective)) {  // copied bytes need no alignment
+    if (!combines(call.collective)) {  // bytes that are only copied need no alignment
       input = as_bytes(input);
       output = as_bytes(output);
       for (std::size_t& count : counts) count *= size_of(call.dtype);

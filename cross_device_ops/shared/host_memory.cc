@@ -88,7 +88,7 @@ void Segment::map() {
 
 Segment::~Segment() { ::munmap(data_, num_bytes_); }
 
-// The kernel collapses pages only if at least one small page is present, so make one first.
+// The kernel collapses pages only if at least one small page is present, so populate one first.
 void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
   const std::size_t first = rounded_up(offset, kLargePageBytes);
   const std::size_t end = (offset + bytes) / kLargePageBytes * kLargePageBytes;

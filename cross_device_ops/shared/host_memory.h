@@ -48,7 +48,7 @@ class Segment {
   const FileDescriptor& file() const { return file_; }
   std::byte* data() const { return data_; }
 
-  /// Makes a range of the file present in memory, so that accesses cannot fail. Uses large pages if
+  /// Allocates the memory of a range of the file, so that accesses cannot fail. Uses large pages if
   /// the system supports them; all processes that map the file share these pages. Throws
   /// kResourceExhausted.
   void populate(std::size_t offset, std::size_t bytes);
@@ -70,15 +70,15 @@ class Segment {
 
 }  // namespace internal
 
-/// Shared memory of the ranks of one host. Every rank has a *place*: a range of memory that all
-/// ranks of the transport map. Each rank maps it at a different address, so messages contain
-/// offsets from its start. The place of a thread is all memory of its process, at offset 0.
-/// Thread-safe.
+/// Memory shared by the ranks of one host. Every rank has a *place*: a range of memory that is
+/// mapped by all ranks of the transport. Each rank maps it at a different address, so messages
+/// contain offsets from its start. If the ranks are threads, the place of each is the whole memory
+/// of the process, at offset 0. Thread-safe.
 class HostMemory {
  public:
   /// Creates the memory for ranks that are processes. segments[r] is the segment of rank r.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
-  /// Constructs the memory of ranks that are threads of this process; they share this object.
+  /// Creates the memory for ranks that are threads of this process; they share this object.
   HostMemory() = default;
 
   int rank() const { return rank_; }
@@ -93,10 +93,10 @@ class HostMemory {
     kBuffers,  // buffers of the program
     kWindow,   // window of a group
   };
-  /// Allocates `bytes` bytes, filled with zeros, in the first free range of this rank's place that
-  /// is large enough. Returns the offset, a multiple of the page size, and of the large page size
-  /// if `bytes` is at least that. All pages are present, so that accesses cannot fail. Throws
-  /// kResourceExhausted.
+  /// Allocates `bytes` zero-filled bytes in the first range of this rank's place that is free and
+  /// large enough. Returns the offset: a multiple of the page size and, if `bytes` is at least the
+  /// large page size, of that size. All pages are allocated, so accesses cannot fail. Throws
+  /// kResourceExhausted if there is not enough memory.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
   /// Releases the ranges as soon as `may_go()` returns true. allocate() also calls `may_go()` to
@@ -138,7 +138,7 @@ class HostMemory {
 };
 
 /// Returns an allocator of buffers in this rank's segment, which collectives access without a copy;
-/// nullptr for threads, because they access all memory.
+/// nullptr if ranks are threads, which can access all memory.
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory);
 
 }  // namespace tutti

@@ -21,8 +21,8 @@ struct WaitWord {
 /// own core), or yields its core between two polls.
 enum class SpinPolicy { kSpin, kYield };
 
-/// Wait of threads or processes that share memory: polls for a while, then sleeps in the kernel
-/// (futex). A wait that ends soon costs tens of nanoseconds.
+/// Lets threads or processes that share memory wait: polls for a while, then sleeps in the kernel
+/// (futex). A short wait costs tens of nanoseconds.
 class ProcessWait {
  public:
   ProcessWait(WaitWord* word, SpinPolicy policy) : word_(word), policy_(policy) {}

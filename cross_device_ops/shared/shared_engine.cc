@@ -147,8 +147,8 @@ class StagedReduction {
     group_.own().progress().collected.store(now + 1);
     group_.notify();
   }
-  /// Splits a range at buffer boundaries: calls body(buffer, first, at, count) for each piece,
-  /// which has `count` elements, begins at element `first` of the buffer and at offset `at` of the
+  /// Splits a range at buffer boundaries: calls body(buffer, first, at, count) for each piece of
+  /// `count` elements, which begins at element `first` of the buffer and at offset `at` of the
   /// range.
   template <class Body>
   void for_each_piece(Range range, const Body& body) const {

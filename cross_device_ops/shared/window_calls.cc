@@ -13,7 +13,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPartGrain = 64;  // elements
-// Total cache size of all ranks, in bytes. Larger buffers are read from memory in every call.
+// Total cache size across all ranks, in bytes. Larger buffers are read from memory in every call.
 constexpr std::size_t kCaches = 16 << 20;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -213,8 +213,8 @@ void WindowCalls::combine(const CollectiveCall& call, std::size_t buffer, std::s
     if (call.collective == Collective::kAllReduce) {
       outputs_[index(r)] = output(r, buffer) + offset;
       inputs_[index(r)] = outputs_[index(r)];
-      // In place, the inputs are the outputs, so the list of inputs is not read, because reading it
-      // would cost a cache miss.
+      // For in-place calls, the inputs are the outputs. The list of inputs is not read, because
+      // that would cost a cache miss.
       if (in_place(r)) continue;
     }
     inputs_[index(r)] = input(r, buffer) + offset;

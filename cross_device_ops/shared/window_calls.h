@@ -11,9 +11,9 @@ namespace tutti::internal {
 
 /// The calls of all ranks in the current round. Their headers are equal, so the calls differ only
 /// in their addresses and, for an all_to_all, in their counts. The concatenated buffers of a call
-/// are its *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size),
-/// cut at multiples of 64 elements. Part r of a copy is rank r's result. Reductions follow the
-/// canonical tree. Not thread-safe.
+/// are its *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size);
+/// within a buffer, its bounds are rounded down to multiples of 64 elements. Part r of a copy is
+/// rank r's result. Reductions follow the canonical tree. Not thread-safe.
 class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
@@ -31,8 +31,8 @@ class WindowCalls {
 
   /// Processes one part, reading and writing all ranks' memory in place. `call`: this rank's call.
   void do_part(const CollectiveCall& call, int part);
-  /// Throws kInvalidArgument if two ranks' calls differ, naming both, or if rank r of an all_to_all
-  /// does not send to rank s the length that s expects.
+  /// Throws kInvalidArgument if two ranks' calls differ, naming both, or if, in an all_to_all, rank
+  /// r does not send rank s the length that s expects.
   void require_same_call(const CollectiveCall& call) const;
 
  private:

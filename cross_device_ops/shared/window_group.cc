@@ -260,7 +260,8 @@ void WindowGroup::close_from(const Error& reason,
   wait_->notify();
 }
 
-/// Returns why the group is closed, after waiting for the closing member to write the reason.
+/// Waits for the closing member to write the reason why the group is closed, then returns that
+/// reason.
 Error WindowGroup::reason() {
   const auto written = [this] { return shared_header_->state.load() == WindowHeader::kClosed; };
   const TimePoint end = deadline_after(Clock::system().now(), durations::kLinger);

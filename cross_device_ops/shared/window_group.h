@@ -70,7 +70,7 @@ class PartLanes {
   std::array<Lane, kMost> lanes_;
 };
 
-/// Per-rank slot for one round in shared memory. Addresses are offsets in the rank's place.
+/// Per-rank slot for one round in shared memory. Addresses are offsets into the rank's memory.
 struct WindowEntry {
   static constexpr std::uint32_t kIsInline = 1;   // inputs are copied to the window
   static constexpr std::uint32_t kIsShared = 2;   // all buffers are in shared memory
@@ -115,8 +115,8 @@ struct WindowHeader {
 struct WindowLayout {
   explicit WindowLayout(int num_members);
 
-  /// Largest number of inputs, and of outputs, whose offsets can be published. Calls with longer
-  /// lists are staged.
+  /// Maximum number of inputs, and likewise of outputs, whose offsets can be published. Calls with
+  /// longer lists are staged.
   static constexpr std::size_t kMostBuffers = 512;
   static constexpr std::size_t kInlineBytes = std::size_t{64} << 10;
   /// Slots per slice of a staged reduction.
@@ -158,7 +158,7 @@ class Window {
     return start_ + layout_->inline_data + round % 2 * WindowLayout::kInlineBytes;
   }
   /// Returns the slot for this member's contribution to the slice of member `to`. If `to` is this
-  /// member, returns the slot for its results.
+  /// member, returns the slot for this member's results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
@@ -210,8 +210,8 @@ class WindowGroup {
   /// Starts a round. The first call creates this rank's window and finds the other ranks' windows.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
   /// Waits for all ranks. Requires: the caller has filled in its entry. If the group is closed,
-  /// throws the error that closed it. Closes the group with kUnavailable or kAborted on a failure,
-  /// and on a timeout with kDeadlineExceeded naming the ranks that did not join.
+  /// throws the error that closed it. On a failure, closes the group with kUnavailable or kAborted;
+  /// on a timeout, with kDeadlineExceeded, naming the ranks that did not join.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
   /// Allocates the slots of this rank's window if it has none. Throws kResourceExhausted.
   void need_slots();
@@ -230,7 +230,7 @@ class WindowGroup {
   }
   void notify() noexcept { wait_->notify(); }
 
-  /// Begins a round that is processed in parts. All ranks call it.
+  /// Begins a round that is processed in parts. All ranks must call it.
   void begin_parts() { ++part_round_; }
   /// Returns an unassigned part, or -1 if there is none.
   int take_part();

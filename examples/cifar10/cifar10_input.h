@@ -16,7 +16,7 @@ inline constexpr std::int64_t kNumExamplesForTraining = 50'000;
 inline constexpr std::int64_t kNumExamplesForEvaluation = 10'000;
 
 struct DistortedInputOptions {
-  /// Number of examples per step, over all towers.
+  /// Number of examples per step, across all towers.
   std::int64_t batch_size = 128;
   std::uint64_t seed = 0;
   /// Number of images that are distorted in parallel; it does not affect their order.

@@ -13,7 +13,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Returns one line for each device of each variable: "conv1/weights: (Variable): /job:...".
+/// Returns one line per device of each variable: "conv1/weights: (Variable): /job:...".
 std::vector<std::string> placement_of(std::span<const Variable> variables);
 
 /// Observer that, during its lifetime, records the operations that this thread runs for `tower`, as

@@ -21,8 +21,8 @@ inline const ArchiveIdentity kPublishedArchive{170'052'171, "c32a1d4ab5d03f1284b
 /// Reads a stream to its end. Returns the number of bytes and the MD5 digest (RFC 1321).
 ArchiveIdentity identity_of(std::istream& in);
 
-/// Returns "170052171 bytes, MD5 c32a...: the published archive"; for another archive, names the
-/// identity that was expected.
+/// Returns "170052171 bytes, MD5 c32a...: the published archive"; for any other archive, the text
+/// also has the expected identity.
 std::string describe(const ArchiveIdentity& archive);
 
 }  // namespace tutti::examples::cifar10

@@ -19,8 +19,8 @@ struct SyntheticOptions {
 std::string synthetic_record(std::uint64_t file, std::uint64_t number);
 
 /// Writes the six files to `data_dir`/synthetic, and returns the path of that folder. Keeps
-/// existing files that have the right length. Throws kUnavailable naming a file that cannot be
-/// written.
+/// existing files that have the right length. Throws kUnavailable, naming the file, if a file
+/// cannot be written.
 std::string make_synthetic_images(const std::string& data_dir,
                                   const SyntheticOptions& options = {});
 

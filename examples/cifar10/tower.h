@@ -35,7 +35,7 @@ class Tower {
   /// Returns the name with all prefixes, such as "tower_0/conv1/weight_loss".
   std::string full_name(std::string_view name) const;
 
-  /// Adds a loss of shape [] to the collection of this tower's losses.
+  /// Adds a loss of shape [] to this tower's loss collection.
   void add_loss(std::string_view name, const Tensor& loss);
   const std::vector<NamedTensor>& losses() const { return losses_; }
   /// Returns the sum of the losses so far, in the order of add_loss(). Throws kFailedPrecondition

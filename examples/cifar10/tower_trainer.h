@@ -78,7 +78,7 @@ class TowerTrainer {
   double learning_rate() const { return optimizer_->learning_rate(); }
   const VariableStore& variables() const { return store_; }
   const ExponentialMovingAverage& variable_averages() const { return variable_averages_; }
-  /// Returns moving averages of the losses, each of which is a mean over towers. The names of the
+  /// Returns moving averages of the losses; each loss is a mean over towers. The names of the
   /// losses, such as "total_loss", have no tower prefix.
   const ExponentialMovingAverage& loss_averages() const { return loss_averages_; }
   Strategy& strategy() { return strategy_; }

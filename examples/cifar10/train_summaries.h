@@ -17,7 +17,7 @@ class TrainSummaries {
  public:
   /// The file is created by the first write().
   explicit TrainSummaries(std::string directory) : directory_(std::move(directory)) {}
-  /// Writes `result` of step `step`, which must have summaries.
+  /// Writes the `result` of step `step`. Requires: the step has summaries.
   void write(const TowerTrainer& trainer, const StepResult& result, std::int64_t step);
 
  private:

@@ -14,7 +14,7 @@
 namespace tutti::examples {
 namespace {
 
-// Error for invalid user input, which causes exit code 2.
+// Error for invalid user input; the program then exits with code 2.
 class UsageError : public Error {
  public:
   explicit UsageError(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}

@@ -1,4 +1,4 @@
-// Dense layers that are sharded over the workers of a mesh and follow data-parallel layers.
+// Dense layers that are sharded across the workers of a mesh and follow data-parallel layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -28,8 +28,8 @@ GptConfig read_config(const std::string& folder);
 /// Reads tokenizer.json, or GPT-2's vocab.json and merges.txt.
 BytePairTokenizer read_tokenizer_of(const std::string& folder);
 
-/// Loads the weights of model.safetensors, or of the files that model.safetensors.index.json lists.
-/// They may have any floating-point type. Throws kNotFound or kInvalidArgument, naming the tensor.
+/// Loads the weights, of any floating-point type, from model.safetensors or from the files that
+/// model.safetensors.index.json lists. Throws kNotFound or kInvalidArgument, naming the tensor.
 /// Collective.
 void load_pretrained(Gpt& model, const std::string& folder);
 

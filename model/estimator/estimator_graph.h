@@ -49,7 +49,7 @@ struct Estimator::Run {
   /// object.
   Run(Estimator& estimator, Graph& graph, EstimatorTrainOptions options);
   bool should_continue() const { return context.global_step < last && !context.is_asked_to_stop; }
-  /// Reports a finished step and its loss over all replicas to the hooks.
+  /// Reports a finished step, and its loss over all replicas, to the hooks.
   void step(double loss);
   void end();
 

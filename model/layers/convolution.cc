@@ -47,7 +47,8 @@ std::int64_t group_channels(std::int64_t channels, std::int64_t groups, std::str
        " channels of the input, got ", groups);
 }
 
-/// Returns the result of convolve() with the activation, fused if the kernels support it.
+/// Returns the activation of convolve()'s result, fused into the convolution if the kernels support
+/// it.
 template <class Convolve>
 Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
                  const Convolve& convolve) {

@@ -9,7 +9,7 @@
 
 namespace tutti::internal {
 
-// Adapting labels to the shape and type of predictions.
+// Adapts labels to the shape and type of predictions.
 
 /// Adds or removes a trailing axis of length 1, so that labels [batch, ...] have the same rank as
 /// the predictions. Returns other labels unchanged. Keras's squeeze_or_expand_to_same_rank().

@@ -220,7 +220,7 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
 
 namespace {
 
-/// Returns the masks of these values; an undefined Tensor for each value without a mask.
+/// Returns the masks of these values, with an undefined Tensor for each value without a mask.
 std::vector<Tensor> masks_of(std::span<const Tensor> values) {
   std::vector<Tensor> masks;
   for (const Tensor& value : values) masks.push_back(MaskScope::mask_of(value));

@@ -261,7 +261,7 @@ double maximum_of(const double* row, std::size_t width) {
   return largest;
 }
 
-/// Keras's rule: if the largest prediction is at most this far from 0, it is not positive.
+/// Keras's rule: a largest prediction that is at most this far from 0 does not count as positive.
 constexpr double kNoPrediction = 1e-9;
 
 std::size_t row_width(const Tensor& predictions) {

@@ -22,8 +22,8 @@ namespace tutti {
 // Batch normalisation over a replica's part of the batch, or over the global batch.
 //
 // If synchronised, one all_reduce sums [sum of x, sum of x^2, number of rows] over the replicas.
-// Mean and variance E[x^2] - E[x]^2 are computed from the sums with ordinary operations, so that
-// gradients flow through the statistics to every replica.
+// The mean and the variance, E[x^2] - E[x]^2, are computed from the sums with ordinary operations,
+// so that gradients flow through the statistics to every replica.
 
 namespace {
 
@@ -181,7 +181,7 @@ Shape dims_of(const Shape& example, const std::vector<int>& axes, std::string_vi
   return Shape{std::span<const std::int64_t>(dims)};
 }
 
-/// Returns the shape in which gamma, beta or scale broadcasts to x: 1 for axes that are not
+/// Returns the shape that gamma, beta or scale needs to broadcast to x: 1 for axes that are not
 /// normalised.
 Shape wide_shape(const Tensor& x, const std::vector<int>& axes) {
   Shape wide = x.shape();

@@ -1,4 +1,4 @@
-// Threads of a pipeline (one per stage), through which every batch passes.
+// Threads of a pipeline, one per stage; every batch passes through all of them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 
@@ -126,7 +126,7 @@ Pipeline::Impl::~Impl() {
   for (auto& thread : threads) thread->join();
 }
 
-/// Waits for a batch with a number above `last`; returns nullptr when stopping.
+/// Waits for a batch whose number is greater than `last`; returns nullptr when stopping.
 std::shared_ptr<Pipeline::Impl::Batch> Pipeline::Impl::next_batch(std::uint64_t& last) {
   MutexLock lock(mutex);
   const auto is_there = [&]() TUTTI_REQUIRES(mutex) { return stopping || batch_number > last; };

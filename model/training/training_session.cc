@@ -42,7 +42,7 @@ std::optional<double> TrainingRecord::seconds_to_first_step() const {
 }
 
 Json TrainingRecord::save() const {
-  std::string bits;  // eight digits per loss: compact, because every checkpoint contains them
+  std::string bits;  // eight digits per loss; compact because it is part of every checkpoint
   for (const float loss : losses_) {
     char text[9];
     std::snprintf(text, sizeof text, "%08x", std::bit_cast<std::uint32_t>(loss));

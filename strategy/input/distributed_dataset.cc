@@ -21,7 +21,7 @@ namespace tutti {
 struct DistributedDataset::Impl {
   InputPlan plan;
   internal::InputPart part;
-  std::uint64_t epoch = 0;       // number of the current pass, or of the next one
+  std::uint64_t epoch = 0;       // number of the current pass; between passes, of the next one
   std::int64_t batches = 0;      // number of batches yielded in this epoch
   bool resume = false;           // restore() was called; begin() continues at `epoch`, `batches`
   std::uint64_t generation = 0;  // number of the valid Iterator
@@ -489,7 +489,7 @@ void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t gl
   }
 }
 
-// A scalar has no empty form, so as in tf the pass ends when a replica lacks an element.
+// A scalar cannot be an empty batch, so, as in tf, the pass ends when a replica has no element.
 void warn_of_left_out_scalars(std::size_t count) {
   if (count == 0) return;
   log_warning_once(concat("distribute_datasets_from_function: the last ", count,

@@ -1,4 +1,4 @@
-// Part of a global dataset that one worker reads, and how it is split into steps.
+// The part of a global dataset that one worker reads, and its division into steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -53,7 +53,7 @@ Tensor with_gradient(MeshPosition* position, const Tensor& x, const Compute& com
 
 Tensor entered(MeshPosition& position, const Tensor& x, const Sharding& sharding);
 
-/// Returns the global tensor of which `local` is this position's part.
+/// Returns the global tensor; `local` is this position's part of it.
 Tensor left(MeshPosition& position, const Tensor& local, const Sharding& sharding,
             const TensorSpec& spec) {
   return with_gradient(

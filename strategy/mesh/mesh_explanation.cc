@@ -129,7 +129,7 @@ void MeshExplanation::note_exchange(ExchangeKind kind, AxisSet axes, std::uint64
   std::set<std::pair<int, Device>> peers;
   for (const int member : grid_.group(position(), axes)) peers.insert(place(member));
   if (peers.size() == 1) return;  // all blocks are on one device
-  std::set<int> groups;           // first positions of the groups of this device
+  std::set<int> groups;           // first positions of the groups that include this device
   for (int other = 0; other < grid_.num_positions(); ++other) {
     if (place(other) == place(position())) groups.insert(grid_.group(other, axes).front());
   }
@@ -327,7 +327,7 @@ std::string MeshReport::to_string() const {
 
 namespace {
 
-/// Idle work for an explanation. There never is any, because the only position never waits.
+/// Idle work during explain(): always none, because the only position never waits.
 class NoIdleWork final : public internal::IdleWork {
  public:
   bool available() override { return false; }

@@ -21,7 +21,7 @@
 
 namespace tutti::internal {
 
-/// Tracer that runs a step of the first local position of a mesh on shapes alone: the results of
+/// Tracer that runs a step for the first local position of a mesh, on shapes alone: the results of
 /// local operations are placeholders, whose lifetimes give the peak memory use. Used by one thread.
 class MeshExplanation final : public StepTracer {
  public:

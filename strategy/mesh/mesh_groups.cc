@@ -301,8 +301,8 @@ std::vector<Tensor> MeshGroups::sum_here(const MeshSum& sum) const {
   return by_position;
 }
 
-/// Gathers the values and adds them here, for groups in which a worker's values are not consecutive
-/// in the canonical order.
+/// Gathers the values and adds them locally, for groups in which a worker's values are not
+/// consecutive in the canonical order.
 std::vector<Tensor> MeshGroups::sum_gathered(const MeshSum& sum, const std::string& name) {
   const std::vector<std::vector<Tensor>> values = gather(sum.axes, sum.own, name);
   const DType dtype = sum.own.front().dtype(), wide = PartialSums::sum_dtype(dtype);

@@ -1,4 +1,5 @@
-// Exchanges, across threads and workers, between mesh positions that differ only in some axes.
+// Exchanges of values, across threads and workers, between mesh positions that differ only in some
+// axes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +33,7 @@ const char* to_string(ExchangeKind kind);
 /// if dim is 0.
 Tensor part_along(const Tensor& value, int dim, int count, int index);
 
-/// Values to be added over the positions that differ in `axes`.
+/// Values to be summed across the positions that differ in `axes`.
 struct MeshSum {
   AxisSet axes = 0;
   AxisSet parts = 0;  // subset of `axes` that shards dimension `dim` of results; 0: none
@@ -40,7 +41,7 @@ struct MeshSum {
   std::vector<Tensor> own = {};  // indexed by local position; all of one shape and dtype
 };
 
-/// Sums that have been started together. Used by one thread at a time.
+/// Sums that were started together. Used by one thread at a time.
 class MeshSums {
  public:
   MeshSums();
@@ -75,8 +76,7 @@ class MeshGroups {
   /// forms a box in the mesh.
   static bool fits(const DeviceMesh& devices, int count);
 
-  /// Returns, for each position of this process, the values of its group's members, in the order of
-  /// their indices.
+  /// Returns, for each position of this process, the values of its group's members in index order.
   virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
                                                   const std::string& name);
   /// Returns true if gather(axes, ...) needs values from other workers.
@@ -93,11 +93,11 @@ class MeshGroups {
   virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,
                                                       const std::vector<Tensor>& own,
                                                       const std::string& name);
-  /// Returns, for each position of this process, the value of the member senders[i] of its group,
-  /// where i is the position's index.
+  /// Returns, for each position of this process, the value of member senders[i] of that position's
+  /// group, where i is the index of the position.
   virtual std::vector<Tensor> receive(AxisSet axes, const std::vector<int>& senders,
                                       const std::vector<Tensor>& own, const std::string& name);
-  /// Starts sums, which are added in the canonical order. Sums over several workers run while the
+  /// Starts sums, which are added in the canonical order. Sums across several workers run while the
   /// caller continues.
   virtual std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
                                                const std::string& name);

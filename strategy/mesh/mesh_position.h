@@ -136,7 +136,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns this position's part of `value` along dimension `dim`.
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
   Tensor joined(std::vector<Tensor> parts, int dim) const;
-  /// Throws kInvalidArgument on all positions if shapes or dtypes of the values differ.
+  /// Throws kInvalidArgument on all positions if the values' shapes or dtypes differ.
   void require_same_specs(std::span<const Tensor> values);
   /// Scope in which this position runs a function on local tensors, and in which sharded tensors
   /// are rejected.
@@ -208,7 +208,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.
   Tensor hits(const OpCall& call, std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_on_parts(OpCall call) const;
-  /// Throws kInvalidArgument naming `who` if a function of local tensors is running.
+  /// Throws kInvalidArgument, naming `who`, if a function on local tensors is running.
   void require_global(std::string_view who) const;
   std::vector<Tensor> gathered(
       const Tensor& value, AxisSet axes,

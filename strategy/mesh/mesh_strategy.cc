@@ -23,8 +23,9 @@ namespace tutti {
 namespace internal {
 
 /// Reducer that passes each gradient to the optimizer with the sharding of its variable. A gradient
-/// stays a partial sum until all uses of its variable have been added. Then it is summed in a
-/// bucket with other gradients. Sums across workers run while the backward pass continues.
+/// stays a partial sum until the terms from all uses of its variable have been added. Then it is
+/// summed in a bucket with other gradients. Sums across workers run while the backward pass
+/// continues.
 class MeshReducer final : public GradientReducer {
  public:
   MeshReducer(MeshPosition& position, std::int64_t bytes_per_bucket)
@@ -93,7 +94,7 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
   }
   const ShardedTensor value = position_.part_of(gradient.to_dense());
   // Computes the position's term in the wanted sharding. A dimension that `wanted` shards over axes
-  // of the sum stays unsharded in the term, because the sum returns its shards.
+  // of the sum stays unsharded in the term, because the sum itself returns shards along it.
   Sharding term = wanted;
   term.partial = value.sharding.partial;
   PositionSum sum;

@@ -1,4 +1,4 @@
-// Table of the rules of operations on sharded tensors.
+// Table of the sharding rules for operations on sharded tensors.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/mesh/op_rules.h"
 

@@ -18,8 +18,8 @@ using AxisSet = std::uint8_t;
 
 /// Distribution of a tensor over the positions of a mesh. A mesh axis occurs at most once.
 struct Sharding {
-  /// For each dimension, the mesh axes over which it is cut into equal parts, ordered as the
-  /// positions in the mesh.
+  /// For each dimension, the mesh axes over which it is split into equal parts, in the order of the
+  /// mesh positions.
   std::array<AxisSet, Shape::kMaxRank> dims{};
   /// Mesh axes over which the positions' values must be summed to give the tensor.
   AxisSet partial = 0;
@@ -33,8 +33,8 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-/// Coordinates of the positions of a mesh. The positions of a device, which are its blocks, are
-/// numbered consecutively and form a box of the mesh. A value type.
+/// Coordinates of the positions of a mesh. The positions on one device (its blocks) are numbered
+/// consecutively and form a box in the mesh. A value type.
 class MeshGrid {
  public:
   /// Creates the grid of `mesh` on a device mesh with the same axes, whose sizes must divide those
@@ -52,7 +52,7 @@ class MeshGrid {
   int size(AxisSet axes) const;
   /// Returns the index of the position in its group(): row-major in the coordinates of `axes`.
   int index(int position, AxisSet axes) const;
-  /// Returns the positions that differ from `position` in these axes only, in index() order.
+  /// Returns the positions that differ from `position` only in these axes, in index() order.
   std::vector<int> group(int position, AxisSet axes) const;
 
   /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
@@ -63,7 +63,7 @@ class MeshGrid {
   Shape local_shape(const Shape& shape, const Sharding& sharding) const;
   /// Returns true if each dimension is divisible by the number of its parts.
   bool divides(const Shape& shape, const Sharding& sharding) const;
-  /// Returns "[data, -] partial over model".
+  /// Returns text such as "[data, -] partial over model".
   std::string describe(const Sharding& sharding, int rank) const;
 
  private:

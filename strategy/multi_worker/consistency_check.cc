@@ -56,7 +56,7 @@ Words words_of(NoteKind kind) {
 
 bool may_lack(NoteKind kind) { return kind == NoteKind::kOptimizer || kind == NoteKind::kValue; }
 
-/// Returns a hash of both numbers, which depends on their order.
+/// Returns an order-dependent hash of two numbers.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   a = (a ^ (a >> 32)) * 0xff51afd7ed558ccdu + b;
   return (a ^ (a >> 29)) * 0xc4ceb9fe1a85ec53u;

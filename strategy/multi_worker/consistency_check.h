@@ -30,7 +30,8 @@ class ConsistencyCheck {
     kValue         // subject: a variable; note: its value
   };
 
-  /// Separator of the digests of a variable's components, which are listed only if they differ.
+  /// Separator between the digests of a variable's components; the components are listed only if
+  /// they differ.
   static constexpr const char* kBetweenComponents = "/";
 
   /// Adds a note about `subject`. Comparisons use `bytes`; messages show `shown` or, if it is

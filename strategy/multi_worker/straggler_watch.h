@@ -44,10 +44,11 @@ class StragglerWatch {
 
   /// Returns the time, in seconds, that this worker has spent waiting since the last call.
   double take_wait();
-  /// Adds one step: the result of take_wait() on each worker. Returns a straggler if this step ends
-  /// a streak of kWindows slow windows and the last report is at least repeat_after_steps old.
+  /// Adds one step: the result of take_wait() on each worker. Returns a straggler if this step
+  /// completes a streak of kWindows slow windows and the last report is at least repeat_after_steps
+  /// old.
   std::optional<Straggler> note(std::span<const double> waits);
-  /// Returns the last result of note() that was a straggler.
+  /// Returns the last straggler that note() returned.
   std::optional<Straggler> last() const;
   /// Resets the measurement after a reconnect.
   void restart();

@@ -397,7 +397,8 @@ namespace {
 
 // Connects the GPUs of all workers as one NCCL group.
 //
-// Decisions depend only on the texts that all workers have exchanged, so all workers decide alike.
+// Decisions depend only on the texts that all workers have exchanged, so all workers make the same
+// decisions.
 
 constexpr const char* kWho = "multi_worker_mirrored";
 
@@ -470,7 +471,8 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
 namespace {
 
 constexpr const char* kStateOfCommit = "state of a commit";
-/// Tensors up to this size are sent in one message, as each additional message costs a round trip.
+/// Tensors of up to this many bytes share one message, because each additional message costs a
+/// round trip.
 constexpr std::size_t kTogether = std::size_t{128} << 10;
 
 bool is_sent_alone(std::size_t num_bytes) { return num_bytes > kTogether; }

@@ -69,18 +69,19 @@ class WorkerTeam {
   WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
              const StragglerOptions& stragglers = {});
   /// Same as above, but for the workers of a job. A process that replaces a lost worker is not
-  /// connected until require_connection() or reconnect(), which the other workers call, too.
+  /// connected until it and the other workers call require_connection() or reconnect().
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
              WorkerGpus gpus, const StragglerOptions& stragglers = {});
   ~WorkerTeam();
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
-  /// Return V, the number of replicas of all workers, and the index of this worker's first
+  /// Return V, the number of replicas across all workers, and the index of this worker's first
   /// replica.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_replica_of(worker()); }
-  /// Returns the index of worker `worker`'s first replica; for num_workers(), the replica count.
+  /// Returns the index of worker `worker`'s first replica; for num_workers(), the total number of
+  /// replicas.
   int first_replica_of(int worker) const { return first_of_[static_cast<std::size_t>(worker)]; }
   /// Returns the name of the algorithm that sums gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
@@ -139,13 +140,12 @@ class WorkerTeam {
   /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
   void compare_digests();
 
-  /// Returns the detector of slow workers; code outside this class also reports waits to the
-  /// detector.
+  /// Returns the detector of slow workers, to which code outside this class also reports waits.
   StragglerWatch& stragglers() { return stragglers_; }
-  /// Reports one step to the detector: the result of StragglerWatch::take_wait() on each worker.
+  /// Reports one step to the detector: each worker's result of StragglerWatch::take_wait().
   void note_waits(std::span<const double> waits);
 
-  /// Sets the replicas' current step, which messages about late workers contain.
+  /// Sets the replicas' current step, for messages about late workers.
   void set_step(std::uint64_t step);
 
   /// Ends all calls, here and on the other workers, with kAborted and this reason.

@@ -1,5 +1,5 @@
-// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and are ended
-// together by the job's verdicts.
+// Implements ParameterServerJob: tasks that train, serve, coordinate or wait, and that the job's
+// verdicts end together.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 

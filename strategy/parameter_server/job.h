@@ -37,12 +37,13 @@ enum class ParameterServerRole { kWorker, kServer, kChief };
 /// has other jobs or several chiefs, or does not contain this task.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 
-/// Connections to the servers of a cluster. All of them can be ended at once. Thread-safe.
+/// Connections to the servers of a cluster. All calls on them can be made to fail at once.
+/// Thread-safe.
 class ServerConnections {
  public:
   /// Connects to all servers, as RpcClient::connect() does. If `outlives_servers` is true, a call
   /// to a server that is being restarted waits for the server and is repeated; servers recognize
-  /// repeated changes. Throws the error of fail_all().
+  /// repeated changes. Throws the error passed to fail_all().
   void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
                const ServerOptions& options, bool outlives_servers = false);
   /// Makes connect() and all pending and later calls fail with this error.
@@ -95,8 +96,8 @@ class ParameterServerJob {
   /// Overload for workers and servers of a coordinator. On a worker, also waits until the current
   /// closure ends; the closure's requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Throws kFailedPrecondition, with `what`, outside closures on workers and servers of a
-  /// coordinator, because each of these tasks would repeat the change, even after a restart.
+  /// Throws kFailedPrecondition, with `what`, on a coordinator's workers and servers outside
+  /// closures, because each of these tasks would repeat the change, even after a restart.
   void require_closure_or_chief(const std::string& what) const;
 
  private:

@@ -39,9 +39,9 @@ struct RunRules {
 
 /// Evaluator of the job's verdicts. Determines when this task has nothing left to do: when the run
 /// is lost according to RunRules, when the tasks that assign or do the work have left, when this
-/// process was given up, or when the control plane was lost. Two events have no effect: verdicts
-/// older than a restart of this task, and the end of a task of an earlier, lost run, which may
-/// happen after this run began. Value type.
+/// process was declared lost, or when the control plane was lost. Two events have no effect:
+/// verdicts older than a restart of this task, and the end of a task of an earlier, lost run, which
+/// may happen after this run began. Value type.
 class RunVerdicts {
  public:
   /// `self` holds the task, incarnation and pid of this process.
@@ -82,7 +82,7 @@ class RunVerdicts {
 /// ends the work of workers and servers, as a failure if an exception is being thrown. Thread-safe.
 class JobWatch {
  public:
-  /// Callback for a lost worker or server, called on a thread of the job.
+  /// Callback for a lost worker or server, called on one of the job's threads.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
 
   /// Joins the job. The chief hosts the control server unless TUTTI_CONTROL names another server;

@@ -279,7 +279,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   const std::optional<internal::WorkerPace> pace;  // nullopt: workers perform each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const Placement> placement;
-  /// Set in the process that coordinates, if any.
+  /// Set only in the coordinating process, if there is one.
   std::shared_ptr<internal::ServerGroup> group;
   const int num_closure_workers;
   const bool has_coordinator;
@@ -339,7 +339,8 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
                   !impl_->job ? " in this process" : "", ", variables placed ", options.placement));
 }
 
-/// Reports here that this worker has finished, because variables may outlive the strategy.
+/// Reports that this worker has finished. The destructor of `servers` would report it too late,
+/// because variables may outlive the strategy.
 ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {

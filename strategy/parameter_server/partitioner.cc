@@ -27,7 +27,7 @@ std::int64_t num_bytes(const Shape& shape, DType dtype) {
   return shape.num_elements() * static_cast<std::int64_t>(size_of(dtype));
 }
 
-/// Rounds up without overflow for large divisors.
+/// Returns value / divisor, rounded up; large divisors cause no overflow.
 std::int64_t ceil_divide(std::int64_t value, std::int64_t divisor) {
   return value / divisor + (value % divisor != 0 ? 1 : 0);
 }

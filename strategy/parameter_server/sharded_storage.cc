@@ -76,8 +76,9 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
                       one_component(servers, std::move(shards))),
       servers_(std::move(servers)) {}
 
-/// Outside run(), all workers call it, and one of them changes the values. Inside run(), the
-/// replica that owns the variable's work changes them, and all replicas meet in updates_done().
+/// Collective outside run(): all workers must call it, and one of them changes the values. Inside
+/// run(), the replica that owns the variable's work changes them, and all replicas meet in
+/// updates_done().
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (!replica("assign_replicated")) return remote().assign(op, operand);

@@ -11,10 +11,10 @@
 
 namespace tutti::internal {
 
-/// Component whose value is read by joining the shards, and written by sending each server its
-/// shard's rows. If workers train together, all of them call assign() and scatter(), and the first
-/// one changes the values for all; one of them calls update() or assign_by_one(), and then all call
-/// ParameterServers::meet(). Thread-safe.
+/// Component that is read by joining the shards, and written by sending each server the rows of its
+/// shard. If workers train together, all of them call assign() and scatter(), but only the first
+/// worker changes the values; update() and assign_by_one() are called by one worker, after which
+/// all call ParameterServers::meet(). Thread-safe.
 class ShardedComponent final : public Component {
  public:
   /// Requires: the shards were created.
@@ -25,8 +25,8 @@ class ShardedComponent final : public Component {
   void assign(AssignOp op, const Tensor& value) override;
   void assign_by_one(AssignOp op, const Tensor& value);
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override;
-  /// Throws kUnimplemented for a rule with norms if there is more than one shard, because a norm is
-  /// computed over the whole variable.
+  /// Throws kUnimplemented for a rule that uses norms if there is more than one shard, because a
+  /// norm is computed over the whole variable.
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
@@ -68,7 +68,7 @@ class ShardedStorage final : public MirroredStorage {
               const UpdateScalars& scalars) override;
   /// If workers train independently, only the first worker's call has an effect.
   void restore(const TensorLookup& lookup) override;
-  /// Creates a slot whose rows are on the same servers as those of this variable.
+  /// Creates a slot whose rows are on the same servers as this variable's rows.
   Variable create_slot(const std::string& name, double initial_value) override;
 
   const std::vector<RemoteShard>& shards() const { return remote().shards(); }

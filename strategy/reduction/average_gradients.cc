@@ -71,7 +71,8 @@ void check_weights(std::span<const double> weights, std::size_t num_towers) {
        " weights >= 0, one per tower, at least one of them positive, got [", join(weights), "]");
 }
 
-/// Multiplies each tower's gradients by its share of the sum of weights; omits towers of weight 0.
+/// Multiplies each tower's gradients by that tower's share of the total weight; omits towers of
+/// weight 0.
 std::vector<std::vector<GradientAndVariable>> scaled_gradients(TowerGradients towers,
                                                                std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);

@@ -64,7 +64,7 @@ BucketSums::BucketSums(BucketInputs& given, PlanInUse& plan)
 
 void BucketSums::given(std::size_t replica, std::size_t variable) {
   if (cpus_ || gpus_ || !given_.checks()) return;
-  // Gradients on GPUs are searched for non-finite values later, all together.
+  // Gradients on GPUs are searched for non-finite values later, all at once.
   if (!is_dense_on_gpu(given_.of(replica, variable))) given_.search_gradient(variable);
 }
 
@@ -244,7 +244,7 @@ void BucketSums::collect_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Reads a bucket's result early, unless that requires further messages, whose order is fixed.
+/// Reads a bucket's result early, unless that would require more messages, whose order is fixed.
 void BucketSums::collect_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;

@@ -45,7 +45,7 @@ class CpuSums {
   void start_scattered(std::size_t bucket, std::optional<DType> wire);
   /// Sums a variable again. Returns the variable's elements in each partial sum.
   std::vector<Elements> repeat(const BucketPlan::Item& item, std::size_t bucket);
-  /// Rounds the sum over all workers, which is in the first partial sum, searches it for non-finite
+  /// Rounds the sum over all workers (stored in the first partial sum), searches it for non-finite
   /// values, and keeps the replicas' results.
   void take(std::size_t bucket);
 
@@ -106,13 +106,13 @@ class BucketSums {
   BucketSums(const BucketSums&) = delete;
   BucketSums& operator=(const BucketSums&) = delete;
 
-  /// Called by the replica when its gradient of the variable is in BucketInputs.
+  /// Called by the replica when its gradient for the variable is in BucketInputs.
   void given(std::size_t replica, std::size_t variable);
   /// Called by the replica when all of its gradients for the bucket are in BucketInputs.
   void filled(std::size_t replica, std::size_t bucket);
-  /// Called by one thread when all replicas have filled the bucket, with gradients of one kind per
-  /// variable. Returns the slices that replicas have to reduce(); empty if GPUs reduce the bucket,
-  /// or if there is nothing to add.
+  /// Called by one thread once all replicas have filled the bucket and each variable's gradients
+  /// are of one kind. Returns the slices that replicas have to reduce(); empty if GPUs reduce the
+  /// bucket, or if there is nothing to add.
   std::vector<SliceRange> begin(std::size_t bucket);
   /// Thread-safe; slices of one bucket are disjoint.
   void reduce(std::size_t bucket, SliceRange slice);
@@ -155,8 +155,8 @@ class BucketSums {
   bool has_slices(std::size_t bucket);
   void take_kind(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
-  /// Sums a variable's gradients in the bucket again after they were made dense. All workers must
-  /// call it.
+  /// Sums a variable's gradients in the bucket again after they have been made dense. Collective:
+  /// every worker must call it.
   void repeat(const BucketPlan::Item& item, std::size_t bucket);
   void join_workers();
   std::size_t first_number();

@@ -225,7 +225,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   host.copies = state.events;
 }
 
-/// Enqueues the sum over all workers' GPUs in the GPUs' streams.
+/// Enqueues the sum across all workers' GPUs in the GPUs' streams.
 void GpuSums::start_nccl(std::size_t bucket) {
   Bucket& state = buckets_[bucket];
   const std::size_t count = given_.bucket(bucket).count;
@@ -242,8 +242,8 @@ void GpuSums::start_nccl(std::size_t bucket) {
 }
 
 void GpuSums::end(std::size_t bucket) {
-  // Later work on the compute streams waits for take_shards(), so the last buckets are left to
-  // join(): their sums then run concurrently with that work.
+  // Later work on the compute streams waits for take_shards(). The last buckets are therefore left
+  // to join(), so that their sums run concurrently with that work.
   constexpr std::size_t kMostUnderWay = 2;
   if (!gives_shards_) return;
   given_.release_gradients(bucket);

@@ -20,15 +20,15 @@ namespace tutti::internal {
 /// *By the operation* of the strategy: among the replicas of one process.
 /// *By the hosts* of several workers: the GPUs compute each bucket's partial sums and copy them to
 ///   pinned memory during the backward pass. The host waits only for these copies (events), passes
-///   them to the other workers like those of CPUs, and copies the result to every GPU.
+///   them to the other workers as it does CPU sums, and copies the result to every GPU.
 /// *By NCCL* among the GPUs of several workers: the hosts exchange the counters. Once those of all
 ///   buckets have arrived, all workers have ended their backward pass, so none waits in NCCL for
 ///   one that has failed. Then the sums are queued in the streams, each after its own gradients.
 ///
-/// If variables are sharded over the replicas of one process, each replica keeps its shards, and
-/// the rest of a bucket is released after its sum. If non-finite values are searched for, sums stay
-/// whole: the search begins when all are complete. Threads, per bucket: each replica accesses its
-/// own buffers until all are packed; then the rules of BucketSums apply.
+/// If variables are sharded across the replicas of one process, each replica keeps its shards, and
+/// the rest of a bucket is released after its sum. If non-finite values are searched for, sums are
+/// kept in full: the search begins once all are complete. Threads, per bucket: each replica
+/// accesses its own buffers until all are packed; then the rules of BucketSums apply.
 class GpuSums {
  public:
   GpuSums(BucketInputs& given, PlanInUse& plan);
@@ -42,7 +42,7 @@ class GpuSums {
   /// nothing unless gives_shards().
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
-  /// Makes later work in the replicas' compute streams wait for the sums.
+  /// Makes later work on the replicas' compute streams wait for the sums.
   void join();
   Tensor sum(std::size_t bucket, std::size_t replica) const {
     return buckets_[bucket].flat[replica].freeze();
@@ -57,7 +57,7 @@ class GpuSums {
   void wait_for_host(std::size_t bucket);
   /// Sums the bucket again. Returns each partial sum's elements if they are on the host.
   std::vector<Elements> repeat(std::size_t bucket);
-  /// Rounds the sum over all workers, which is in the first partial sum, searches it for non-finite
+  /// Rounds the sum over all workers (stored in the first partial sum), searches it for non-finite
   /// values, and copies it to the GPUs.
   void take(std::size_t bucket);
 

@@ -37,7 +37,7 @@ class BucketReducer {
   const BucketPlan& plan() const { return *given_.plan; }
   const Variable& variable(std::size_t index) const { return given_.variables[index]; }
 
-  /// Adds replica `replica`'s gradient of variable `index`. The last replica to fill its part of a
+  /// Adds replica `replica`'s gradient for variable `index`. The last replica to fill its part of a
   /// bucket publishes the bucket.
   void put(int replica, std::size_t index, const Gradient& gradient) {
     const auto r = static_cast<std::size_t>(replica);
@@ -124,7 +124,8 @@ class BucketReducer {
     return std::ranges::any_of(sharded, is_sharded) ? sharded : std::vector<Variable>();
   }
 
-  /// Returns true if replicas should keep pace, because waiting gradients would fill the memory.
+  /// Returns true if replicas must keep pace with each other, so that pending gradients do not fill
+  /// the memory.
   bool limits_pending_gradients() const { return sums_.gives_shards(); }
   /// Returns true if the replica has filled too many buckets that have not been reduced yet.
   bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
@@ -305,7 +306,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
         if (!are_copies && components[a] != components[b]) continue;
-        if (digest(a) == digest(b)) break;  // the replicas before b equal a
+        if (digest(a) == digest(b)) break;  // the replicas before b are equal to a
         const bool is_shared =
             placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);

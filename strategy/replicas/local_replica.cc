@@ -53,7 +53,7 @@ void all_reduce_together(ReplicaServices& services, ReduceOp op, const std::stri
   const auto first = static_cast<std::size_t>(services.first_replica());
   for (std::size_t r = 0; r < replicas.size(); ++r) {
     for (const auto& result : results) {
-      // Values of other workers are on the host.
+      // Values from other workers are on the host.
       replicas[r]->results.push_back(copy_to(result[first + r], services.replica_devices[r]));
     }
   }

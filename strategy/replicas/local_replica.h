@@ -1,4 +1,5 @@
-// A replica on a thread: its context during a run, and its services shared with the others.
+// A replica on a thread: its context during a run, and the services that it shares with other
+// replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -127,8 +128,8 @@ class LocalReplicaContext final : public ReplicaContext {
   /// Returns the declared mean (note_target()) whose gradients were summed, if there was one.
   const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }
 
-  /// Waits until all replicas have called it, then runs `action` once, with the arguments of all
-  /// replicas.
+  /// Waits until every replica has called this function, then runs `action` once, with the
+  /// arguments of all replicas.
   template <class Argument>
   void meet(RendezvousHeader header, Argument& argument,
             const std::function<void(const std::vector<Argument*>&)>& action,

@@ -1,7 +1,7 @@
 // Implements the rendezvous of replicas. Vocabulary: a replica *arrives*, is *present* until the
 // rendezvous *completes*, and *ends* when its body returns or throws. A rendezvous is decided when
 // every replica is present or has ended. Only then are headers compared. A replica that has ended
-// is a mismatch, so messages name all replicas regardless of the order of arrival.
+// counts as a mismatch, so messages name all replicas regardless of the order of arrival.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/rendezvous.h"
 

@@ -51,7 +51,7 @@ class ReplicaMonitor {
   void leave(int replica) TUTTI_REQUIRES(mutex_);
   /// Passes the turn on; the replica's next wait() requests it again.
   void yield(int replica) TUTTI_REQUIRES(mutex_);
-  /// Resumes a replica that yielded, from the point where it was before the nested body.
+  /// Resumes a yielded replica at the point that it had reached before the nested body.
   void resume(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
@@ -101,7 +101,7 @@ struct RendezvousHeader {
   RendezvousKind kind = RendezvousKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
   int axis = 0;                               // argument of an exchange
-  int method = 0;                             // AssignOp, ScatterOp, or kind of an exchange
+  int method = 0;                             // AssignOp, ScatterOp, or kind of exchange
   const VariableStorage* variable = nullptr;  // variable that is written or read
   const std::type_info* type = nullptr;       // type of a merge_call's argument
   std::vector<ValueSpec> values = {};
@@ -176,7 +176,7 @@ class Rendezvous {
   /// Records that the body of `replica` ended, with an exception or without (nullptr).
   void ended(int replica, std::exception_ptr error);
 
-  /// Waits until all replicas have ended. Called by run().
+  /// Waits until all replicas have finished. Called by run().
   void wait_for_end();
   RunOutcome outcome();
 

@@ -1,4 +1,4 @@
-// Persistent, named threads of replicas, which run one body at a time.
+// Persistent, named replica threads, which run one body at a time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

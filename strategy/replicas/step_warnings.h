@@ -29,8 +29,8 @@ struct NotedStep {
   int num_exchanging = 1;  // replicas that exchange values, not those that train independently
 };
 
-/// Checks for mistakes. Logs each kind of mistake once, because every later step repeats it. Not
-/// thread-safe.
+/// Checks steps for user mistakes. Logs each kind of mistake once, because every later step repeats
+/// it. Not thread-safe.
 class StepWarnings {
  public:
   void check_step(std::span<const ReplicaNotes> notes, const NotedStep& step);

@@ -162,7 +162,7 @@ class OpenScope {
 };
 
 /// Returns the scopes that were destroyed while a later scope was open. They end when the later
-/// scope ends, so that the state that it restores does not dangle.
+/// scope ends, so that the state restored by that scope does not dangle.
 std::vector<std::unique_ptr<OpenScope>>& orphans() {
   thread_local std::vector<std::unique_ptr<OpenScope>> scopes;
   return scopes;

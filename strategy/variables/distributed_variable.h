@@ -18,7 +18,7 @@ class StepTracer;
 
 namespace tutti::internal {
 
-/// Part of a DistributedStorage: memory of a device of this process, or shards on parameter
+/// Part of a DistributedStorage: memory on one of this process's devices, or shards on parameter
 /// servers. Not thread-safe: its owner serializes writes.
 class Component {
  public:
@@ -85,7 +85,7 @@ class DistributedStorage : public VariableStorage {
   LocalReplicaContext* replica(std::string_view method) const {
     return LocalReplicaContext::current(*this, method);
   }
-  /// Throws kFailedPrecondition inside a replica.
+  /// Throws kFailedPrecondition if called inside a replica.
   void require_outside_replicas(std::string_view method) const;
   /// Applies `rule` to component `index`, with the same component of each slot.
   void update_component(int index, const UpdateRule& rule, std::span<const Variable> slots,

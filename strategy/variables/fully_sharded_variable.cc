@@ -71,7 +71,7 @@ UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& wei
 
 namespace {
 
-// Elements of a sharded variable, one shard per replica: gathering and writes.
+// Gathering and writing the elements of a sharded variable, which has one shard per replica.
 
 /// Divides `count` elements into shares of nearly equal size, split at multiples of 64 bytes.
 std::vector<Shard> cut_evenly(std::int64_t count, std::size_t element_size,

@@ -109,9 +109,9 @@ class Shards final : public Component, public GatheredVariable {
   Tensor kept(Device device, DType dtype) const;
   /// Keeps `whole` on all devices that cache values.
   void keep(const Tensor& whole) const;
-  /// Sets this process's shards to `elements`, [count] in shard order, on the host.
+  /// Sets this process's shards to `elements`, a tensor [count] on the host, in shard order.
   void assign_own(const Tensor& elements);
-  /// Applies the rule to a shard, with the same shard of each of `slots`. `gradient` is the
+  /// Applies the rule to a shard and the corresponding shard of each of `slots`. `gradient` is the
   /// gradient of the full variable or of this shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
                     const Gradient& gradient, const UpdateScalars& scalars);
@@ -159,8 +159,8 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
                       int work_number, ShardUse use, const Shards::MakeShard& make);
   ~FullyShardedStorage() override;
 
-  /// Returns the full value on the calling replica's device or, outside run(), on the first local
-  /// replica's device. If there are other workers, this is a rendezvous of all replicas unless the
+  /// Returns the full value on the device of the calling replica or, outside run(), of the first
+  /// local replica. If there are other workers, this is a rendezvous of all replicas unless the
   /// device keeps the value; outside run() it is collective.
   Tensor read() const override { return read_as(dtype()); }
   Tensor read_as(DType dtype) const override;
@@ -170,7 +170,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
   Variable create_slot(const std::string& slot_name, double initial_value) override;
-  /// In a replica, updates its shard. With a rule that uses norms, this is a rendezvous.
+  /// In a replica, updates the replica's shard; with a rule that uses norms, this is a rendezvous.
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 

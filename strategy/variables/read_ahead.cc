@@ -39,8 +39,8 @@ Tensor ReadAhead::read(const GatheredVariable& variable, DType dtype) {
   return whole;
 }
 
-/// Returns an undefined tensor if another read has been started or the variable has been written
-/// since.
+/// Returns the gathered value, or an undefined tensor if another read was started or the variable
+/// has been written since.
 Tensor ReadAhead::take_begun(const Read& read) {
   std::optional<Begun> begun = std::exchange(begun_, std::nullopt);
   if (!begun || begun->read != read || begun->version != read.variable->version()) return {};

@@ -37,7 +37,7 @@ class GatheredVariable {
 
  protected:
   ~GatheredVariable() = default;
-  /// Every write must call it. Thread-safe.
+  /// Must be called on every write. Thread-safe.
   void change_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
  private:

@@ -80,7 +80,7 @@ Tensor SyncOnReadStorage::aggregated(const AllComponents& all) const {
 void SyncOnReadStorage::note_update(int index) {
   if (!counts_updates()) return;
   ++updates_[static_cast<std::size_t>(index)];
-  // Replays of a captured step write on every replica, but do not run this code.
+  // Replays of a captured step write to every replica's component but do not run this code.
   if (StepRecorder* const recorder = StepRecorder::current()) {
     recorder->on_replay([] {},
                         [this] {

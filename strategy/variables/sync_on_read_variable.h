@@ -24,15 +24,15 @@ class SyncOnReadStorage final : public DistributedStorage {
                     std::weak_ptr<const ReplicaServices> services);
 
   /// In a replica, returns its component or, within an AggregateOnReadScope, the aggregate (by a
-  /// rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument if several
-  /// replicas have aggregation NONE.
+  /// rendezvous). Outside replicas, returns the aggregate; throws kInvalidArgument if there are
+  /// several replicas and the aggregation is NONE.
   Tensor read() const override;
   /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
   /// divides by the number of replicas (for integers the first components get the remainder, so the
   /// sum is exact), and assign_add() and assign_sub() throw kInvalidArgument.
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
-  /// Throws kUnimplemented in a replica if there are several.
+  /// Throws kUnimplemented if called in a replica while there are several replicas.
   void scatter(ScatterOp op, const IndexedSlices& slices) override;
   Variable create_slot(const std::string& name, double initial_value) override;
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,

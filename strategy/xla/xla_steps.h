@@ -11,8 +11,8 @@
 
 namespace tutti::internal {
 
-/// Common implementation of the strategies on XLA devices. Used by one thread at a time, and by the
-/// replicas' threads during a run.
+/// Common implementation of the strategies on XLA devices. Used by one thread at a time or, during
+/// a run, by the replicas' threads.
 class XlaSteps {
  public:
   /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with the reason and a

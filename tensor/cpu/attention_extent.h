@@ -33,7 +33,7 @@ struct AttentionExtent {
   }
   constexpr std::int64_t results_at(std::int64_t head) const { return head * steps * length; }
 
-  /// Returns the number of keys, from the first one on, that query `step` attends to.
+  /// Returns the number of leading keys that query `step` attends to.
   constexpr std::int64_t keys_seen(std::int64_t step) const {
     if (!attributes.is_causal) return value_steps;
     return std::min(value_steps, attributes.steps_before + step + 1);

@@ -225,7 +225,7 @@ struct Block {
     negative_powers(base, pixels * channels, a.beta, powers.data());
   }
 
-  /// Calls body(first element, number of pixels) block by block.
+  /// Calls body(first element, number of pixels) for each block.
   template <class Body>
   [[gnu::always_inline]] void for_each_block(std::size_t size, const Body& body) const {
     for (std::size_t i = 0; i < size; i += num_pixels * channels) {

@@ -32,7 +32,7 @@ struct Geometry {
   const Pool2dAttributes& a;
 };
 
-/// Rows of one window that are inside the image, numbered from the top left.
+/// Part of one window that is inside the image; its pixels are numbered in row-major order.
 struct Window {
   [[gnu::always_inline]] inline Window(const Geometry& g, std::int64_t oh, std::int64_t ow)
       : top(std::max<std::int64_t>(0, oh * g.a.stride_h - g.a.pad_top)),
@@ -46,7 +46,7 @@ struct Window {
   std::int64_t below;  // offset of the first element in the window one output row below
 };
 
-/// Calls body(number, offset of the row in the image) for each row of the window.
+/// Calls body(i, offset) for each row i of the window; `offset` is the row's offset in the image.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_row(const Geometry& g, const Window& window,
                                                 const Body& body) {

@@ -12,13 +12,13 @@
 namespace tutti::internal {
 
 // All reductions follow the order of cpu/ordered_fold.h. Contiguous sequences (inner = 1) are
-// folded directly; otherwise kTile adjacent columns are folded at once, each in the same order. The
-// reference kernel handles other patterns of axes.
+// folded directly; otherwise, kTile adjacent columns are folded together, each in the same order.
+// The reference kernel handles other patterns of axes.
 
 namespace {
 
-// Number of columns that are folded at once: kFoldLanes rows of them fit into the first-level
-// cache.
+// Number of columns that are folded at once: kFoldLanes rows of this length fit into the
+// first-level cache.
 constexpr std::int64_t kTile = 64;
 
 struct Extents {

@@ -14,7 +14,7 @@ using std::bit_cast;
 
 constexpr std::uint32_t kSign = 0x80000000u;
 constexpr std::uint32_t kInfinity = 0x7f800000u;  // infinity of float
-constexpr std::uint32_t kRebias = 112u << 23;     // float's bias 127 less float16's 15
+constexpr std::uint32_t kRebias = 112u << 23;  // float's exponent bias (127) minus float16's (15)
 
 [[gnu::always_inline]] inline float wide(BFloat16 half) {
   return bit_cast<float>(static_cast<std::uint32_t>(half.bits) << 16);
@@ -45,7 +45,8 @@ template <int kDropped>
   const std::uint32_t bits = bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & ~kSign;
   const std::uint32_t normal = rounded<13>(magnitude - kRebias);
-  // Adding 1/2 shifts a denormal's bits to the end of the fraction, and the processor rounds them.
+  // Adding 1/2 aligns a denormal's bits with the end of the fraction, so that the processor rounds
+  // them.
   const std::uint32_t denormal =
       bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - bit_cast<std::uint32_t>(0.5f);
   std::uint32_t half = magnitude < kRebias + (1u << 23) ? denormal : normal;

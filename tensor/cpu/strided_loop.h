@@ -24,8 +24,8 @@ inline Strides dense_strides(const Shape& shape) {
   return strides;
 }
 
-/// Returns the strides that read a dense tensor of shape `from` as one of shape `to`: 0 along
-/// repeated axes.
+/// Returns the strides with which a dense tensor of shape `from` is read as one of shape `to`; they
+/// are 0 along repeated axes.
 inline Strides broadcast_strides(const Shape& from, const Shape& to) {
   const Strides dense = dense_strides(from);
   Strides strides{};

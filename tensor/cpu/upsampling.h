@@ -11,7 +11,8 @@
 
 namespace tutti::internal {
 
-/// Position i of the large axis is (1 - weight) * [first] + weight * [second] of the small one.
+/// Sources of one position on the large axis, whose value is (1 - weight) * small[first] + weight *
+/// small[second].
 template <class T>
 struct UpsampleSource {
   std::int64_t first = 0, second = 0;
@@ -37,8 +38,8 @@ std::vector<UpsampleSource<T>> upsample_sources(std::int64_t size, std::int64_t 
   return result;
 }
 
-/// Calls body(offset in the small image, offset in the large one, weight) for every pixel of the
-/// small image and every pixel of the large image to which it contributes.
+/// Calls body(offset in the small image, offset in the large one, weight) for every pair in which
+/// the small image's pixel contributes to the large image's pixel.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_each_part(const Shape& small, const UpsampleAttributes& a,
                                                  const Body& body) {

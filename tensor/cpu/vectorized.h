@@ -15,7 +15,7 @@ namespace tutti::internal {
 enum class MaxIsa { kSse2, kSse41, kAvx, kAvx2, kAvx512Core, kAll };
 
 /// Returns the value of the environment variable TUTTI_MAX_ISA (sse2, sse41, avx, avx2,
-/// avx512_core, all or its synonym default); all if it is not set. Reads it once. Throws
+/// avx512_core, all or its synonym default), or all if it is not set. Reads it only once. Throws
 /// kInvalidArgument listing the names.
 MaxIsa max_isa();
 std::string_view to_string(MaxIsa isa);

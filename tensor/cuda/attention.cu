@@ -4,10 +4,10 @@
 // A block processes a tile of 64 queries (or keys) of one head. It iterates over the tiles of keys
 // that the queries attend to (or of queries that attend to the keys), and sums 128 columns of their
 // results in registers; wider heads take more blocks, which compute the same scores. A thread has 4
-// x 4 scores, so that two reads of 16 bytes serve 16 products: counted this way, arithmetic is the
-// bottleneck. Arithmetic is in float32 (float64) for every type, as on the CPU; tensor cores would
-// round the weights of 16-bit numbers before using them. One query takes as long as 64, because a
-// single block processes all keys of its head.
+// x 4 scores, so two reads of 16 bytes serve 16 products: counted this way, arithmetic is the
+// bottleneck. As on the CPU, arithmetic is in float64 for float64 inputs and in float32 for all
+// others; tensor cores would round the weights of 16-bit numbers before using them. One query takes
+// as long as 64, because a single block processes all keys of its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).
@@ -34,7 +34,7 @@ inline Extent extent_of(const KernelCall& call) {
 inline constexpr int kTile = 64;              // queries, or keys, per tile
 inline constexpr int kOwn = 4;                // rows of a tile per thread; also columns per thread
 inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
-inline constexpr int kColumns = 2 * kTile;    // columns of results per block
+inline constexpr int kColumns = 2 * kTile;    // result columns per block
 inline constexpr int kStride = kTile + kOwn;  // row stride in shared memory; keeps packs aligned
 static_assert(kSide * kSide == static_cast<int>(kThreads));
 

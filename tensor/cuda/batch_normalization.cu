@@ -74,7 +74,7 @@ struct FinishMoments {
   }
 };
 
-/// Computes the per-channel values that normalize() and the gradient need, from given statistics.
+/// Computes, from given statistics, the per-channel values that normalize() and the gradient need.
 template <class T, class P>
 __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* variance,
                         Channels<T> channels, std::int64_t count, Number<T> epsilon) {

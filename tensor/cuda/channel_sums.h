@@ -1,4 +1,4 @@
-// Sums over the rows of a matrix [rows, channels], per channel: statistics, gradients.
+// Sums the rows of a matrix [rows, channels] per channel, for statistics and gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
 // For .cu files. Each block sums some of the rows in an order that depends only on the shape; a

@@ -13,8 +13,8 @@ struct Shapes {
   Shape x, filter, y;
 };
 
-/// Returns true if the filter has one pixel, so that one matrix multiplies the channels of each
-/// pixel.
+/// Returns true if the convolution is a matrix product over channels: one pixel per filter, stride
+/// 1, no padding and one group.
 bool is_product(const Shapes& s, const Conv2dAttributes& a) {
   return s.filter[0] == 1 && s.filter[1] == 1 && a.groups == 1 && a.stride_h == 1 &&
          a.stride_w == 1 && a.pad_top == 0 && a.pad_bottom == 0 && a.pad_left == 0 &&

@@ -97,7 +97,7 @@ struct ConvolutionTarget {
 };
 
 /// Returns the first `count` plans in cuDNN's order that `options` allow and that need at most
-/// `max_workspace_bytes`. If no plan qualifies, sets `reason` to why the last one was refused.
+/// `max_workspace_bytes`. If no plan qualifies, stores in `reason` why the last one was refused.
 std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DType dtype,
                                              const ConvolutionTarget& target,
                                              const MathOptions& options, std::size_t count,

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Transposition {
   StridedAxes<2> others;
   std::int64_t along = 0, across = 0;           // their sizes
-  std::int64_t from_stride = 0, to_stride = 0;  // stride of `along` in `from`, of `across` in `to`
+  std::int64_t from_stride = 0, to_stride = 0;  // strides: `along` in `from`, `across` in `to`
   std::int64_t tiles_along = 0, tiles_across = 0;
 };
 
@@ -114,7 +114,7 @@ std::size_t common_bytes(const StridedAxes<2>& axes, std::size_t element_size) {
   for (int axis = 0; axis + 1 < axes.rank; ++axis) {
     bits |= static_cast<std::uint64_t>(axes.stride(0, axis) | axes.stride(1, axis));
   }
-  return static_cast<std::size_t>(bits & (~bits + 1)) * element_size;  // the lowest bit that is set
+  return static_cast<std::size_t>(bits & (~bits + 1)) * element_size;  // the lowest set bit
 }
 
 }  // namespace

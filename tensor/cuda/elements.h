@@ -40,7 +40,7 @@ __device__ __forceinline__ Number<T> number(T value) {
   }
 }
 
-/// Converts a number to an element, rounded once (to nearest, ties to even).
+/// Converts a number to an element, rounding once (to nearest, ties to even).
 template <class T, class From>
 __device__ __forceinline__ T element(From value) {
   if constexpr (std::is_same_v<T, From> || !Half<T>) {

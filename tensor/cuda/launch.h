@@ -116,8 +116,8 @@ class Gpu {
   std::string label_;
 };
 
-/// Scope in which this thread may make calls that its own capture would forbid and that would
-/// invalidate the capture (cudaMalloc, cudaEventQuery).
+/// Scope in which this thread may make calls, such as cudaMalloc and cudaEventQuery, that would
+/// otherwise fail during its own capture and invalidate it.
 class UncapturedScope {
  public:
   UncapturedScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }

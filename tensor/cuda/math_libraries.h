@@ -30,13 +30,13 @@ class MatrixPlans;       // matrix_product.h
 
 /// Options for matrix products and convolutions.
 struct MathOptions {
-  /// Computes float32 products on tensor cores, with 10 bits of fraction (TUTTI_TF32=1).
+  /// Computes float32 products on tensor cores, with a 10-bit fraction (TUTTI_TF32=1).
   bool allow_tf32 = false;
-  /// Uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0 allows
-  /// any).
+  /// If true, uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0
+  /// allows any).
   bool deterministic = true;
-  /// Number of convolution plans to measure per problem, the fastest of which is kept
-  /// (TUTTI_CUDNN_TUNE=1: 8); 0: uses cuDNN's first plan.
+  /// Number of convolution plans to measure per problem, of which the fastest is kept;
+  /// TUTTI_CUDNN_TUNE=1 sets it to 8. 0 uses cuDNN's first plan.
   int num_measured_plans = 0;
   /// Maximum workspace of a convolution plan, in bytes.
   std::size_t max_workspace_bytes = std::size_t{1} << 30;

@@ -20,9 +20,9 @@ namespace tutti::cuda {
 namespace {
 
 constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
-constexpr std::int64_t kMaxBatch = 65'535;                         // limit of a grid's z dimension
+constexpr std::int64_t kMaxBatch = 65'535;                         // limit on a grid's z dimension
 
-/// Owner of one of cuBLASLt's descriptors.
+/// Owner of a cuBLASLt descriptor.
 template <class Handle, cublasStatus_t (*destroy)(Handle)>
 class Owned {
  public:

@@ -96,7 +96,7 @@ struct Piece {
   const std::int64_t first_;
 };
 
-/// Calls body(piece) for each piece of the block's `kCount` elements that this thread handles.
+/// Calls body(piece) for each of this thread's pieces of the block, which has `kCount` elements.
 template <class Rule, class T, std::int64_t kCount, class Body>
 __device__ __forceinline__ void for_each_piece(const DeviceUpdateItem& item, int num_slots,
                                                std::int64_t begin, const Body& body) {

@@ -3,8 +3,8 @@
 //
 // These are our own kernels, because cuDNN's pooling pads both sides equally, does not define the
 // gradient of tied maxima (here it goes to the first one), and needs the result to compute the
-// gradient. Gradients are computed by gathering: each pixel adds up the windows that contain it,
-// without atomics.
+// gradient. Gradients are computed by gathering: each pixel adds up the gradients of the
+// windows that contain it, without atomics.
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"

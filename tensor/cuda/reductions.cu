@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The order of folding depends only on the shape; there are no atomics. *Kept* axes are those of
-// the result, *reduced* ones are folded. A *row* is the input of one element of the result. A few
+// the result; *reduced* axes are folded. A *row* is the input of one element of the result. A few
 // long rows are divided into *parts*, whose results a second launch folds. A *fold* has Value (its
 // type), identity(), of(element, position in the row), combine(a, b) and result(value).
 #include <limits>
@@ -17,11 +17,11 @@ namespace {
 
 struct Reduction {
   StridedAxes<1> kept, reduced;
-  // number of parts per row, and of elements per part
+  // numbers of parts per row and of elements per part
   std::int64_t parts = 1, part_size = 0;
 };
 
-/// Columns of a block that folds along an outer axis, and its threads per column.
+/// Columns per block, and threads per column, for a fold along an outer axis.
 inline constexpr int kColumns = 32, kLanesOfColumn = 8;
 
 /// Writes the result of a row, or of one part of it.

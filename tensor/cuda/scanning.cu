@@ -115,8 +115,8 @@ struct Front {
   }
 };
 
-/// Uses one team per row. The team finds the first element in descending order, then the second,
-/// and so on: k passes over a row that stays in the cache.
+/// Uses one team per row. In k passes over the row, which stays in the cache, the team finds the
+/// first k elements in descending order, one per pass.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     top_k_kernel(std::int64_t rows, std::int64_t n, std::int64_t k, int lanes, const T* x,

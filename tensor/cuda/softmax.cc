@@ -1,4 +1,4 @@
-// Softmax, its logarithm and their gradients, on cuDNN.
+// Softmax, its logarithm and their gradients, computed with cuDNN.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Loops over elements of several strided tensors, with as few axes as possible.
+// Loop over the elements of several strided tensors, with as few axes as possible.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

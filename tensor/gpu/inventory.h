@@ -42,7 +42,7 @@ std::vector<std::string> describe_peers(const DeviceBackend& backend);
 /// Returns the lines of the three functions above, in the order in which they are logged.
 std::vector<std::string> describe(const DeviceBackend& backend, std::span<const LogicalGpu> gpus);
 
-// Opening of the module that provides the GPUs.
+// Opens the module that provides the GPUs.
 
 /// TUTTI_CUDA=off|auto|require.
 enum class CudaMode { kOff, kAuto, kRequire };
@@ -71,8 +71,8 @@ LoadedBackend load_backend(const BackendRequest& request);
 struct FoundLibrary {
   std::string name, path;
 };
-/// Returns the result for a module that could not be opened because of `why`; it names the missing
-/// libraries, if any.
+/// Returns the result for a module that could not be opened, for the reason `why`; names the
+/// missing libraries, if any.
 LoadedBackend explain_failure(const std::string& module, const std::string& why,
                               std::span<const FoundLibrary> libraries);
 /// Searches for the libraries as the module does: first on the system's library path, then in the
@@ -91,8 +91,8 @@ struct GpusForTest {
 /// Makes logical_gpus() and gpu_backend() return `gpus` until this is called with nullptr. For
 /// tests only, on one thread; call close_gpus_for_test() before and after.
 void set_gpus_for_test(const GpusForTest* gpus);
-/// Closes the opened devices, so that the next use opens them again, for tests that replace the
-/// backend. Requires: no tensor is stored on a device.
+/// Closes the opened devices, so that tests can replace the backend; the next use opens them again.
+/// Requires: no tensor is stored on a device.
 void close_gpus_for_test();
 }  // namespace internal
 

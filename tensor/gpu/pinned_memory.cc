@@ -115,7 +115,7 @@ Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, cons
   MemorySource memory = memory_of(device_allocator);
   memory.release = [this, recycle = std::move(memory.release)](std::byte* buffer) {
     {
-      MutexLock lock(mutex_);  // forgets the buffer, whose memory gets a new owner
+      MutexLock lock(mutex_);  // forgets the buffer before its memory is released
       std::erase(freed_, buffer);
       unused_after_.erase(buffer);
     }

@@ -35,7 +35,7 @@ class GraphMemory {
   static GraphMemory* current(Device device);
 
   BufferAllocator& allocator() { return *pool_; }
-  /// Keeps alive a buffer that was freed during the capture of work that may use it.
+  /// Keeps alive a buffer that was freed during a capture, because the captured work may use it.
   void keep(BufferRef buffer);
   /// Returns a copy of `bytes` bytes in pinned memory, for copies that each launch repeats.
   const void* keep_pinned(const void* from, std::size_t bytes);
@@ -92,7 +92,7 @@ class StepCapture {
  public:
   /// `devices`: one for each replica, in replica order; a GPU may serve several replicas.
   /// `variables`: all that the step uses; they are pinned for the lifetime of this object. Throws
-  /// kUnimplemented, naming it, if a device is not a GPU.
+  /// kUnimplemented, naming the device, if a device is not a GPU.
   StepCapture(std::span<const Device> devices,
               std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();
@@ -118,7 +118,7 @@ class StepCapture {
   /// `context` and on each replica's number.
   void launch(const RandomContext& context);
   void commit();
-  /// Returns true if the step draws random numbers, so that the context matters.
+  /// Returns true if the step draws random numbers; only then does the context matter.
   bool draws() const;
 
  private:

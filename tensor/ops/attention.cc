@@ -18,7 +18,7 @@ namespace tutti {
 
 namespace {
 
-/// Score of masked keys (Keras's number): finite in every type; the maximum of float16 is 65504.
+/// Score of masked keys, as in Keras; finite in every type (float16's maximum is 65504).
 double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
 
 /// Returns [batch, heads, steps, length] with `heads` heads: concatenates the steps of heads that
@@ -95,7 +95,7 @@ void check_attention(OpId op, const Operand& query, const Operand& key, const Op
   }
 }
 
-/// Returns the type of the sums of exponentials.
+/// Returns the type in which exponentials are summed.
 DType type_of_sums(DType dtype) { return is_half(dtype) ? DType::kFloat32 : dtype; }
 
 }  // namespace

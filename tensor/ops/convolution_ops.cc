@@ -204,8 +204,8 @@ void check_transposed(const Operand& x, const Operand& filter,
   }
 }
 
-/// Returns a convolution's window along one axis of an image, where the image has length `size`.
-/// Throws unless the window has `input` positions.
+/// Returns a convolution's window along one image axis of length `size`. Throws unless the window
+/// has `input` positions.
 WindowAxis transposed_axis(const Operand& x, std::int64_t size, std::int64_t input,
                            std::int64_t window, std::int64_t stride, Padding padding) {
   if (size >= 0 && (padding == Padding::kSame || size - window + stride >= 0)) {
@@ -262,7 +262,7 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& 
 
 // Pooling and upsampling: argument checks and dispatch.
 
-// Pooling: checks and calls.
+// Pooling: argument checks and dispatch.
 
 namespace {
 

@@ -20,7 +20,7 @@ namespace {
 
 using namespace internal;
 
-// Returns the largest value of [low, high), for use when rounding yields `high`.
+// Returns the largest value in [low, high), for use when rounding yields `high`.
 template <class T>
 T below(T low, T high) {
   return low < high ? std::nextafter(high, low) : low;
@@ -41,9 +41,9 @@ T largest_below(double limit) {
   return predecessor(nearest);
 }
 
-// Calls value(i) for every element, with i from `first` on. Elements are below `limit` even where
-// the type would round them up to `limit`. Runs on the host, so that a key gives the same bits on
-// all devices.
+// Calls value(i) for every element, starting with i = `first`. Elements are below `limit` even
+// where the type would round them up to `limit`. Runs on the host, so that a key gives the same
+// bits on all devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value, double limit = std::numeric_limits<double>::infinity()) {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace internal;
 
-/// Returns a bound of a Python slice as an index into an axis of `length`.
+/// Returns a bound of a Python slice as an index into an axis with `length` elements.
 std::int64_t bounded(std::optional<std::int64_t> bound, std::int64_t otherwise,
                      std::int64_t length) {
   if (!bound) return otherwise;

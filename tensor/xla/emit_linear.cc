@@ -93,7 +93,7 @@ Hlos input_gradient(HloText& text, const OpCall& call, HloInputs in) {
   return {text.convolution(in[0], turned, how, x)};
 }
 
-// Convolves x with dy as a dilated filter, and sums over the images.
+// Convolves x with dy, used as a dilated filter, and sums over the images.
 Hlos filter_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const Shape &filter = call.outputs[0].shape, &x = in[0].shape, &dy = in[1].shape;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Facts that hold for all plugins of major version 0:
-// * function i is at byte 40 + 8 i of the table; later versions append;
+// * function i is at byte 40 + 8 i of the table; later versions append functions;
 // * a plugin refuses an argument struct that is smaller than its own and accepts a larger one, so
 //   each struct here ends in zeros, which mean that later versions' fields are not set. Structs
 //   that are stored in arrays have their exact size instead.

@@ -115,7 +115,7 @@ std::string_view first_line(std::string_view text) { return text.substr(0, text.
 }  // namespace
 
 PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
-  // RTLD_LOCAL keeps the plugin's LLVM and protobuf to itself.
+  // RTLD_LOCAL keeps the plugin's LLVM and protobuf private to it.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     fail(ErrorCode::kUnavailable, "PJRT plugin ", path, " cannot be opened: ", dlerror(),
@@ -235,7 +235,7 @@ std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
   return options;
 }
 
-// A client is first created in a child process, because wrong flags end the process.
+// A client is first created in a child process, because wrong flags would terminate its process.
 
 namespace {
 

@@ -86,7 +86,7 @@ class PjrtBuffer {
   PjrtBuffer& operator=(PjrtBuffer&&) = delete;
 
   PjrtBufferHandle* handle() const { return handle_; }
-  /// Throws kInternal naming `who` and both shapes and types unless the buffer has this shape and
+  /// Throws kInternal, naming `who` and both shapes and types, unless the buffer has this shape and
   /// type.
   void check(const Shape& shape, DType dtype, const char* who) const;
   /// Copies the elements to the host, and waits for the copy.
@@ -126,7 +126,7 @@ class PjrtExecutable {
 /// The client of this process, which lives as long as the process. Thread-safe.
 class PjrtClient {
  public:
-  /// Returns the only client. Throws kUnavailable with XlaDevices::why_none.
+  /// Returns the only client. Throws kUnavailable with XlaDevices::why_none if there is none.
   static PjrtClient& get();
 
   explicit PjrtClient(const std::string& path);
@@ -149,9 +149,9 @@ class PjrtClient {
   /// kInternal for missing or repeated devices, and kInvalidArgument with the compiler's message.
   std::unique_ptr<PjrtExecutable> compile(std::string_view text,
                                           const std::vector<int>& devices) const;
-  /// Loads the bytes that serialize() returned for a program with the same number of replicas. A
-  /// plugin does not verify the bytes: they must come from this plugin, on a processor of the same
-  /// kind.
+  /// Loads the bytes that serialize() returned for a program with the same number of replicas. The
+  /// plugin does not verify the bytes: they must come from the same plugin, on a processor of the
+  /// same kind.
   std::unique_ptr<PjrtExecutable> load(std::string_view bytes, std::size_t num_replicas) const;
 
  private:

@@ -74,7 +74,7 @@ std::uint64_t next_trace_number() {
   return ++last;
 }
 
-/// Values with fewer elements are concatenated and combined over the replicas by one operation.
+/// Values with fewer elements are concatenated and combined across replicas by one operation.
 constexpr std::int64_t kSmallValue = 64 * 1024;
 
 std::shared_ptr<StepValue> step_value(const Tensor& tensor) {
@@ -301,9 +301,9 @@ Tensor Trace::all_gather(const Tensor& value, int axis, const SourceLocation& wh
 namespace {
 
 /// Compiled programs, one file each, in the folder that TUTTI_XLA_CACHE names. A plugin loads a
-/// program of another plugin version without an error, but then computes wrong values, so each file
-/// records the plugin's hash, the processor, the options and the text. Thread-safe, and safe across
-/// processes.
+/// program from another plugin version without an error, but then computes wrong values, so each
+/// file records the plugin's hash, the processor, the options and the text. Thread-safe, and safe
+/// across processes.
 class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}

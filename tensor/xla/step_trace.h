@@ -36,7 +36,7 @@ class StepValue final : public LazyValue {
   std::size_t index() const { return index_; }
   int device() const { return device_; }
   const TensorSpec& spec() const { return spec_; }
-  /// Returns "matmul at train.cc:41".
+  /// Returns text such as "matmul at train.cc:41".
   std::string maker() const;
 
   /// Returns the buffer of the computed value; nullptr if the value has not been computed.

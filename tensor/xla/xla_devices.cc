@@ -1,4 +1,4 @@
-// The PJRT client of this process: the plugin that it opens, or the reason why there is none.
+// Opens the PJRT plugin, and keeps this process's client or the reason why there is none.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/xla/xla_devices.h"
 

@@ -49,11 +49,11 @@ struct SumError {
   /// ranks. If a value is not finite, the unit is not finite either. Then any result passes, except
   /// a finite result for a non-finite sum.
   long double unit = 0;
-  long double largest = 0;  // largest error so far, in units
+  long double largest = 0;  // largest error so far, as a multiple of `unit`
 };
 
-/// Inputs of all ranks and memory for their outputs, surrounded by guards. Different threads may
-/// use the calls of different ranks. check() requires that all calls have ended.
+/// Inputs of all ranks and memory for their outputs, surrounded by guards. Threads may use the
+/// calls of different ranks concurrently. check() requires that all calls have ended.
 class Problem {
  public:
   /// `devices`: one per rank; if empty, all are CPUs.
@@ -148,8 +148,8 @@ std::vector<Outcome> run_threads(int size, const TimeLimit& limit,
                                  const std::function<void(int)>& body);
 
 /// Checks the outcomes of calls in which the group's last rank did not take part. Returns "" if all
-/// failed as they must (without `on_all` some may succeed), else an error. The deadline of the
-/// first call ends all calls: on a busy machine a rank may begin its call just before this
+/// failed as they must (without `on_all`, some may succeed), else an error. The deadline of the
+/// first call ends all calls: on a busy machine, a rank may begin its call just before this
 /// deadline, and then counts as missing.
 std::string wrong_deadline(std::span<const Outcome> callers, Duration timeout, bool on_all = true);
 

@@ -358,7 +358,8 @@ std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
   try {
     return build_cross_device_ops(spec, {static_cast<int>(devices.size()), 0, devices});
   } catch (const Error& error) {
-    // NCCL requires a separate GPU for each replica; without them, its cases are skipped.
+    // NCCL requires a separate GPU for each replica; its cases are skipped if there are too few
+    // GPUs.
     if (spec.name != "nccl" || error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(ErrorCode::kUnimplemented, error.message());
   }

@@ -74,9 +74,9 @@ double seconds_of(Duration duration) { return seconds_between(TimePoint(), TimeP
 struct ExpectedError {
   std::vector<ErrorCode> codes;           // the error has one of these codes
   std::vector<std::string> parts = {""};  // the message contains one of these texts
-  bool on_all = true;                     // true: every caller must get it; false: at least one
-  Duration soonest = Duration::zero();    // minimum time from the first caller's start to the end
-  Duration latest = kInTime;              // maximum time from a caller's start to its own end
+  bool on_all = true;  // true: every caller must get the error; false: at least one
+  Duration soonest = Duration::zero();  // minimum time from the first caller's start to the end
+  Duration latest = kInTime;            // maximum time from a caller's start to its own end
 };
 
 std::string wrong_error(const Outcome& outcome, const ExpectedError& expected, TimePoint first) {
@@ -240,8 +240,8 @@ void start_calls(Communicator& communicator, std::span<const Problem> problems) 
 }
 
 /// Makes one call per group and offset; groups run concurrently. The offset is part of the seed. If
-/// the first and last offsets are equal, both calls must give equal bits, unless the grade is
-/// kNone.
+/// the first and last offsets are equal, both calls must give bit-identical results, unless the
+/// grade is kNone.
 std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
                         const std::vector<std::uint64_t>& offsets) {
   std::vector<Problem> problems;  // ordered by group

@@ -129,8 +129,8 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
 
 // Checks for run(): every replica runs once, in its context, and replicas exchange values.
 
-/// Checks that the step function is called once per replica, in its context. Other checks rely on
-/// this.
+/// Checks that the step function is called once per replica, in that replica's context. Other
+/// checks rely on this.
 void check_replicas(const Tested& t) {
   expect(t.strategy.num_workers() == 1 && t.strategy.first_replica() == 0 && t.n > 0,
          "the suite is for strategies of one process: expected num_workers() 1, first_replica() 0 "
@@ -210,7 +210,7 @@ void check_collectives(const Tested& t) {
   }
 }
 
-// Checks for functions called outside replicas and for input.
+// Checks of input, and of functions that are called outside replicas.
 
 void check_reduce(const Tested& t) {
   const auto own = t.strategy.run([] { return own_fractions(2); });

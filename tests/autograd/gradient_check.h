@@ -74,8 +74,8 @@ inline std::vector<Gradient> gradients_of(const Function& function, const Tensor
   return tape.gradient(weighted_sum(function(inputs), 1), sources);
 }
 
-/// Compares the gradients of all inputs with index >= `first` with central differences. A missing
-/// gradient counts as zeros.
+/// Compares the gradients with respect to inputs `first` and later with central differences. A
+/// missing gradient counts as zeros.
 inline void check_gradients(const Function& function, const Tensors& inputs, double step,
                             std::size_t first = 0) {
   const std::vector<Gradient> gradients = gradients_of(function, inputs, first);
@@ -119,8 +119,8 @@ inline void check_second_order(const Case& c, std::size_t first) {
   check_gradients(gradient, c.call.inputs, c.step, first);
 }
 
-/// Expects numbers that differ by at most `tolerance` times the larger of 0.1 and the largest
-/// magnitude of `expected`.
+/// Expects that the tensors' numbers differ by at most `tolerance` times the larger of 0.1 and the
+/// largest magnitude of `expected`.
 inline void expect_near_largest(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   const std::vector<double> want = expected.to_doubles();

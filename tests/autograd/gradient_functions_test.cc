@@ -330,8 +330,8 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{4, kUserPurpose, number, 0, 0});
 }
 
-/// Returns dense() of x [..., in], the gradients of x, kernel and bias, and second-order gradients:
-/// those of a sum of squares of the kernel's gradient.
+/// Returns dense() of x [..., in], the gradients of its sum of squares with respect to x, kernel
+/// and bias, and the gradients of the sum of squares of the kernel's gradient.
 std::vector<std::vector<double>> dense_and_gradients(const Shape& rows) {
   const std::vector<Tensor> sources = {reshape(normal({12, 5}, 1), rows), normal({5, 7}, 2),
                                        normal({7}, 3)};

@@ -1,4 +1,4 @@
-// Tests folders of checkpoints: finding the newest version, and deleting old ones.
+// Tests checkpoint folders: finding the newest version, and deleting old ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint_manager.h"
 

@@ -36,7 +36,7 @@ TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   return part;
 }
 
-/// Writes the file of process `index` out of `count`; process 0 also writes a scalar.
+/// Writes the file of process `index`, out of `count` processes; process 0 also writes a scalar.
 VersionIndex write_file(const Folder& folder, int index, int count) {
   CheckpointFile file;
   file.parts["table"] = part_of_table(kElements * index / count, kElements * (index + 1) / count);
@@ -211,8 +211,8 @@ TEST(VersionIndex, InvalidEntriesAreRefused) {
   }
 }
 
-// The checksums are valid, but the header of a file differs from the index: reading fails before it
-// allocates memory.
+// The checksums are valid, but the header of a file differs from the index, so reading fails before
+// it allocates memory.
 TEST(VersionIndex, MismatchWithFilesIsRefused) {
   const Folder folder = Folder::make(empty_folder());
   const std::vector<VersionIndex> files = {write_file(folder, 0, 2), write_file(folder, 1, 2)};
@@ -329,8 +329,8 @@ class Workers {
 };
 
 /// Returns the part that worker `worker` of `count` workers contributes to save `number`. All
-/// elements equal the number. "cut" is split over all workers, the last worker has all of "few",
-/// and each worker has "whole" and the state.
+/// elements have the value `number`. "cut" is split across all workers, the last worker has all of
+/// "few", and each worker has "whole" and the state.
 CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_t step) {
   CheckpointFile file;
   file.info.step = step;

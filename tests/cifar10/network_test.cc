@@ -89,7 +89,7 @@ TEST(Cifar10Network, InitialWeightsHaveTutorialStandardDeviations) {
       largest = std::max(largest, std::abs(value));
     }
     EXPECT_LE(largest, 2.0 * stddevs[layer] * (1.0 + 1e-6));
-    // A normal distribution truncated at two standard deviations has 0.77374 of the full variance.
+    // A normal distribution truncated at two standard deviations keeps 0.77374 of its variance.
     const double variance = squares / static_cast<double>(w.size());
     EXPECT_NEAR(variance / (0.77374 * stddevs[layer] * stddevs[layer]), 1.0,
                 6.0 / std::sqrt(static_cast<double>(w.size())));
@@ -363,7 +363,7 @@ ArchiveIdentity identity_of_text(const std::string& text) {
   return identity_of(in);
 }
 
-// Vectors from RFC 1321, A.5, and texts that end near the end of a block.
+// Vectors from RFC 1321, A.5, and texts that end near a block boundary.
 TEST(Md5, MatchesRfc1321Vectors) {
   std::string digits;
   for (int i = 0; i < 8; ++i) digits += "1234567890";

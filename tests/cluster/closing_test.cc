@@ -148,7 +148,7 @@ TEST(TcpClosing, ImmediateDisconnectKeepsLastAllReduceIntact) {
   std::printf("leaving | 24 groups after their last sum | slowest %.3f s\n", slowest);
 }
 
-/// Group in which packets from rank 0 no longer arrive, so that its last data stays in its socket
+/// Group in which packets from rank 0 no longer arrive, so rank 0's last data stays in its socket
 /// buffer.
 struct Silenced : DirectRanks {
   Silenced() {
@@ -434,8 +434,8 @@ TEST(TcpHalfOpen, TwoSecondsOfSilenceAreTolerated) {
   EXPECT_EQ(group.rank(0)->lost_peer(), std::nullopt);
 }
 
-/// Expects connections to survive while rank 1 reads nothing for 8 s and rank 0 has sent it `count`
-/// bytes.
+/// Expects connections to survive when rank 0 has sent rank 1 `count` bytes and rank 1 reads
+/// nothing for 8 s.
 void expect_patience(std::size_t count) {
   DirectRanks group;
   const auto body = pattern_of(count, 5);

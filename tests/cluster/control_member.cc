@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S [CERTIFICATE KEY]]: joins and writes
-// "joined". With WAIT_S it then waits for all members and writes "all". Afterwards it writes each
+// "joined". With WAIT_S, it then waits for all members and writes "all". Afterwards it writes each
 // verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and executes the lines of its standard input:
 //   fail TEXT           reports a failure
 //   stop TEXT           requests a stop of all members
-//   steps MS            runs steps of MS milliseconds until the stop: "stopped N REASON"
+//   steps MS            runs MS-millisecond steps until the stop, then writes "stopped N REASON"
 //   end of input        exits
 #include <cstdlib>
 #include <iostream>

@@ -201,8 +201,8 @@ GroupProgress outside(const std::string& group, std::uint64_t calls) {
   return {group, calls, calls, "", 100ms};
 }
 
-/// Returns a deadlock: worker 0 gathers values and worker 1 sums gradients, so each waits for the
-/// other.
+/// Returns the state of a deadlock: worker 0 gathers values and worker 1 sums gradients, so each
+/// waits for the other.
 std::vector<Groups> a_deadlock() {
   return {{waits("values", 3, "reduce #3 at a.cc:7"), outside("gradients", 8)},
           {outside("values", 2), waits("gradients", 9, "sum #9 at a.cc:5")}};

@@ -310,12 +310,12 @@ class Serving {
     EXPECT_FALSE(peers_[1].is_local);
     return std::move(peers_[1].socket);
   }
-  /// Waits until rank 0 has given up, then returns its error.
+  /// Waits until rank 0 has failed, then returns its error.
   std::string error() {
     EXPECT_TRUE(ended_.wait_until(late()));
     return error_;
   }
-  /// Waits until the log contains `words`; returns false if it never does.
+  /// Waits until the log contains `words`; returns false if they never appear.
   bool refuses_with(const std::string& words) {
     return comes_true([&] { return log.text().find(words) != std::string::npos; });
   }

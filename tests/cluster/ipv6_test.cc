@@ -14,7 +14,8 @@
 namespace tutti::ipv6_test {
 using namespace std::chrono_literals;
 
-/// Expects three workers at ::1, which read their cluster from TF_CONFIG, to sum 1, 2 and 4.
+/// Expects three workers on ::1, which read their cluster from TF_CONFIG, to compute the sum of 1,
+/// 2 and 4.
 void expect_sum(const WorkerGroupOptions& options) {
   const std::vector<int> ports = launch::free_ports(3);
   std::vector<std::string> addresses;

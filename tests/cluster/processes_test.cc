@@ -1,5 +1,5 @@
-// Tests jobs and groups of real processes that are killed or stopped, fail or arrive late. Prints
-// the time until detection, but requires only that the failure is detected.
+// Tests jobs and groups of real processes that are killed or stopped, that fail, or that arrive
+// late. Prints the time until detection, but requires only that the failure is detected.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gmock/gmock.h>

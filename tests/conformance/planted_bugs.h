@@ -150,7 +150,7 @@ class BuggyOps final : public CrossDeviceOps {
     return bug_ == "SkipsPartialBlock"_bug && count > 64 ? count - count % 64 : count;
   }
 
-  /// Replaces each element of an aligned buffer by change(element, index).
+  /// Replaces each element of an aligned buffer with change(element, index).
   template <class Change>
   static void change_elements(const ReplicaBuffer& buffer, const Change& change) {
     conformance::visit_stored(buffer.dtype, [&]<class T>() {
@@ -236,8 +236,7 @@ class BuggyOps final : public CrossDeviceOps {
     return x;
   }
 
-  /// Simulates bugs that reuse memory: copies the result into shared memory, waits, and reads it
-  /// back.
+  /// Simulates memory-reuse bugs: copies the result into shared memory, waits, and reads it back.
   Bytes kept(Bytes result) {
     static Bytes shared(std::size_t{1} << 24);
     const bool is_shared = bug_ == "SharesScratch"_bug;

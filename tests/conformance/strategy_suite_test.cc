@@ -201,7 +201,7 @@ class PlantedStrategy final : public Strategy {
  private:
   static LocalStrategyOptions options_with(std::uint64_t bug) {
     LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
-    // With this bug, concurrent replicas would write to the same memory.
+    // With this bug, concurrent replicas would write to the same memory, so they run one by one.
     if (bug == "ScopeOfLocalVariables"_bug) {
       options.execution = ReplicaExecution::kSequential;
     }

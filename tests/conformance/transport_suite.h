@@ -1,8 +1,8 @@
-// Typed test suite for the requirements on every Transport; it needs only a factory of groups.
+// Typed test suite that every Transport must pass; requires only a factory for groups.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     struct InProcess {
-//       static std::vector<std::shared_ptr<Transport>> make(int size);  // by rank
+//       static std::vector<std::shared_ptr<Transport>> make(int size);  /* by rank */
 //     };
 //     INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, TransportSuite, InProcess);
 #pragma once

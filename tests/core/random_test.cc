@@ -1,4 +1,4 @@
-// Compares Philox with its published vectors, and tests statistics of the random numbers derived
+// Compares Philox with its published vectors, and tests the statistics of random numbers derived
 // from it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/random.h"

@@ -191,7 +191,7 @@ TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
     RunTokenHolder inner(&token);
     ran = true;
   });
-  // the thread could not run if this thread kept the token
+  // the other thread could not run if this thread kept the token
   while (!ran) Clock::system().sleep_for(milliseconds(1));
   EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after a sleep";
   ran = false;

@@ -1,4 +1,4 @@
-// Tests collectives of plain buffers and of tensors, the transport and store between threads of one
+// Tests collectives on plain buffers and on tensors, the transport and store between threads of one
 // process, and tensor packing.
 // SPDX-License-Identifier: Apache-2.0
 

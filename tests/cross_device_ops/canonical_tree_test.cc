@@ -177,7 +177,7 @@ TEST(CanonicalNodes, CombiningGivesSameBitsAsFullTree) {
                             reinterpret_cast<std::byte*>(partials[n].data()), kCount);
           partial_inputs.push_back(reinterpret_cast<const std::byte*>(partials[n].data()));
         }
-        // The output buffer is also the last of the inputs.
+        // The output buffer is also the last input.
         combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, partial_inputs,
                       reinterpret_cast<std::byte*>(partials.back().data()), kCount);
         ASSERT_EQ(partials.back(), expected)

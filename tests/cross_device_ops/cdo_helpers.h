@@ -81,7 +81,7 @@ inline Device device_of_value(const Gradient& gradient) {
   return gradient.is_slices() ? gradient.slices().values.device() : gradient.dense().device();
 }
 
-/// Sums the values of replicas elementwise. In each round, value 2i+1 is added to value 2i; an
+/// Sums the replicas' values elementwise. In each round, value 2i+1 is added to value 2i; an
 /// unpaired last value enters the next round unchanged.
 template <class T>
 std::vector<T> tree_sums(std::vector<std::vector<T>> values) {

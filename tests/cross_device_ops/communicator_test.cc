@@ -468,7 +468,7 @@ TEST(CommunicatorMismatch, CallRefusedByCallerFailsOnAllRanks) {
                                  HasSubstr("which it refuses: no numbers left; xxx"))));
 }
 
-/// Call that some ranks make while the remaining ranks make a different call; 4 floats per rank.
+/// A call that some ranks make while the other ranks make a different one; 4 floats per rank.
 struct Plain {
   const char* name;
   void (*call)(Communicator& own, Floats a, Floats b);
@@ -492,9 +492,9 @@ const Plain kPlain[] = {
     {"barrier", [](Communicator& c, Floats, Floats) { c.barrier(); }},
 };
 
-/// Expects an error on each rank when some ranks call `one` and the remaining ones call `other`.
-/// Both calls have messages of the same lengths, so only the headers reveal the mismatch. `who` has
-/// a bit for each rank that calls `one`.
+/// Expects an error on each rank when some ranks call `one` and the rest call `other`. Both calls
+/// have messages of the same lengths, so only the headers reveal the mismatch. `who` has a bit for
+/// each rank that calls `one`.
 void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
                       const Plain& other) {
   const auto errors =

@@ -1,5 +1,5 @@
-// Tests communicators whose cross-device operation spans processes: headers travel as messages, and
-// the operation moves the data.
+// Tests communicators whose cross-device operation spans processes: headers are sent as messages,
+// and the operation moves the data.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Tests the CUDA backend: opening it as a module, and contexts on the simulated runtime: memory,
-// copies, stream order.
+// Tests the CUDA backend: opening it as a module, and the memory, copies and stream order of
+// contexts on the simulated runtime.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 

@@ -82,7 +82,7 @@ struct DeviceRunOptions {
   Workspace* workspace = nullptr;            // nullptr: the arena
 };
 
-/// Returns the results of `call` on the simulated GPU.
+/// Runs `call` on the simulated GPU and returns the results.
 inline std::vector<Tensor> run_on_device(const OpCall& call, DeviceRunOptions options = {}) {
   DeviceArena arena;
   cuda::MathLibraries own_libraries;

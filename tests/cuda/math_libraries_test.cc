@@ -1,4 +1,4 @@
-// Tests the handles of cuBLAS and cuDNN: settings, errors, checks, matrix products, convolution
+// Tests the cuBLAS and cuDNN handles: settings, errors, checks, matrix products, convolution
 // engines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"

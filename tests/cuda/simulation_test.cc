@@ -216,7 +216,7 @@ void meet_without_one_thread(int) {
   if (threadIdx.x == 0) __syncwarp();
 }
 
-/// Fixture with streams of a new machine.
+/// Fixture with a stream on a reset simulated machine.
 class KernelEmulation : public ::testing::Test {
  protected:
   KernelEmulation() {

@@ -42,7 +42,7 @@ void mark(const std::shared_ptr<Record>& record) {
   record->queue.reset();
 }
 
-/// Returns a record that must be done before the front item of the queue can run; null if there is
+/// Returns a record that must finish before the front item of the queue can run; null if there is
 /// none. Sets `blocked` if another thread must first enqueue its part of joint work.
 std::shared_ptr<Record> obstacle(const Queue& queue, bool& blocked) {
   const Item& item = queue.items.front();

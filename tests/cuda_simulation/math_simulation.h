@@ -1,9 +1,9 @@
 // Behaviour of the simulated cuBLASLt and cuDNN, and counts of calls to them.
 // SPDX-License-Identifier: Apache-2.0
 //
-// They implement the definitions of these libraries as plain loops: column-major matrices, leading
-// dimensions, epilogues, cross-correlation, strides. They validate arguments at least as strictly
-// as the libraries do.
+// The simulation implements the definitions of these libraries as plain loops: column-major
+// matrices, leading dimensions, epilogues, cross-correlation, strides. It validates arguments at
+// least as strictly as the libraries do.
 #pragma once
 
 #include <cudnn.h>
@@ -36,7 +36,7 @@ struct MathBehavior {
   bool refuses_bias = false;                 // cuBLASLt has no algorithm that adds a bias
   bool refuses_products = false;             // cuBLASLt has no algorithm for any product
   std::set<std::int64_t> refused_engines{};  // plans of these engines cannot be finalized
-  bool refuses_handles = false;              // handles cannot be created, as without a driver
+  bool refuses_handles = false;              // creating a handle fails, as without a driver
 };
 void set_math_behavior(const MathBehavior& behavior);
 MathBehavior math_behavior();

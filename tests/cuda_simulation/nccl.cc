@@ -277,7 +277,7 @@ struct Init {
   int size;
 };
 
-/// Calls of this thread since ncclGroupStart().
+/// Calls that this thread has made since ncclGroupStart().
 struct OpenGroup {
   int depth = 0;
   std::vector<Init> inits;

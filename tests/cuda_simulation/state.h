@@ -19,7 +19,7 @@
 
 namespace tutti::cuda_simulation {
 
-/// Memory of the simulated GPUs: one address range that only work in streams may access. Allocates
+/// Memory of the simulated GPUs: one address range, accessible only to work in streams. Allocates
 /// the blocks of each GPU by first fit. Not thread-safe.
 class Arena {
  public:
@@ -78,7 +78,7 @@ class Arena {
 struct Queue;
 struct Capture;
 
-/// Point in a stream. It is done after all earlier work in the stream has run.
+/// Point in a stream, reached once all earlier work in the stream has run.
 struct Record {
   std::shared_ptr<Queue> queue;  // the record's stream; null when done
   bool done = false;
@@ -185,12 +185,12 @@ ThreadState& this_thread();
 cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
 /// Returns a record of all work that the stream contains now.
 std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
-/// Runs the work on which the record depends, until the record is done. Returns the failure of its
-/// GPU, if any.
+/// Runs the work on which the record depends, until the record is done. Returns the failure of the
+/// record's GPU, if any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
 /// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);
-/// Runs at most one item of the stream, preceded by the work that the item waits for.
+/// Runs at most one item of the stream, after the work that this item waits for.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
 /// Invalidates the captures that forbid the current call: all that this thread began, except those

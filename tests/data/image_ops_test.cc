@@ -215,7 +215,7 @@ TEST(ImageOps, StandardizationOfNearlyUniformImagesUsesMinimumDivisor) {
        image::per_image_standardization(Tensor::full({19, 19, 3}, 249.0)).to_doubles()) {
     EXPECT_EQ(value, 0.0);
   }
-  // The standard deviation of 0.1 is below 1 / sqrt(4), so values are divided by 1 / 2.
+  // The standard deviation, 0.1, is below 1 / sqrt(4), so values are divided by 1 / 2.
   EXPECT_THAT(
       image::per_image_standardization(Tensor::from<float>({2, 2, 1}, {.9f, 1.1f, .9f, 1.1f}))
           .to_doubles(),

@@ -83,7 +83,7 @@ std::vector<std::string> pieces_of(std::string_view text, TextPattern pattern) {
   return pieces;
 }
 
-/// Returns a random text of fragments that the patterns treat differently.
+/// Returns random text composed of fragments that the patterns treat differently.
 std::string random_text(std::uint64_t number, std::uint64_t most_parts = 12) {
   static const std::vector<std::string> parts = {" ",  " ",   "\n",  "\r", "\t", "a",
                                                  "to", "the", "S",   "7",  "42", "'",
@@ -247,7 +247,7 @@ TEST(Tokenizer, ReadsOptions) {
   const std::string whole =
       changed_seed("\"ignore_merges\":false", "\"ignore_merges\":true", unmade);
   EXPECT_THAT(parse_tokenizer(whole, "f").encode("the thee"), ElementsAre(258, ' ', 256, 'e', 'e'));
-  // An added token is not in the vocabulary; with single_word it matches only between word
+  // An added token is not in the vocabulary; with single_word, it matches only between word
   // boundaries.
   const std::string added =
       changed_seed(R"("added_tokens":[)",

@@ -1,5 +1,5 @@
-// Tests that builds without libjpeg reject JPEG images with an error that names libjpeg. This test
-// is built only without libjpeg.
+// Checks that JPEG images are rejected, with an error that names libjpeg, in builds without
+// libjpeg. This test is built only without libjpeg.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/data/image.h"

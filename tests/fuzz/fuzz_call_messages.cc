@@ -22,8 +22,8 @@ grpc::ByteBuffer in_slices(const std::uint8_t* data, std::size_t size, std::size
 
 }  // namespace
 
-/// The first byte selects the side that reads, and the length of slices. Messages follow, each
-/// preceded by a byte with its length.
+/// The first byte selects which side reads, and the slice length. Messages follow, each preceded by
+/// a byte with its length.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto side = data[0] % 2 == 0 ? CallReader::Side::kServer : CallReader::Side::kClient;

@@ -1,4 +1,4 @@
-// Fuzzes the JSON reader: an accepted value must be equal after it is written and read again.
+// Fuzzes the JSON reader: an accepted value must not change when it is written and read again.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/fuzz_target.h"
 #include "tutti/core/json.h"

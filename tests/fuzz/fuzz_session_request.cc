@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An input is a sequence of requests. Each begins with the lengths of its head and of its payload
-// (two bytes each), followed by both. A task runs the decoded requests in one session. If a request
-// runs a program, the target sets the request's signature, because an input could not guess it.
+// (two bytes each), followed by the head and the payload. A task runs the decoded requests in one
+// session. If a request runs a program, the target sets the request's signature, because an input
+// could not guess it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Fuzzes cluster descriptions: TF_CONFIG, ClusterDef, Slurm's lists, and lists of pods or devices.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cluster from an accepted text must be valid, and equal after it is written and read again. A
-// refused text must cause an error that is one line of valid UTF-8.
+// A cluster parsed from an accepted text must be valid, and must be unchanged after it is written
+// and read again. A refused text must cause an error that is one line of valid UTF-8.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

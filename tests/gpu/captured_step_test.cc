@@ -389,7 +389,7 @@ TEST(GpuVariables, ScatterChecksIndexTypesAndDivisorsOnHost) {
   };
   EXPECT_INVALID(divide(Device{}), "by zero");
   expect_tensor(n.value(), {3}, {6, 6, 6});
-  divide(kGpu);  // a GPU does not check divisors: division by 0 has no effect
+  divide(kGpu);  // GPUs do not check divisors; division by 0 leaves the element unchanged
   expect_tensor(n.value(), {3}, {6, 3, 6});
   EXPECT_INVALID(
       n.scatter_add({Tensor::full({1}, 1.0, DType::kInt64, kGpu), Tensor::ones({1}).to(kGpu), {3}}),

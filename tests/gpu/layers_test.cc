@@ -27,7 +27,7 @@ MakeLayer made(const Arguments&... arguments) {
   return [=] { return std::make_shared<L>(arguments...); };
 }
 
-/// Returns the layer's results, and the gradients of a sum of the results with random weights.
+/// Returns the layer's results, and the gradients of a randomly weighted sum of the results.
 std::vector<Tensor> result_and_gradients(const MakeLayer& make, const std::vector<Tensor>& inputs,
                                          Device device, CallContext context) {
   set_random_seed(5);
@@ -152,7 +152,7 @@ TEST(GpuOperations, RandomTensorsMatchCpu) {
                    random_uniform({50}, key, 0.0, 1.0, DType::kFloat32));
 }
 
-/// Arguments of one call of attention().
+/// Arguments of one attention() call.
 struct AttentionCase {
   std::int64_t heads, shared, steps, value_steps, features, length;
   AttentionOptions options;

@@ -293,8 +293,8 @@ Dataset points() {
 }
 
 /// Returns a model whose initial values do not depend on earlier objects, because workers are
-/// threads here. Uses tanh: after relu, a bias before normalization may have a gradient of 0 except
-/// for rounding errors, which Adam would turn into steps.
+/// threads here. Uses tanh because, with relu, a bias before normalization may have a gradient that
+/// is 0 up to rounding errors, which Adam would turn into steps.
 Sequential make_model(Normalization normalization) {
   const auto dense = [](std::int64_t inputs, std::int64_t units, std::string activation) {
     DenseOptions options{.activation = std::move(activation)};

@@ -354,7 +354,7 @@ TEST(LayerDescription, PreservesEveryOption) {
                          R"(["glorot_uniform"],"bias_initializer":["truncated_normal",0.0,0.25],)"
                          R"("kernel_regularizer":["l2",0.01],"bias_regularizer":null,)"
                          R"("kernel_constraint":["unit_norm",[0]],"bias_constraint":null}])");
-  // Options that are missing from a file have their default values.
+  // Options that are missing from a file take their default values.
   const auto layer = Layer::of_description({.call = Json::parse(R"(["Dense", 3, {}])")});
   EXPECT_EQ(layer->describe().call.dump(), Dense(3).describe().call.dump());
 }

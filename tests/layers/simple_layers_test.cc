@@ -551,7 +551,7 @@ TEST(ImageAugmentation, ComputesInFloat32UnderMixedPolicies) {
   const auto exact = results("float32"), half = results("mixed_float16");
   for (std::size_t i = 0; i < exact.size(); ++i) {
     EXPECT_EQ(half[i].dtype(), DType::kFloat16);
-    // float16 has 11 significant bits for values up to 255
+    // values up to 255, rounded to float16's 11 significant bits
     expect_values(half[i], exact[i].to_doubles(), 0.3);
   }
 }

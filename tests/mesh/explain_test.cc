@@ -247,8 +247,8 @@ struct DeepMlp {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-/// Compares the memory that explain() predicts for a step with the peak of each of four devices
-/// that run it.
+/// Compares explain()'s memory prediction for a step with the peak of each of the four devices that
+/// run it.
 void expect_memory_of_a_run(const LayoutMap& layout, const std::function<MeshStep()>& build,
                             const Element& batch) {
   const MemoryLimits limits(std::size_t{1} << 30);

@@ -108,8 +108,8 @@ Numbers values_and_gradients(const MeshCall& c, const std::vector<Tensor>& input
   return numbers;
 }
 
-/// Expects each number to differ from the expected one by at most 1e-12 times the largest expected
-/// magnitude, or times 1 if that is larger.
+/// Expects each number to differ from the expected one by at most 1e-12 times the larger of 1 and
+/// the largest expected magnitude.
 void expect_close(const Numbers& found, const Numbers& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -41,7 +41,7 @@ struct Collective {
 
 Tensor sum_of_blocks(const Tensor& x) { return reduce_sum(reshape(x, {3, 2, 12}), {.axes = {0}}); }
 
-/// Moves the columns that belong to position a of the axis to block a of the rows.
+/// Moves the columns that belong to position `i` of the axis to row block `i`.
 Tensor columns_to_rows(const Tensor& x) {
   const std::int64_t count = x.shape()[0];
   return reshape(transpose(reshape(x, {count, 2, 3, 2}), {2, 0, 1, 3}), {3 * count, 4});
@@ -109,7 +109,7 @@ std::vector<std::vector<double>> value_and_gradients(
   return results;
 }
 
-/// Returns the result of value_and_gradients() inside a step of the strategy.
+/// Runs value_and_gradients() inside a step of the strategy and returns the result.
 std::vector<std::vector<double>> in_step(
     MeshStrategy& strategy, const std::vector<Tensor>& inputs,
     const std::function<Tensor(const std::vector<Tensor>&)>& function) {

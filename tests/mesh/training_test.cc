@@ -388,7 +388,8 @@ TEST(MeshTraining, ClippingUsesNormsOfUnshardedGradients) {
   }
 }
 
-/// Returns the output of attention for inputs in this layout, and the gradients of the inputs.
+/// Returns the output of attention for inputs in this layout, and the gradients with respect to the
+/// inputs.
 std::vector<Tensor> attention_and_gradients(const Layout& layout) {
   GradientTape tape;
   std::vector<Tensor> inputs, sharded;

@@ -422,7 +422,7 @@ TEST(EarlyStoppingTest, RestoresWeightsOfBestEpoch) {
   EXPECT_EQ(weights_of(model), best);
 }
 
-/// Returns the values that the variables save, by name: one per replica for moving averages.
+/// Returns the values saved for each variable, by name: one per replica for moving averages.
 std::map<std::string, std::vector<double>> components_of(const Model& model) {
   std::map<std::string, std::vector<double>> all;
   for (const Variable& variable : model.variables())
@@ -439,7 +439,7 @@ TEST(EarlyStoppingTest, RestoresReplicaAveragesEvenWithoutEarlyStop) {
     Sequential model(Input{{4}}, Dense(6), BatchNormalization(), Dense(3));
     model.compile(
         {.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "sparse_categorical_crossentropy"});
-    // The training loss falls, so with kMax the first epoch is the best.
+    // The training loss falls, so under kMax the first epoch is the best.
     auto stopping =
         std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss",
                                                              .patience = patience,

@@ -106,7 +106,7 @@ TEST(DistributedMetrics, ResultInsideRunAggregatesAllReplicas) {
   }
 }
 
-/// Trains a normalised model for two steps on 12 rows; returns weights and moving averages.
+/// Trains a normalised model for two steps on 12 rows; returns its weights and moving averages.
 std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
   set_random_seed(4);
   auto scope = strategy.scope();
@@ -153,7 +153,7 @@ constexpr double kMomentum = 0.75;
 constexpr int kSteps = 5;
 constexpr std::int64_t kRows = 12;
 
-/// Returns the rows of all steps, which differ from step to step. They have one feature.
+/// Returns the rows of all steps; they have one feature and differ from step to step.
 Tensor rows_of_all_steps() { return random_uniform({kSteps * kRows, 1}, {.seed = 31}, -1.0, 3.0); }
 
 std::vector<double> moving_averages_of(const Sequential& model) {

@@ -476,7 +476,7 @@ std::pair<double, double> expected_of(double first, std::int64_t rows) {
   return {squares / rows, magnitudes / rows};
 }
 
-/// Callback that calls a function at the second call of the method named `moment`, or at the first
+/// Callback that calls a function on the second call to the method named `moment`, or on the first
 /// call if fit() calls the method only once.
 class At : public Callback {
  public:

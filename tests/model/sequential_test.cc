@@ -667,7 +667,7 @@ TEST(CompileWarnings, MatchingAndUnknownPairsDoNotWarn) {
               IsEmpty());
   EXPECT_THAT(compile_warnings("relu", {BinaryCrossentropy({.from_logits = false})}), IsEmpty());
   EXPECT_THAT(warnings_of([] {
-                Siamese model(true);  // the activation of its output is unknown
+                Siamese model(true);  // a model whose output activation is unknown
                 model.compile({.loss = BinaryCrossentropy({.from_logits = false})});
               }),
               IsEmpty());
@@ -759,8 +759,8 @@ TEST(OptimizerOptionsTest, LossScalingDoesNotChangeBits) {
             weights_of(fitted_line(plain)));
 }
 
-/// Trains two epochs of three batches, the last of which has 44 rows, and evaluates. Returns the
-/// losses, then the weights.
+/// Trains for two epochs of three batches, the last of which has 44 rows, and evaluates. Returns
+/// the losses, then the weights.
 std::vector<double> fitted_with_shares(Strategy& strategy) {
   set_random_seed(4);
   auto scope = strategy.scope();

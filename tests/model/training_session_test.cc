@@ -214,7 +214,7 @@ constexpr std::int64_t kBatches = 6;
 constexpr std::int64_t kEpochs = 3;
 
 /// Callback that makes fit fail at event number `number` of this process, before other callbacks
-/// receive it. Events are the beginning or end of a batch and the end of an epoch.
+/// receive it. An event is the beginning or end of a batch, or the end of an epoch.
 class Interrupt : public Callback {
  public:
   explicit Interrupt(std::int64_t number) : left_(number) {}
@@ -257,7 +257,7 @@ std::ostream& operator<<(std::ostream& out, const Left& left) {
              << left.best_epoch;
 }
 
-/// Runs the program once, up to an interruption or its end. Returns nullopt if it is interrupted.
+/// Runs the program once, until it ends or is interrupted. Returns nullopt in the latter case.
 std::optional<Left> live(const Program& run, const std::string& csv, std::int64_t interrupt_at) {
   set_random_seed(5);
   const std::unique_ptr<Strategy> strategy = mirrored(run.strategy == "one" ? "cpu:0" : "cpu:0-1");
@@ -336,8 +336,8 @@ struct SignalledFit {
   std::string output;
 };
 
-/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT during batch `raise_at` of this
-/// process; 0 raises none.
+/// Trains for 3 epochs of 4 batches with fit(). Raises SIGINT during this process's batch number
+/// `raise_at`; 0: never.
 SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t raise_at) {
   set_random_seed(8);
   Sequential model(Input{{4}}, Dense(3));

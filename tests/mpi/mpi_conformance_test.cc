@@ -199,7 +199,7 @@ TEST_F(MpiConformance, TimeoutNamesAbsentRank) {
 TEST_F(MpiConformance, AbortDuringTransferKeepsMpiUsable) {
   for (int round = 0; round < 3; ++round) {
     const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-    meet();  // so that no rank aborts while others connect
+    meet();  // so that no rank aborts while others are connecting
     const auto aborting = Executor::system().start("abort", [&] {
       Clock::system().sleep_for(std::chrono::milliseconds(5 * round + 1));
       if (all->rank() == 0) all->abort(Error(ErrorCode::kInternal, "enough"));

@@ -20,7 +20,7 @@ struct LossCase {
   std::function<Loss(LossReduction)> make;
 };
 
-/// Returns a loss function without options, and its class.
+/// Returns the loss function, which has no options, together with its class.
 template <class LossClass>
 LossCase plain(Tensor (*function)(const Operand&, const Operand&)) {
   return {function, [](LossReduction how) { return LossClass({.reduction = how}); }};

@@ -1,4 +1,4 @@
-// TensorFlow results, recorded by tests/parity/record.py, and comparison with them.
+// Results recorded from TensorFlow by tests/parity/record.py, and comparison with them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -70,8 +70,8 @@ std::set<std::string> names_of(const Table& table) {
   }                                                                      \
   static_assert(true)  // consumes the semicolon
 
-/// Expects each element's error to be at most `relative` times the expected value, or times a
-/// thousandth of the largest expected value if that is larger.
+/// Expects each element's error to be at most `relative` times the larger of the expected value and
+/// a thousandth of the largest expected value.
 inline void expect_close(const Tensor& actual, const Tensor& expected, double relative,
                          const std::string& what) {
   ASSERT_EQ(actual.shape(), expected.shape()) << what;

@@ -161,8 +161,8 @@ TEST_P(ReplicaParity, ThreeReplicasMatchTensorFlow) {
   }
   const std::vector<Tensor> final = record.list(prefix + "final");
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    // Compares the values of all replicas, because moving averages differ if each replica
-    // normalises alone.
+    // Compares the values of all replicas, because moving averages differ between replicas that
+    // normalise separately.
     std::vector<Tensor> components;
     for (const Tensor& component : variables[i].storage().local_components())
       components.push_back(component.to(Device{}));

@@ -1,4 +1,4 @@
-// Simple and slow plugin that spans processes: members exchange values through the group's
+// Simple but slow plugin that spans processes: members exchange values through the group's
 // key-value store. Requires one buffer for each local replica of the group.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

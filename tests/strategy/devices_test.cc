@@ -42,7 +42,7 @@ Variable mean_variable(const Tensor& initial, const char* name) {
   return Variable(initial, {.name = name, .aggregation = VariableAggregation::kMean});
 }
 
-/// Library functions that create a tensor without an input tensor, by name.
+/// Library functions that create a tensor without an input tensor, keyed by name.
 using Makers = std::map<std::string, std::function<Tensor()>>;
 Makers makers() {
   const std::vector<float> two = {1.0f, 2.0f};
@@ -416,7 +416,7 @@ TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
   }
 }
 
-// If the host accesses this memory, the test program ends.
+// Host access to this memory would crash the test program.
 TEST(GpuPlacement, HostNeverAccessesShardsOnGpus) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();

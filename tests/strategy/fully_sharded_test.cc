@@ -236,7 +236,7 @@ TEST(FullySharded, ReplicaMemoryMatchesFormula) {
     EXPECT_LE(second.peak, (kAll + 4 * kPart + 4) * kLayerBytes * 1.1);
     const Held kept = held_by(execution, 3, false);
     EXPECT_LAYERS(kept.after_forward, kAll + 3 * kPart);
-    // Each replica holds gathered weights of the current layer only.
+    // Each replica holds the gathered weights of only the current layer.
     const Held third = held_by(execution, 3);
     EXPECT_LAYERS(third.after_forward, 3 * kPart);
     EXPECT_LE(third.peak, (4 * kPart + 5) * kLayerBytes * 1.1);

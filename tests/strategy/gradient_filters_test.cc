@@ -34,7 +34,7 @@ Variable variable_of(Strategy& strategy, std::int64_t size, DType dtype = DType:
   return Variable(Tensor::zeros({size}, dtype), {.name = "w"});
 }
 
-/// Returns a gradient of replica `replica` whose elements differ between replicas and are not
+/// Returns a gradient for replica `replica`; its elements differ between replicas and are not
 /// exactly representable in 16 bits.
 Tensor gradient_of(std::int64_t size, int replica) {
   return random_uniform({size},
@@ -69,7 +69,7 @@ TEST(ErrorFeedback, CarriesRoundingErrorToLaterSteps) {
       }
     }
     for (std::size_t i = 0; i < kCount; ++i) {
-      // The total lacks only the last residual: at most half a unit in the last place.
+      // The total lacks only the last residual, which is at most half a unit in the last place.
       EXPECT_NEAR(total[i] / kSteps, values[i], 0.004 / kSteps) << i;
     }
   }
@@ -333,7 +333,7 @@ struct Network {
     optimizer = std::make_unique<Sgd>(std::vector{a, table, b},
                                       SgdOptions{.learning_rate = 1.0, .momentum = 0.5});
   }
-  /// Gradient values for one step: initially ones, but `spoil` may replace some.
+  /// Gradient values for one step: initially all 1, but `spoil` may replace some.
   struct Parts {
     std::vector<float> a = std::vector<float>(10, 1.0f);
     std::vector<float> rows = {1, 1, 1, 1};

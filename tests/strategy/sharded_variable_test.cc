@@ -191,7 +191,7 @@ TEST(ShardedVariable, ListsShardsButSavesUnderOneName) {
   EXPECT_THAT(numbers(whole.front().value()), ElementsAre(1, 2, 3, 4));
 }
 
-/// Follows tf's test_slicing; its 8 rows are in shards of 3, 3 and 2.
+/// Based on tf's test_slicing; the 8 rows are in shards of 3, 3 and 2.
 TEST(ShardedVariable, GetItemReadsAcrossShards) {
   const ShardedVariable variable =
       sharded({{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}, {13, 14, 15, 16}});

@@ -158,7 +158,7 @@ TEST(StrategyOptions, DefaultToCpuAndCanonicalOrder) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
 }
 
-// tests/xla covers TPUs with a plugin.
+// tests/xla contains the tests that need a plugin.
 TEST(StrategyOptions, MissingTpuErrorNamesRemedy) {
 #ifdef TUTTI_WITHOUT_XLA
   EXPECT_ERROR(MirroredStrategy({.devices = "tpu:0"}), kUnimplemented, "-DTUTTI_XLA=ON");

@@ -26,7 +26,8 @@ inline std::ostream& operator<<(std::ostream& out, const Trained& trained) {
   return out << trained.weights << ' ' << trained.slots << ' ' << trained.losses;
 }
 
-/// Trains a two-layer network for `steps` steps. It has an embedding, dropout and a moving mean.
+/// Trains a two-layer network, which has an embedding, dropout and a moving mean, for `steps`
+/// steps.
 inline Trained train(Strategy& strategy, int steps = 4) {
   set_random_seed(7);
   Json state = strategy.save_state();

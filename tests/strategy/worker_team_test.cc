@@ -56,7 +56,7 @@ TEST(WorkerTeam, PartialSumsUseSharedMemoryIfTheyFit) {
 }
 
 /// Gives each worker a variable filled with the worker's number, sends `giver`'s state to `takers`,
-/// and returns the values of all workers afterwards.
+/// and then returns the values of all workers.
 std::vector<double> values_after(int workers, int giver, const std::vector<int>& takers,
                                  Between between) {
   auto communicators = communicators_of(workers, between, {});

@@ -56,8 +56,8 @@ inline void expect_no_error(const std::vector<std::string>& errors) {
   for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
 }
 
-/// Runs `body` in one worker per entry of `replicas`, with that many replicas. The workers exchange
-/// messages; no worker may throw.
+/// Runs `body` in one worker per entry of `replicas`; the entry is the worker's number of replicas.
+/// The workers exchange messages; no worker may throw.
 inline void on_workers(const std::vector<int>& replicas, const WorkerBody& body) {
   expect_no_error(run_workers(workers_with(replicas), body, Between::kMessages));
 }

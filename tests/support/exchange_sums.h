@@ -21,7 +21,7 @@
 
 namespace tutti::testing {
 
-/// Operation that sums in canonical order between ranks, each of which sends its values to all
+/// Operation that sums in canonical order across ranks, each of which sends its values to all
 /// others. Records the buckets passed to it.
 class ExchangeSums final : public CrossDeviceOps {
  public:

@@ -164,7 +164,7 @@ struct MultiProcessRunner::Impl {
     }
   }
 
-  /// Records failed assertions of a process that has exited as failures of the running test.
+  /// Reports the failed assertions of an exited process as failures of the running test.
   void report_failures(const Place& at) const {
     const std::string path = failure_file(at.result_file);
     if (!std::filesystem::exists(path)) return;

@@ -1,5 +1,5 @@
-// Table of operations: every operation in every type, with shapes at which kernels take different
-// paths (one element, a full block, a block and a remainder, empty).
+// Table of operations: every operation with every type, and with shapes at which kernels take
+// different paths (one element, a full block, a block and a remainder, empty).
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/op_cases.h"
 
@@ -204,7 +204,7 @@ Shape with_ones(Shape shape, std::uint32_t axes) {
 std::vector<OpCase> reduction_cases() {
   Cases cases;
   // Sizes are close to those at which the CPU's order of additions changes: lanes (16), tile (64),
-  // block (1024). GPUs add 300 rows, or a row of more than 2 * 8192 elements, in parts.
+  // block (1024). GPUs sum 300 rows, or a row of more than 2 * 8192 elements, in parts.
   const std::vector<Shape> of_floats{{},           {1},         {15},         {17},
                                      {1023},       {1025},      {3, 1, 70},   {40, 65},
                                      {2, 1030, 3}, {2, 3, 130}, {2, 3, 4, 5}, {2, 2, 2, 3, 2},

@@ -10,7 +10,7 @@
 
 namespace tutti::testing {
 
-/// Call of an operation; its inputs are the same in every run.
+/// Operation call; its inputs are the same in every run.
 struct OpCase {
   OpCall call;
   /// Largest allowed difference from the reference kernels' result, in units of the type's

@@ -25,7 +25,7 @@ struct OpBackend {
   bool (*has)(OpId op, DType dtype);
   /// Returns the outputs of each call.
   std::vector<std::vector<Tensor>> (*run)(std::span<const OpCall> calls);
-  /// Returns the tolerance for a case; nullptr: the case's own tolerance.
+  /// Function that returns the tolerance for a case; if null, the case's own tolerance applies.
   double (*ulps)(const OpCase& c) = nullptr;
   /// Returns true for cases that the backend does not compute; nullptr: it computes all cases.
   bool (*leaves_out)(const OpCase& c) = nullptr;

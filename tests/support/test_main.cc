@@ -15,8 +15,8 @@
 
 namespace {
 
-/// Ends a program whose test hangs, and prints the stacks of all threads. Uses an alarm instead of
-/// a thread, because some tests count threads, and some call fork().
+/// Listener that ends a program whose test hangs, and prints the stacks of all threads. Uses an
+/// alarm instead of a thread, because some tests count threads, and some call fork().
 class TestLimit : public testing::EmptyTestEventListener {
  public:
   // Shorter than ctest's limit, so that the stacks are printed.

@@ -40,7 +40,7 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 /// Same as EXPECT_ERROR(statement, kInvalidArgument, ...).
 #define EXPECT_INVALID(statement, ...) EXPECT_ERROR(statement, kInvalidArgument, __VA_ARGS__)
 
-/// Returns the message of the Error that `action` throws, and fails if it throws none. With
+/// Returns the message of the Error that `action` throws, and fails the test if there is none. With
 /// `with_code`, the code precedes the message: "NOT_FOUND: the message".
 inline std::string error_of(const std::function<void()>& action, bool with_code = false) {
   try {

@@ -174,7 +174,7 @@ TEST(DeviceSpec, FieldsAreReplacedMergedAndResolved) {
 
 constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
 
-/// Changes the task name of this process during the lifetime of this object.
+/// Changes the task name of this process for the lifetime of this object.
 struct AsTask {
   explicit AsTask(const char* spec) { set_process_spec(DeviceSpec::parse(spec)); }
   ~AsTask() { set_process_spec({}); }

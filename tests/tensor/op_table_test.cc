@@ -153,7 +153,7 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
 // maximum, such as "all", would not determine the bits of results.
 TEST(Numerics, FingerprintInstructionSetIsSupportedByProcessor) {
   const std::string text = numerics_fingerprint();
-  // tutti's own loops give the same bits on every processor
+  // tutti's own loops give bit-identical results on every processor
   if (text.find("oneDNN") == std::string::npos) {
     EXPECT_TRUE(text.ends_with(", own loops") || text.ends_with(", reference")) << text;
     return;

@@ -1,4 +1,4 @@
-// Tests training in processes that are killed at any batch or requested to stop, and are then
+// Tests training in processes that are killed at an arbitrary batch, or requested to stop, and then
 // restarted: the result is bit-identical to that of an uninterrupted run.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -63,7 +63,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const Json* const stop_at = arguments.find("stop_at");
   const auto is_asked_to_stop = [&] {
     if (!stop_at || !is_victim || ++batches < stop_at->as_int()) return false;
-    // Gives the workers time to agree on when to stop before training ends.
+    // Gives the workers time, before training ends, to agree on when to stop.
     Clock::system().sleep_for(std::chrono::milliseconds(200));
     return true;
   };
@@ -117,7 +117,8 @@ std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   return moments;
 }
 
-/// Restarts all processes after each kill, and compares the result with an uninterrupted run.
+/// Restarts all processes after each kill, and compares the result with that of an uninterrupted
+/// run.
 void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int64_t victim) {
   const MultiProcessOptions options{.num_workers = num_workers};
   const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));

@@ -156,7 +156,7 @@ TEST(StateDigest, FlippedBitIsReportedWithWorkerAndVariable) {
       expect_error(value, "DATA_LOSS",
                    {"after step 6: the workers' values of 'bias", "differ: worker 1 has ",
                     ", worker 0, 2 has "});
-      EXPECT_EQ(value.at("steps").as_int(), 5);  // detected at most kDigestSteps later
+      EXPECT_EQ(value.at("steps").as_int(), 5);  // detected at most kDigestSteps steps later
     }
   }
 }

@@ -63,7 +63,7 @@ TEST(GpuWorkers, TrainThroughHostMemoryAndRecoverFromCrash) {
   }
 }
 
-// Sums values in GPU memory over a communicator; returns the error that ended the sums, if any.
+// Sums values in GPU memory over a communicator; returns the error of the call that failed, if any.
 TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
   const auto ranks = communicator_from_environment();
   const int index = arguments.at("shared").as_bool() ? 0 : ranks->rank();

@@ -1,4 +1,4 @@
-// Tests programs in Horovod's style as processes: collectives, averaged gradients, and ranks that
+// Runs Horovod-style programs as processes, to test collectives, averaged gradients, and ranks that
 // run out of data.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/horovod.h"
@@ -124,7 +124,7 @@ TEST(Horovod, GradientTapeRejectsMaxReduction) {
             "INVALID_ARGUMENT");
 }
 
-// Rank r has r + 1 batches; afterwards it contributes zeros, and its weight does not change.
+// Rank r has r + 1 batches; afterwards it contributes zeros, and its copy of w does not change.
 TUTTI_PROCESS_FUNCTION(hvd_uneven) {
   hvd::init();
   Variable w(Tensor(0.0f), {.name = "w"});

@@ -24,8 +24,8 @@ struct ExitStatus {
   int signal = 0;  // 0: it exited with `code`
 
   bool success() const { return code == 0 && signal == 0; }
-  /// Returns true if the process was killed by a signal such as SIGKILL, and not by one that its
-  /// own errors cause, such as SIGSEGV.
+  /// Returns true if the process was killed by a signal such as SIGKILL, and not by one that
+  /// results from its own errors, such as SIGSEGV.
   bool killed_from_outside() const;
   /// Returns the exit code that a shell reports: the code, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }

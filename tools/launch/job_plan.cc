@@ -115,8 +115,8 @@ int end_of_own_ports() {
 }
 
 /// Reserves a port until this process ends, so that no other job on this machine takes it before a
-/// task of this job binds it. Uses an abstract socket, which belongs to the network namespace, like
-/// a port, and leaves no file.
+/// task of this job binds it. Uses an abstract socket, which leaves no file and, like a port,
+/// belongs to the network namespace.
 bool reserve_port(int port) {
   FileDescriptor holder(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot create a socket");

@@ -114,7 +114,7 @@ struct Slot {
   TimePoint started;
   Duration lived{};  // lifetime of the last process
   std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // time at which the given-up process is killed
+  std::optional<TimePoint> given_up_at;  // kill deadline of a process that the job gave up on
   std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
@@ -308,7 +308,7 @@ struct Supervisor {
     stop_parameter_servers();
   }
 
-  /// Returns the processes that the job knows to have failed, in the order in which they failed.
+  /// Returns the processes known to have failed, in the order of their failures.
   std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;

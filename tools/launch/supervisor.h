@@ -66,7 +66,8 @@ class RestartCount {
  private:
   int limit_;
   int restarts_ = 0;
-  int quick_failures_ = 0;  // consecutive processes that failed within a second of their start
+  int quick_failures_ =
+      0;  // number of consecutive processes that failed within a second of their start
 };
 
 /// A process that the job has given up on because it is stopped or its connection is lost.
@@ -97,16 +98,16 @@ struct SupervisorOptions {
   int max_restarts = 0;                            // limit per task
   Duration grace = std::chrono::seconds(30);       // time between SIGTERM and SIGKILL
   std::optional<Duration> timeout = std::nullopt;  // limit for the whole job
-  /// If set, called several times a second. Returns the processes that were given up since the last
-  /// call. Those that are still running are killed, which counts as a failure.
+  /// If set, called several times a second. Returns the processes given up on since the last call.
+  /// Those that are still running are killed, which counts as a failure.
   std::function<std::vector<AbandonedProcess>()> find_given_up = {};
   /// If set, called when a process has failed. Returns all failed processes known to the job, the
   /// original cause first: processes that failed because of it may exit before it does.
   std::function<std::vector<TaskProcess>()> find_failed = {};
   /// If set, called as often as find_given_up. Returns the tasks for which running processes wait.
   /// If such a task joined and then exited with code 0, it is restarted if a running process was
-  /// restarted, because that process missed the last steps of the other tasks. Otherwise the exit
-  /// was too early, which counts as a failure.
+  /// restarted (and so missed the last steps of the other tasks). Otherwise the task exited too
+  /// early, which counts as a failure.
   std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
 

@@ -1,4 +1,5 @@
-// A libtorch classifier trained by all processes of a launcher, with the same loss as one process.
+// Trains a libtorch classifier in all processes of a launcher, with the same loss as in one
+// process.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_train                        one process

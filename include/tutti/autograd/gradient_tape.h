@@ -50,8 +50,8 @@ class GradientTape {
   /// Overload for one source.
   Gradient gradient(const Tensor& target, const Variable& source);
   Gradient gradient(const Tensor& target, const Tensor& source);
-  /// Same as gradient(), but starts from `output_gradient` as the gradient of the target, instead
-  /// of ones.
+  /// Same as gradient(), but uses `output_gradient`, instead of ones, as the gradient of the
+  /// target.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> sources);
   /// Overload for variables and tensors in one pass. Returns the gradients of `variables`, then
@@ -60,7 +60,7 @@ class GradientTape {
                                       std::span<const Variable> variables,
                                       std::span<const Tensor> values);
 
-  /// Ends the recording. Gradients can still be computed, from now on by any thread.
+  /// Ends the recording. Afterwards, any thread can still compute gradients.
   void stop();
 
   /// Returns the watched variables, in order of first use.

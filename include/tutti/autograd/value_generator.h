@@ -28,8 +28,8 @@ struct ValueGenerator {
 /// Returns an initializer that fills a whole variable with the generator's values for the
 /// variable's own key. Initializer::for_shape() (model/layers) returns it for these distributions.
 Variable::Initializer generated_initializer(ValueGenerator without_key);
-/// Returns the generator, with the variable's key, of an initializer that generated_initializer()
-/// created; nullopt for any other initializer, which the caller must call instead.
+/// For an initializer that generated_initializer() created, returns its generator with the
+/// variable's key; nullopt for any other initializer, which the caller must call instead.
 std::optional<ValueGenerator> generator_of(const Variable::Initializer& initializer,
                                            const RandomKey& key);
 

@@ -31,7 +31,7 @@ std::ostream& operator<<(std::ostream& out, VariableAggregation aggregation);
 /// Arguments of tf.Variable: name, trainability, and synchronization across replicas.
 struct VariableOptions {
   std::string name = "";  // empty: "variable_<number>"
-  /// Default: true for floating-point types, except ON_READ variables.
+  /// Default: true for floating-point types, except for ON_READ variables.
   std::optional<bool> trainable = std::nullopt;
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;

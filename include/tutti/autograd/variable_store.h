@@ -22,7 +22,7 @@ class VariableStore {
   Variable get(const std::string& name, const Shape& shape,
                const Variable::Initializer& initializer, VariableOptions options = {});
 
-  /// Starts reuse: from now on, get() returns existing variables and creates no more.
+  /// Starts reuse: from now on, get() only returns existing variables and creates no new ones.
   void reuse_variables() { reuses_ = true; }
   bool reuses_variables() const { return reuses_; }
 

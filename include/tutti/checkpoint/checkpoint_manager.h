@@ -59,9 +59,9 @@ class CheckpointManager {
 
   /// Saves a version for `step`, replacing an earlier one for that step, then deletes the oldest
   /// versions beyond max_to_keep. Returns the version's path. Requires: step >= 0. Throws (see
-  /// OnSaveError) kResourceExhausted for a full disk, kFailedPrecondition while another process
-  /// saves into this folder, and kUnavailable otherwise. If asynchronous, first waits for the
-  /// previous save; throws its error, if any, without saving this step.
+  /// OnSaveError) kResourceExhausted if the disk is full, kFailedPrecondition if another process is
+  /// saving into this folder, and kUnavailable for other failures. An asynchronous save first waits
+  /// for the previous one; if that one failed, throws its error without saving this step.
   std::string save(std::int64_t step);
 
   /// Waits until the save in progress has reached the disk or failed. Throws the same errors as

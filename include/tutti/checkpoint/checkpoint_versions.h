@@ -36,7 +36,8 @@ struct CheckpointVersion {
 std::vector<CheckpointVersion> list_checkpoints(const std::string& directory);
 
 /// Reads every byte of a version or of a single file. Returns one line per problem; empty if the
-/// data is intact. Throws kNotFound if the path does not exist, kUnimplemented for another format.
+/// data is intact. Throws kNotFound if the path does not exist, and kUnimplemented for another
+/// format.
 std::vector<std::string> verify_checkpoint(const std::string& path);
 
 /// Returns the step, state, files and tensors (without values) of a version or a single file.

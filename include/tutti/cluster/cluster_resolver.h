@@ -69,7 +69,7 @@ class ClusterResolver {
   ClusterResolver(const ClusterResolver&) = default;
   ClusterResolver& operator=(const ClusterResolver&) = default;
 
-  /// Arguments of master(); `rpc_layer` defaults to this process's.
+  /// Arguments of master(); `rpc_layer` defaults to that of this process.
   struct MasterQuery {
     std::optional<std::string> task_type = {};
     std::optional<int> task_id = {};

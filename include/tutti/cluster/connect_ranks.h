@@ -37,7 +37,7 @@ struct ConnectedRanks {
 /// its own process or thread. Different pairs of ranks may use different kinds of connections.
 ///
 /// Every rank publishes its address in `store` (used during this call only) with a random number
-/// that lets ranks recognize values from an earlier run. In a handshake both sides prove that they
+/// that lets ranks recognize values from an earlier run. In a handshake, both sides prove that they
 /// know the job's secret. Unauthenticated peers and ranks of a different job, version or numerics
 /// are refused with one line in the log. Ranks that share memory pass its descriptors over local
 /// sockets, which also carry their messages; the memory has no name, so a killed process leaves
@@ -52,15 +52,15 @@ struct ConnectedRanks {
 ///
 /// There is no background thread: a rank that waits for a Work, or tests it, moves the bytes of all
 /// connections. send() immediately writes what the system accepts; its Work completes when the
-/// system has accepted all bytes. Over TCP every message has a CRC32C.
+/// system has accepted all bytes. Over TCP, every message has a CRC32C.
 ///
 /// A connection that breaks, falls silent (net/connection.h) or delivers a damaged message stays
-/// broken: after the last intact message every operation on that peer throws kUnavailable with its
-/// rank and its address or pid. A killed process of this host is noticed immediately. The
+/// broken: after the last intact message, every operation on that peer throws kUnavailable with its
+/// rank and its address or pid. A killed process on this host is noticed immediately. The
 /// destructor lingers until every peer's system has all bytes or the peer has exited, at most 2 s.
-/// After abort() it waits at most 0.2 s for a peer that does not read, and so does abort() itself;
+/// After abort(), it waits at most 0.2 s for a peer that does not read, and so does abort() itself;
 /// a peer that reads slowly gets up to 2 s. If all ranks share memory, host_memory() is set, and
-/// collectives of all ranks use it.
+/// collectives over all ranks use it.
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options = {});
 

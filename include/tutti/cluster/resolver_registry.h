@@ -36,7 +36,7 @@ struct ChosenResolver {
 /// TUTTI_KUBERNETES_JOBS in a pod; SM_HOSTS. If there is none, returns a resolver for a single
 /// local worker. mpirun precedes Slurm because under Slurm it starts its helpers with srun.
 ChosenResolver choose_resolver(const Environment& environment = Environment::of_process());
-/// Same as choose_resolver(), but logs the reason (unless this process is alone).
+/// Same as choose_resolver(), but logs the reason for the choice, unless this process is alone.
 std::unique_ptr<ClusterResolver> resolver_from_environment(
     const Environment& environment = Environment::of_process());
 

@@ -21,7 +21,7 @@ class Executor {
   virtual ~Executor() = default;
 
   /// Starts a thread that debuggers show as `name` (at most 15 characters). `body` must not throw:
-  /// an exception that leaves it ends the process with a message naming the thread.
+  /// an exception that escapes from it ends the process with a message naming the thread.
   virtual std::unique_ptr<Thread> start(std::string name, std::function<void()> body) = 0;
 
   /// Returns the executor that starts threads of the operating system.

@@ -14,7 +14,7 @@
 namespace tutti::internal {
 
 // The number of members of an aggregate is the largest number of values that can initialize it.
-// Each number that is tried is slow to compile, so a binary search finds the largest one.
+// Each attempt is slow to compile, so a binary search finds that number.
 
 /// Converts to the type of any member. Used in unevaluated expressions only.
 struct AnyValue {

@@ -87,7 +87,7 @@ struct RandomContext {
   std::uint32_t replica = 0;
 };
 
-/// Returns this thread's current RandomContext; outside a replica {global seed, 0, 0}.
+/// Returns this thread's current RandomContext; outside a replica, {global seed, 0, 0}.
 const RandomContext& current_random_context();
 
 /// Returns 0, 1, 2, ... for successive calls with the same `call_site`, to distinguish the calls to

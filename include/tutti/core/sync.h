@@ -85,7 +85,7 @@ class Event {
  public:
   void set();
   bool is_set() const;
-  /// Returns true if the event happened before the deadline.
+  /// Returns true if the event occurred before the deadline.
   bool wait_until(TimePoint deadline);
 
  private:

@@ -1,4 +1,4 @@
-// The canonical tree: one order of additions for a given number of replicas.
+// The canonical tree: a fixed order of additions for each number of replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -77,7 +77,7 @@ struct Elements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// One contiguous buffer of a replica, without ownership. An input buffer is not written to.
+/// One contiguous buffer of a replica, without ownership. Input buffers are only read.
 struct ReplicaBuffer {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -133,8 +133,8 @@ struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
-  int root = 0;                                // reduce, broadcast
-  std::size_t count = 0;                       // elements of inputs; if none, elements of outputs
+  int root = 0;           // reduce, broadcast
+  std::size_t count = 0;  // number of input elements; without inputs, of output elements
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// Numbers of elements, [size] each. all_gather, reduce_scatter: counts[r] is the length of rank

@@ -54,12 +54,12 @@ struct CommunicationOptions {
   /// they are float32 and dense. 16-bit types, integers and IndexedSlices are sent unchanged;
   /// float64 is refused. Other reductions are exact.
   WireCompression compression = WireCompression::kNone;
-  /// Treatment of non-finite values in the gradients, of any type, that a strategy sums.
+  /// Treatment of non-finite values in the gradients that a strategy sums, whatever their type.
   NonFinitePolicy non_finite = NonFinitePolicy::kIgnore;
 
   /// Throws kInvalidArgument naming the invalid field.
   void validate() const;
-  /// Returns these options, overridden by the fields of `other` that are not default.
+  /// Returns these options, overridden by the fields of `other` that differ from their defaults.
   CommunicationOptions merged_with(const CommunicationOptions& other) const;
   bool operator==(const CommunicationOptions&) const = default;
 };

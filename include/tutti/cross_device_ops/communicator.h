@@ -117,7 +117,7 @@ class Communicator {
   /// Returns CrossDeviceOps::max_relative_error() of the algorithm.
   double max_relative_error() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
-  /// Returns an allocator of memory that the processes of a host share, so that collectives access
+  /// Returns an allocator for memory that the processes of a host share, so that collectives access
   /// it without a copy; nullptr if collectives treat all memory alike.
   std::shared_ptr<BufferAllocator> allocator() const;
   /// Allocates memory from allocator() as plain bytes, aligned to 64 bytes and not cleared. Falls

@@ -43,7 +43,7 @@ class PendingReduction {
   PendingReduction(PendingReduction&&) noexcept;
   PendingReduction& operator=(PendingReduction&&) noexcept;
 
-  /// Makes later work of the compute streams wait for the result. Does not block the host.
+  /// Makes later work on the compute streams wait for the result. Does not block the host.
   void join();
 
   /// Called by operations. add() adds work to be joined; after_join() adds an action. join() runs
@@ -105,14 +105,15 @@ class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
   virtual std::string_view name() const = 0;
-  /// Returns true if the reductions for which provides() is true support this combination.
+  /// Returns true if all reductions that the operation provides (see provides()) support this
+  /// combination.
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
   /// Returns true if several threads may call all_reduce_buffers concurrently on disjoint ranges of
   /// the same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
   /// Returns an upper bound on the error of a SUM or MEAN of floating-point types; `tutti conform`
-  /// checks it. The error is relative to the sum over the replicas of each replica's largest
+  /// checks it. The error is relative to a sum over the replicas: that of each replica's largest
   /// magnitude in the buffer. 0 means that only additions round; infinity means that there is no
   /// bound. The bound is 0 if the grade is kCanonical.
   virtual double max_relative_error() const { return 0.0; }
@@ -153,7 +154,7 @@ class CrossDeviceOps {
                                                      const CommunicationOptions& options = {});
   PerReplica<Tensor> broadcast(const Tensor& value, std::span<const Device> destinations);
   /// Concatenates along `axis` in replica order, on `destination`; lengths along `axis` may differ.
-  /// Throws kInvalidArgument for rank 0, or if another dimension differs, naming that dimension;
+  /// Throws kInvalidArgument for scalars, or if another dimension differs, naming that dimension;
   /// kUnimplemented for IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
@@ -165,9 +166,9 @@ class CrossDeviceOps {
   /// order with the other work of the compute streams.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
-  /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. The streams see
-  /// the result after join() of the returned object, and must not use the buffers before that. On
-  /// CPUs, the reduction is complete on return.
+  /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. The streams
+  /// must not use the buffers before join() is called on the returned object, which makes the
+  /// result visible to them. On CPUs, the reduction is complete on return.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -212,7 +213,7 @@ class CrossDeviceOps {
   /// nullptr if the root is not local.
   virtual void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                               const ReplicaBuffer* output, int root);
-  /// Copies buffers[root] into the others.
+  /// Copies buffers[root] to all other buffers.
   virtual void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root);
   /// counts[r] is the length of member r's input.
   virtual void all_gather_buffers(std::span<const ReplicaBuffer> inputs,

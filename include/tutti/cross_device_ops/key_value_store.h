@@ -61,7 +61,7 @@ class StorePart {
   std::string prefix_;
 };
 
-/// Key-value store for the threads of one process. Share it with a shared_ptr.
+/// Key-value store for the threads of one process. Share it through a shared_ptr.
 class InProcessStore final : public KeyValueStore {
  public:
   void set(std::string_view key, std::string_view value) override;

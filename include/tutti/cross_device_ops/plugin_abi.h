@@ -119,21 +119,22 @@ typedef struct tutti_cross_device_ops_v1 {
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
   void (*destroy)(void* self);
-  // Returns 1 if its reductions support this combination, else 0. If 0, tutti passes bfloat16 and
-  // float16 as float32, and reduces other types without the plugin. Thread-safe. Required.
+  // Returns 1 if the plugin's reductions support this combination, else 0. If 0, tutti passes
+  // bfloat16 and float16 as float32, and reduces other types without the plugin. Thread-safe.
+  // Required.
   int32_t (*supports)(void* self, int32_t op, int32_t dtype, int32_t device_type);
   // Combines the buffers of the local replicas element by element with those of the other
-  // processes; afterwards each holds the result. Buffers have one type and one count above 0. There
-  // are at least two buffers, except in groups of several processes. tutti makes one call at a time
-  // per `self`, from any thread. `timeout_ms` as in create. Required.
+  // processes; afterwards each holds the result. All buffers have the same type and the same count,
+  // which is above 0. There are at least two buffers, except in groups of several processes. tutti
+  // makes one call at a time per `self`, from any thread. `timeout_ms` as in create. Required.
   int32_t (*all_reduce)(void* self, int32_t op, const tutti_buffer_v1* replicas,
                         uint32_t num_replicas, int64_t timeout_ms, tutti_error_v1* error);
   // A TUTTI_GRADE_... of this object. Default: TUTTI_GRADE_NONE.
   int32_t (*determinism)(void* self);
 
   // Returns 1 if the operation works in groups of several processes, which all make the same calls
-  // in the same order, each with its own replicas' buffers. Default: 0, and tutti refuses such
-  // groups before create.
+  // in the same order, each with its own replicas' buffers. Default: 0; tutti then refuses such
+  // groups before it calls create.
   int32_t (*spans_processes)(void);
 
   // The following functions follow the conventions of all_reduce. By default, tutti implements each
@@ -151,7 +152,7 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*broadcast)(void* self, const tutti_buffer_v1* buffers, uint32_t num_replicas,
                        int32_t root, int64_t timeout_ms, tutti_error_v1* error);
   // Concatenates all inputs in member order into each output; counts[r] >= 0 is the length of
-  // member r's input. Member r's input may be stored where its output receives it.
+  // member r's input. Member r's input may already be at its final position in member r's output.
   int32_t (*all_gather)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
                         tutti_error_v1* error);

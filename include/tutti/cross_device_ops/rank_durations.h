@@ -10,7 +10,8 @@
 
 namespace tutti::durations {
 
-/// Time for all ranks to join: schedulers start the tasks of a job within minutes.
+/// Time limit for all ranks to join. Schedulers start the tasks of a job within minutes of each
+/// other.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
 /// Polling interval for an event that is expected soon, because all ranks have joined. Examples: a
 /// process starts to listen, a descriptor becomes free, a lost connection is restored, a peer in
@@ -23,7 +24,7 @@ inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// leave.
 inline constexpr Duration kLinger = std::chrono::seconds(2);
 /// Time limit for messages that no operation waits for. Examples: the final message to a peer that
-/// may have stopped reading; a peer's report that calls differ, which it may never send.
+/// may have stopped reading; a report of mismatched calls that a peer may never send.
 inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace tutti::durations

@@ -47,7 +47,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "tcp", "shm", "in_process".
+  /// Returns a name such as "tcp", "shm" or "in_process".
   virtual std::string_view name() const = 0;
   /// Returns true if ranks are processes, so that bytes are copied; false if ranks are threads.
   virtual bool spans_processes() const { return true; }

@@ -71,11 +71,12 @@ struct CsvOptions {
 /// batching. Lines end in LF, CR LF or CR; empty lines and a byte order mark are skipped. The
 /// locale does not affect how numbers are parsed.
 ///
-/// Throws kNotFound and kInvalidArgument immediately for files, columns and types that are missing
-/// or do not fit, such as a text column without a vocabulary. While reading, throws with the path,
-/// line and column: kDataLoss for files of another kind, malformed records and a wrong number of
-/// fields; kInvalidArgument for a field that does not fit its column; kResourceExhausted beyond
-/// max_line_bytes and limits. After a refused field or record, the pass can continue.
+/// Immediately throws kNotFound or kInvalidArgument for files, columns and types that are missing
+/// or do not fit, such as a text column without a vocabulary. While reading, throws an error that
+/// names the path, line and column: kDataLoss for files of another kind, malformed records and a
+/// wrong number of fields; kInvalidArgument for a field that does not fit its column;
+/// kResourceExhausted if max_line_bytes or limits are exceeded. After a refused field or record,
+/// the pass can continue.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});
 
 /// Contents of whole CSV files, in memory.

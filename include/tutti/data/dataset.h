@@ -20,9 +20,10 @@ namespace tutti {
 class ElementIterator {
  public:
   virtual ~ElementIterator() = default;
-  /// Returns the next element, or nullopt at the end and in every later call.
+  /// Returns the next element, or nullopt at the end and on every later call.
   virtual std::optional<Element> next() = 0;
-  /// Skips `count` elements (fewer at the end), to restore a position. The default calls next().
+  /// Skips `count` elements, or all that remain if there are fewer, to restore a position. By
+  /// default, calls next().
   virtual void skip(std::int64_t count);
 };
 
@@ -51,7 +52,7 @@ class DatasetSource {
   virtual ~DatasetSource() = default;
   /// Starts pass number `epoch`. The number affects only shuffles and other random sources.
   virtual std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const = 0;
-  /// Returns the number of elements of a pass; nullopt if unknown, kInfinite if it never ends.
+  /// Returns the number of elements in a pass; nullopt if unknown, kInfinite if it never ends.
   virtual std::optional<std::int64_t> cardinality() const = 0;
   /// Returns the number of rows of a full batch by tf's rule: batch() sets it, functions that only
   /// select or reorder elements keep it, and after map() it is unknown.
@@ -90,7 +91,7 @@ struct MapOptions {
 };
 /// Options for Dataset::batch().
 struct BatchOptions {
-  /// If true, drops a last batch that has fewer rows.
+  /// If true, drops the last batch if it has fewer rows.
   bool drop_remainder = false;
 };
 /// Options for Dataset::padded_batch().
@@ -175,16 +176,16 @@ class Dataset {
   Dataset pack(std::int64_t length, PackOptions options = {}) const;
   /// Yields the rows of every element. Throws kFailedPrecondition for elements without rows.
   Dataset unbatch() const;
-  /// Repeats the dataset `count` times; each repetition is a new epoch for the sources that it
-  /// wraps. kInfinite (default): endlessly, or until a pass is empty.
+  /// Repeats the dataset `count` times; each repetition is a new epoch for the wrapped sources.
+  /// kInfinite (default): endlessly, or until a pass is empty.
   Dataset repeat(std::int64_t count = kInfinite) const;
   /// Keeps elements index, index + count, ... Throws kInvalidArgument unless 0 <= index < count.
   Dataset shard(std::int64_t count, std::int64_t index) const;
-  /// Applies `fn`, which must depend only on the element (skip() does not call it) and, with
+  /// Applies `fn`, which must depend only on the element (skip() does not call `fn`) and, with
   /// several parallel calls, be thread-safe. next() throws the exceptions of `fn` in place of the
   /// element; the pass can continue. Random numbers that `fn` draws without a key
-  /// (random_uniform(shape), layers in training mode) are keyed by the global seed, this call of
-  /// map(), the epoch and the element, whichever thread draws them. The same holds for generators
+  /// (random_uniform(shape), layers in training mode) are keyed by the global seed, this map()
+  /// call, the epoch and the element, whichever thread draws them. The same holds for generators
   /// and for the functions passed to filter(), take_while(), interleave() and flat_map(). augment()
   /// has its own seed.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
@@ -247,9 +248,11 @@ class Dataset {
 
 /// tf.data.experimental.AutoShardPolicy (without HINT: docs/deviations.md).
 enum class AutoShardPolicy {
-  /// kFile if the dataset begins with files and has at least as many files as workers; else kData.
+  /// kFile if every source at the start of the pipeline reads files, and there are at least as many
+  /// files as workers; else kData.
   kAuto,
-  /// Worker i reads files i, i + workers, ... A worker beyond the number of files has no elements.
+  /// Worker i reads files i, i + workers, ... If there are more workers than files, the last
+  /// workers have no elements.
   kFile,
   /// Every worker reads everything; worker i keeps elements i, i + workers, ...
   kData,
@@ -267,7 +270,7 @@ struct AutoShardChoice {
 };
 
 /// Resolves `policy`. Follows `dataset` back to its sources: through every decorator, all inputs of
-/// zip() and concatenate(), and the first dataset that interleave() makes. Logs what kAuto chose
+/// zip() and concatenate(), and the first dataset that interleave() creates. Logs what kAuto chose
 /// and why, as a warning if several workers read everything (kData). Throws kNotFound for kFile if
 /// one of these sources reads no files or does not report them.
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy);

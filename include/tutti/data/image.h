@@ -41,7 +41,7 @@ Tensor decode_jpeg(std::string_view bytes, const std::string& source,
                    DecodeImageOptions options = {});
 Tensor decode_image(std::string_view bytes, const std::string& source,
                     DecodeImageOptions options = {});
-/// Same as decode_image(), but reads a file. Throws kNotFound or kUnavailable naming the path.
+/// Same as decode_image(), but reads a file. Throws kNotFound or kUnavailable, naming the path.
 Tensor read_image(const std::string& path, DecodeImageOptions options = {});
 
 /// Returns a PNG file of `image`, uint8 [height, width, channels] with 1 to 4 channels (2: grey and
@@ -98,10 +98,10 @@ struct ImageFolderOptions {
   /// kFloat32 (values from 0 to 255) or kUInt8 (rounded).
   DType dtype = DType::kFloat32;
   LabelMode label_mode = LabelMode::kInt;
-  /// Folders of the classes, in the order of the labels; other folders are ignored. Default: all
-  /// folders, in ascending order.
+  /// Class folders, in label order; other folders are ignored. Default: all folders, in ascending
+  /// order.
   std::vector<std::string> class_names = {};
-  /// Seed of a shuffled order, which is drawn once. Default: ascending order, class by class.
+  /// Seed for a shuffled order, which is drawn once. Default: ascending order, class by class.
   std::optional<std::uint64_t> seed = {};
   /// Fraction of the images used for validation: the last ones of the shuffled order. `seed` must
   /// be set, to the same value for both subsets.

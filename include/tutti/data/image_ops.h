@@ -38,7 +38,7 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
              std::int64_t width, double value = 0.0);
 
 /// Converts uint8 to float32 (/ 255), or float32 to uint8 (* 255.5, saturated, truncated). Returns
-/// an image that already has this type unchanged. Accepts any shape.
+/// the image unchanged if it already has this type. Accepts any shape.
 Tensor convert_image_dtype(const Tensor& image, DType dtype);
 
 // uint8 images are converted to float32, changed and converted back.
@@ -80,8 +80,8 @@ ImageStep random_flip_up_down();
 
 /// Calls adjust_brightness() with a random delta in [-max_delta, max_delta), where white is 1.
 ImageStep random_brightness(double max_delta);
-/// Call adjust_contrast() or adjust_saturation() with a random factor in [lower, upper). Requires:
-/// lower >= 0.
+/// Return a step that calls adjust_contrast() or adjust_saturation() with a random factor in
+/// [lower, upper). Requires: lower >= 0.
 ImageStep random_contrast(double lower, double upper);
 ImageStep random_saturation(double lower, double upper);
 /// Calls adjust_hue() with a random delta in [-max_delta, max_delta), max_delta <= 0.5.
@@ -95,7 +95,7 @@ struct CutoutOptions {
 /// (DeVries, Taylor: "Improved regularization of convolutional neural networks with cutout", 2017).
 ImageStep cutout(std::int64_t size, CutoutOptions options = {});
 
-// Steps without random numbers, which call the functions of the same names above.
+// Deterministic steps, which call the functions of the same names above.
 ImageStep center_crop(std::int64_t height, std::int64_t width);
 ImageStep resize_with_crop_or_pad(std::int64_t height, std::int64_t width);
 ImageStep convert_image_dtype(DType dtype);

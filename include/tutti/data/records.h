@@ -112,7 +112,7 @@ struct ListFilesOptions {
 /// if nothing matches, kUnavailable for a folder that cannot be read.
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options = {});
 
-// tf.train.Example: named lists of bytes, floats or integers, as protobuf bytes.
+// tf.train.Example: named lists of byte strings, floats or integers, encoded as protobuf.
 
 /// Value of one feature: a list of byte strings, floats or integers; monostate if no kind is set.
 using Feature = std::variant<std::monostate, std::vector<std::string>, std::vector<float>,

@@ -21,8 +21,8 @@ struct TarSample {
   std::string key;
   std::map<std::string, std::string> files;  // extension -> bytes
 
-  /// Returns the bytes of the file with this extension. Throws kNotFound, naming the sample and its
-  /// files.
+  /// Returns the bytes of the file with this extension. If there is none, throws kNotFound, naming
+  /// the sample and its files.
   const std::string& at(const std::string& extension) const;
 };
 

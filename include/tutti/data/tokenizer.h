@@ -26,10 +26,10 @@ class BytePairTokenizer {
   /// ("<|endoftext|>") become their numbers. No special tokens are added at its ends, as with
   /// Hugging Face's `encode(text, add_special_tokens=False)`.
   std::vector<std::int64_t> encode(std::string_view text) const;
-  /// Returns the text of the tokens, including special ones. It may be any bytes, because a token
-  /// may hold part of a character. decode(encode(text)) is the normalized text, with a leading
-  /// space if the tokenizer adds one, and without the spaces that an added token absorbs. Throws
-  /// kOutOfRange naming a number that does not belong to a token.
+  /// Returns the text of the tokens, including special ones. It may contain any bytes, because a
+  /// token may hold part of a character. decode(encode(text)) is the normalized text, with a
+  /// leading space if the tokenizer adds one, and without the spaces that an added token absorbs.
+  /// Throws kOutOfRange if a number does not belong to a token, naming the number.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
   /// Returns the largest token number plus 1, which is the number of rows that an Embedding needs.
@@ -55,7 +55,7 @@ BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_
                                        const std::string& source,
                                        const std::vector<std::string>& special_tokens = {});
 
-/// Same as the functions above, but for files. Throw kNotFound or kUnavailable naming the path.
+/// Same as the functions above, but for files. Throw kNotFound or kUnavailable, naming the path.
 BytePairTokenizer read_tokenizer(const std::string& path);
 BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
                                       const std::string& merges_path,

@@ -109,7 +109,7 @@ class Callback {
   virtual std::vector<Tensor> save_tensors() const { return {}; }
   virtual void restore_tensors(std::vector<Tensor> /*tensors*/) {}
 
-  /// For callbacks that save the training state, Model::fit_checkpoint(), themselves.
+  /// For callbacks that save the training state (Model::fit_checkpoint()) themselves.
   /// on_can_restore() is called after all callbacks' on_train_begin(), and may restore that
   /// checkpoint. on_can_save() is called after all callbacks' on_train_batch_end() and
   /// on_epoch_end(), and may save it. Both are called on all workers, with one exception: a worker
@@ -200,7 +200,7 @@ struct LambdaCallbackOptions {
   std::function<void(const Json& state)> restore_state = {};
 };
 
-/// Callback that consists of functions:
+/// Callback that calls the given functions:
 /// `LambdaCallback({.on_epoch_end = [&](std::int64_t epoch, const Logs& logs) { ... }})`.
 class LambdaCallback : public Callback {
  public:

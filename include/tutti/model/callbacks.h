@@ -123,7 +123,7 @@ struct ReduceLROnPlateauOptions {
   double min_delta = 1e-4;
   /// Number of epochs after a reduction that do not count towards `patience`.
   std::int64_t cooldown = 0;
-  /// Lower bound for the learning rate.
+  /// Lower bound on the learning rate.
   double min_lr = 0.0;
 };
 

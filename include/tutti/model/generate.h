@@ -18,8 +18,8 @@ struct SamplingOptions {
   double temperature = 1.0;
   /// If set, only the `top_k` likeliest classes may be drawn. Default: all classes.
   std::optional<std::int64_t> top_k = std::nullopt;
-  /// Total probability, in (0, 1], that the classes to keep must reach, likeliest first (nucleus
-  /// sampling: Holtzman et al., arXiv 1904.09751).
+  /// Total probability, in (0, 1], that the kept classes must reach; the likeliest are kept first
+  /// (nucleus sampling: Holtzman et al., arXiv 1904.09751).
   double top_p = 1.0;
 };
 

@@ -80,8 +80,8 @@ struct TensorBoardOptions {
   std::int64_t update_every_batches = 0;
 };
 
-/// Writes each epoch's scalars "epoch_<name>" to <log_dir>/train; values with the prefix "val_" go
-/// to <log_dir>/validation without the prefix, as in Keras.
+/// Callback that writes each epoch's values as scalars "epoch_<name>" to <log_dir>/train; values
+/// with the prefix "val_" are written to <log_dir>/validation without the prefix, as in Keras.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir, TensorBoardOptions options = {});

@@ -33,8 +33,9 @@ struct CompileOptions {
   OptimizerSpec optimizer = "sgd";
   /// If unset, only losses from add_loss() and regularizers are minimised.
   std::optional<Loss> loss = std::nullopt;
-  /// Metrics without and with sample weights. Metrics that are means ignore masked steps in both
-  /// cases (Keras's rules). A name that is already in use gets the prefix "weighted_" or a number.
+  /// Metrics without and with sample weights, respectively. Metrics that are means ignore masked
+  /// steps in both cases (Keras's rules). A name that is already in use gets the prefix "weighted_"
+  /// or a number.
   std::vector<MetricSpec> metrics = {};
   std::vector<MetricSpec> weighted_metrics = {};
   /// For models with several outputs, in output order: losses, their factors (default 1), metrics,
@@ -43,7 +44,7 @@ struct CompileOptions {
   std::vector<double> loss_weights = {};
   std::vector<std::vector<MetricSpec>> output_metrics = {};
   std::vector<std::vector<MetricSpec>> output_weighted_metrics = {};
-  /// Number of batches between calls of callbacks and between updates of the progress line.
+  /// Number of batches between callback calls, and between updates of the progress line.
   std::int64_t steps_per_execution = 1;
   /// With the policy mixed_float16, adds dynamic loss scaling to an optimizer without a loss scale.
   bool auto_scale_loss = true;
@@ -66,10 +67,10 @@ struct ValidationData {
 /// Options for Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers, because
 /// fetching the displayed values is a collective operation.
 struct FitOptions {
-  /// Index of the last epoch plus one; the first epoch is initial_epoch.
+  /// One past the index of the last epoch; the first epoch is initial_epoch.
   std::int64_t epochs = 1;
-  /// Global batch size for tensors; with a dataset, which is already batched, it causes
-  /// kInvalidArgument. Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch
+  /// Global batch size for tensors; must not be set for a dataset, which is already batched
+  /// (kInvalidArgument). Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch
   /// is set.
   std::optional<std::int64_t> batch_size = std::nullopt;
   /// Tensors or a batched dataset (ValidationData); empty: no validation.
@@ -150,8 +151,8 @@ class Model : public Layer {
   /// Trains the model; each global batch is one step. Every replica computes on its slice, the loss
   /// is divided by the actual number of rows of the global batch, and gradients are summed. `data`
   /// is batched by the GLOBAL batch size. The history has "loss" (mean over examples, including
-  /// regularisation), the metrics, and the validation values of loss and metrics with the prefix
-  /// "val_".
+  /// regularisation), the metrics, and the validation values of the loss and the metrics with the
+  /// prefix "val_".
   History fit(const Dataset& data, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
   History fit(DistributedDataset data, FitOptions options = {},

@@ -1,5 +1,5 @@
-// Progress display of an epoch: one line that is rewritten on a terminal, or one line at the end of
-// the epoch.
+// Progress display of an epoch: one line, updated in place on a terminal, or else printed once at
+// the end of the epoch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,7 +39,7 @@ class Progress {
   explicit Progress(std::FILE* out = stdout, Clock& clock = Clock::system(),
                     Verbosity verbosity = Verbosity::kProgress);
 
-  /// `num_steps`: number of steps of the epoch, if known.
+  /// `num_steps`: number of steps in the epoch, if known.
   void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                    std::optional<std::int64_t> num_steps);
   /// Reports that `step` steps of the epoch are done, and that `examples` rows have been processed
@@ -48,7 +48,7 @@ class Progress {
   /// Returns true if a call to step() at this moment would display its values.
   bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
-  /// Returns the rate up to the last step; the time since that step does not count.
+  /// Returns the rate up to the last step, excluding the time since then.
   double examples_per_second() const;
 
  private:

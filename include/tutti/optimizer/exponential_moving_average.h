@@ -43,7 +43,7 @@ class ExponentialMovingAverage {
   /// Updates the averages of all variables, once for all replicas. In run(), throws kUnimplemented
   /// on workers that train asynchronously with parameter servers.
   void apply(std::optional<std::int64_t> num_updates = std::nullopt);
-  /// Updates and returns the average of a number. In run(), uses the mean of the number over
+  /// Updates and returns the average of a number. Inside run(), uses the mean of the number over
   /// replicas.
   double apply_number(const std::string& name, double value,
                       std::optional<std::int64_t> num_updates = std::nullopt);

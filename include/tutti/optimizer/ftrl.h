@@ -17,8 +17,8 @@ struct FtrlHyperparameters {
   double beta = 0.0;
 };
 
-/// Keras's Ftrl with p = -learning_rate_power: n' = n + g^2; z += g + 2 * l2_shrinkage * w - (n'^p
-/// - n^p) / lr * w; w = (clip(z, -l1, l1) - z) / (n'^p / lr + 2 * l2 + beta / lr). Slots
+/// Keras's Ftrl with p = -learning_rate_power: n' = n + g^2; z += g + 2 * l2_shrinkage * w - w *
+/// (n'^p - n^p) / lr; w = (clip(z, -l1, l1) - z) / (n'^p / lr + 2 * l2 + beta / lr). Slots
 /// "accumulator" (n) and "linear" (z). As in Keras, z starts at 0, so a weight becomes 0 if its
 /// first gradient is 0.
 using FtrlRule = RuleWith<FtrlHyperparameters>;

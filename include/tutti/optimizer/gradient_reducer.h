@@ -44,7 +44,7 @@ class GradientReducer {
   /// Returns true if, for some variables, finish() returned only this replica's shard of the sum:
   /// `count` elements in row-major order. The result is the same on all replicas.
   virtual bool gives_shards() const { return false; }
-  /// Returns the gradient sum of the full variable. `gradient` is result `index` of finish().
+  /// Returns the gradient sum for the full variable. `gradient` is result `index` of finish().
   /// Collective if that result is only a shard.
   virtual Gradient whole(std::size_t index, const Gradient& gradient) {
     static_cast<void>(index);
@@ -54,8 +54,8 @@ class GradientReducer {
   /// is not finite (NonFinitePolicy::kSkip).
   virtual bool skips_update() const { return false; }
   /// Checks gradients that are applied without a sum over replicas. Throws kInvalidArgument, naming
-  /// the variable and two replicas, if replicas that share a component of the variable, or have
-  /// copies of it, pass different gradients. Waits for gradients on GPUs.
+  /// the variable and two replicas, if replicas that share a component of the variable, or hold
+  /// copies of the variable, pass different gradients. Waits for gradients on GPUs.
   virtual void require_equal(std::span<const Variable> variables,
                              std::span<const Gradient> gradients) {
     static_cast<void>(variables);

@@ -95,7 +95,7 @@ struct PolynomialDecayOptions {
 };
 
 /// Rate: (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; if cycle
-/// is set, n is the next multiple of decay_steps. Same as
+/// is set, n is the smallest positive multiple of decay_steps that is >= iteration. Same as
 /// keras.optimizers.schedules.PolynomialDecay.
 using PolynomialDecay = ScheduleWith<PolynomialDecayOptions>;
 

@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-/// Base class of this library's rules. device_rule() returns a formula that CPUs, GPUs and XLA
-/// share, and the values of the formula's constants for one step.
+/// Base class for the library's update rules. device_rule() returns a formula that CPUs, GPUs and
+/// XLA share, and the values of the formula's constants for one step.
 class FormulaRule : public UpdateRule {
  public:
   void apply(const UpdateArgs& args) const final;
@@ -79,7 +79,7 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
 /// Options for the exponential moving average of weights (Keras's use_ema). After each update,
 /// average = momentum * average + (1 - momentum) * weight; averages start at the initial weights.
 /// Optimizer::finalize_variable_values(), and every `overwrite_frequency`-th update if set, replace
-/// the weights by their averages.
+/// the weights with their averages.
 struct EmaOptions {
   double momentum = 0.99;  // weight of the previous average
   /// Interval, in updates, at which the weights are overwritten with their averages; nullopt:

@@ -174,18 +174,18 @@ class CapturedCalls {
 /// Created by captured(); a cheap handle whose copies share the graphs. On GPUs, the first call
 /// with arguments of new shapes runs `fn`. The next call also runs it, and captures the device work
 /// of all replicas of this process in one graph. Later calls launch that graph without running `fn`
-/// on the host. On CPU devices `fn` runs each time. It also runs each time on XLA devices, where
+/// on the host. On CPU devices, `fn` runs each time. It also runs each time on XLA devices, where
 /// each run() is compiled as one program.
 ///
-/// So `fn` must do the same work each time. Tensors that it makes from numbers are constants. Each
-/// step uses the current argument tensors, variables, optimizer iterations, schedules and dropout
-/// masks. Throws kFailedPrecondition or kUnimplemented, naming the reason, if `fn` reads a value on
-/// the host (with item(), or in an update rule without a GPU kernel), or uses random tensors,
-/// gradient accumulation or dynamic loss scaling.
+/// So `fn` must do the same work each time. Tensors that it creates from numbers are constants.
+/// Each step uses the current argument tensors, variables, optimizer iterations, schedules and
+/// dropout masks. Throws kFailedPrecondition or kUnimplemented, naming the reason, if `fn` reads a
+/// value on the host (with item(), or in an update rule without a GPU kernel), or uses random
+/// tensors, gradient accumulation or dynamic loss scaling.
 ///
 /// Arguments: Tensor, Batch, Element, plain numbers and strings (a new value is a new signature),
-/// and std::vector, std::pair and std::tuple of these types. Results: Tensor and std::vector,
-/// std::pair and std::tuple of tensors, or nothing.
+/// and std::vector, std::pair and std::tuple of these types. Results: Tensor; std::vector,
+/// std::pair and std::tuple of tensors; or nothing.
 template <class Fn>
 class CapturedStep {
  public:

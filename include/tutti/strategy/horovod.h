@@ -16,16 +16,16 @@
 /// initial values (broadcast_variables()) and equal gradients keep them equal. All ranks must make
 /// the same calls in the same order; if one makes a different call, all of them throw
 /// kInvalidArgument, which names both calls. Other errors are those of Communicator and
-/// Strategy::run(); after such an error, every later call throws it again. Before init() every call
-/// throws kFailedPrecondition. Not thread-safe.
+/// Strategy::run(); after such an error, every later call throws it again. Before init(), every
+/// call throws kFailedPrecondition. Not thread-safe.
 namespace tutti::hvd {
 
-/// Connects this process with the others of its job, found through `tutti run`, mpirun or the
-/// environment (resolver_from_environment()); a process started alone is rank 0 of 1.
+/// Connects this process to the other processes of its job, found through `tutti run`, mpirun or
+/// the environment (resolver_from_environment()); a process started alone is rank 0 of 1.
 /// `options.local.devices` is this rank's device, by default cpu:0;
 /// `options.local.cross_device_ops` names the algorithm that sums gradients. Has no effect if
 /// already initialized. Throws kInvalidArgument for more than one device or replica and for
-/// digest_steps other than 0; also throws as WorkerGroup::join() does.
+/// digest_steps other than 0; also throws the errors of WorkerGroup::join().
 void init(MultiWorkerOptions options = {});
 /// Leaves the job. Also called at program exit.
 void shutdown();
@@ -48,7 +48,7 @@ Tensor allreduce(const Tensor& value, ReduceOp op = ReduceOp::kMean,
 /// between ranks. Like the next two functions, throws kUnimplemented after a rank has called
 /// join().
 Tensor allgather(const Tensor& value, SourceLocation where = SourceLocation::current());
-/// Returns the tensor of rank `root_rank`. All ranks must pass tensors of one shape and type.
+/// Returns the tensor of rank `root_rank`. All ranks must pass tensors of the same shape and type.
 Tensor broadcast(const Tensor& value, int root_rank,
                  SourceLocation where = SourceLocation::current());
 /// Sets every variable to its value on rank `root_rank`. Call it for the weights and for

@@ -43,9 +43,9 @@ struct MultiWorkerOptions {
 /// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order. With
 /// algorithms that add in canonical order, results depend on the number of replicas, but not on the
 /// number of workers. Every worker must run the same program and make the same calls: run(),
-/// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
+/// reduce(), gather(), variable creation, reads of ON_READ variables outside run(), and saves are
 /// collective. If a worker fails or is lost, the step ends on all workers with an error that names
-/// the failed one, and later calls of run() throw. tf.distribute.MultiWorkerMirroredStrategy.
+/// the failed worker, and later calls to run() throw. tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// Trains on the cluster's chief and workers, or in this process alone if the cluster is empty.

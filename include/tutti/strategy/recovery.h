@@ -17,11 +17,12 @@
 
 namespace tutti {
 
-/// Returns options for checkpoints under `strategy`. With several workers only the chief writes and
-/// reads: it chooses the version, and all workers restore its values, even if they cannot access
-/// its disk. Variables that are sharded across workers are an exception: each worker writes and
-/// reads its own part, if all workers can access one folder (CheckpointManagerOptions::sharded).
-/// Saving and restoring are collective. The strategy must outlive the checkpoint.
+/// Returns options for checkpoints under `strategy`. With several workers, only the chief writes
+/// and reads: it chooses the version, and all workers restore its values, even if they cannot
+/// access its disk. Variables that are sharded across workers are an exception: each worker writes
+/// and reads its own part, if all workers can access one folder
+/// (CheckpointManagerOptions::sharded). Saving and restoring are collective. The strategy must
+/// outlive the checkpoint.
 CheckpointOptions checkpoint_options(Strategy& strategy);
 
 namespace internal {

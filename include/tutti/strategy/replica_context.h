@@ -25,7 +25,7 @@ class StrategyModeScope;
 /// One replica of a running step. Outside any scope, the default context is a single replica. All
 /// replicas must call all_reduce, all_gather and merge_call in the same order. If they do not, the
 /// calls throw within a second, with an error that names the replicas. Calls on a thread other than
-/// the replica's own throw kFailedPrecondition. tf.distribute.ReplicaContext.
+/// the replica's own throw kFailedPrecondition. Like tf.distribute.ReplicaContext.
 class ReplicaContext {
  public:
   virtual ~ReplicaContext() = default;

@@ -43,10 +43,10 @@ const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) {
 }
 }  // namespace internal
 
-/// Base class of strategies, which distribute training over replicas. Concurrent calls of user
+/// Base class of strategies, which distribute training over replicas. Concurrent calls from user
 /// threads are serialized. A subclass decides where variables are stored; the StrategyExtended
-/// member implements what strategies with replicas on threads share, and owns these threads. Not
-/// copyable. tf.distribute.Strategy.
+/// member implements what is common to strategies that run replicas on threads, and owns those
+/// threads. Not copyable. tf.distribute.Strategy.
 class Strategy {
  public:
   virtual ~Strategy();
@@ -130,14 +130,14 @@ class Strategy {
   /// Same as reduce() above, but over several axes.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes,
                 const SourceLocation& where = SourceLocation::current());
-  /// Overload for a value that is not distributed: MEAN returns it; SUM throws kInvalidArgument
-  /// with more than one replica.
+  /// Overload for a value that is not distributed: MEAN returns the value; SUM throws
+  /// kInvalidArgument if there is more than one replica.
   Tensor reduce(ReduceOp op, const Tensor& value, std::optional<int> axis = {});
   /// Returns a copy of the reduced value on each device of `destinations`.
   PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
                                std::span<const Device> destinations,
                                const SourceLocation& where = SourceLocation::current());
-  /// Reduces many values in packed form; results are in the order of the pairs.
+  /// Reduces many values in packed form; results are in pair order.
   std::vector<PerReplica<Tensor>> batch_reduce_to(
       ReduceOp op,
       std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs,
@@ -222,15 +222,15 @@ class Strategy {
   void request_stop(std::string_view reason);
   /// Returns true if training must stop after this step. When a worker has requested a stop, all
   /// workers agree on a step after which they stop. All workers must call it when step number
-  /// `step` (1, 2, ...) is done. Waits only while the workers agree on the step, for at most 4 s.
-  /// In a process that trains alone or independently, returns true if request_stop() has been
+  /// `step` (1, 2, ...) is done. Waits only for the workers to reach this agreement, for at most 4
+  /// s. In a process that trains alone or independently, returns true if request_stop() has been
   /// called since the last call.
   bool stops_after(std::int64_t step);
 
  protected:
   /// For a strategy with replicas on threads of this process: StrategyExtended implements all
   /// functions above. `team`: the workers that train together, including this process. A run that
-  /// fails on one worker fails on all workers, and replica_weights are those of all workers'
+  /// fails on one worker fails on all workers, and replica_weights are the weights of all workers'
   /// replicas.
   Strategy(std::string_view name, LocalStrategyOptions options,
            std::shared_ptr<internal::WorkerTeam> team = nullptr);

@@ -44,15 +44,15 @@ enum class ReplicaExecution { kThreads, kSequential };
 /// field.
 struct LocalStrategyOptions {
   /// Devices that compute; empty: default_devices(), i.e. all GPUs, or cpu:0 if there are none. On
-  /// XLA devices ("xla:0-3") each run() is one compiled program (TpuStrategy); options for summing
-  /// gradients and `replica_weights` then throw kInvalidArgument, and the replica on xla:i has
-  /// cpu:i as its device on the host. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy
+  /// XLA devices ("xla:0-3"), each run() is one compiled program (TpuStrategy); `replica_weights`
+  /// and the options for summing gradients then throw kInvalidArgument, and the replica on xla:i
+  /// has cpu:i as its device on the host. Only MirroredStrategy, OneDeviceStrategy and TpuStrategy
   /// support XLA devices.
   DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
   int replicas = 0;
-  /// Algorithm that combines values. Unset: canonical; for GPUs see CrossDeviceOpsSpec::name.
+  /// Algorithm that combines values. Unset: canonical; for GPUs, see CrossDeviceOpsSpec::name.
   CrossDeviceOpsSpec cross_device_ops = {};
   /// Unset: canonical, unless another algorithm is named or is chosen for GPUs; a warning then
   /// states that results may not be bit-identical. true: canonical; throws if another algorithm is
@@ -101,8 +101,8 @@ class StrategyExtended {
   /// Gives this process's replicas the numbers `first`, `first` + 1, ... among the `total` replicas
   /// of all processes. The processes exchange no values. Must be called before the first run().
   void number_replicas_apart(int first, int total);
-  /// Returns the number of successful runs. A checkpoint stores it, together with the number of
-  /// runs that trained or drew random numbers.
+  /// Returns the number of successful run() calls. A checkpoint stores it, together with the number
+  /// of calls that trained or drew random numbers.
   std::uint64_t num_steps() const;
   /// Returns the workers that train together; nullptr if this process trains alone.
   internal::WorkerTeam* team() const;

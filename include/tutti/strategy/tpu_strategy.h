@@ -15,7 +15,7 @@
 namespace tutti {
 
 /// Resolver for the TPUs that a program trains on. Supports only the TPUs of this host, or the
-/// devices of another PJRT plugin that replaces them (docs/tpu.md).
+/// devices of another PJRT plugin that replaces them (docs/tpu.md). Equivalent of
 /// tf.distribute.cluster_resolver.TPUClusterResolver.
 class TpuClusterResolver {
  public:

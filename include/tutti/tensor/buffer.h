@@ -46,7 +46,8 @@ class BufferRef {
   /// Allocates `size` bytes of uninitialized host memory, from the cache if possible. Thread-safe.
   static BufferRef allocate(std::size_t size);
   /// Same as allocate(size), but in the memory of `device` or, within a GraphMemoryScope, of the
-  /// captured graph. Throws kResourceExhausted, naming the device and its memory use.
+  /// captured graph. If memory runs out, throws kResourceExhausted, naming the device and its
+  /// memory use.
   static BufferRef allocate(std::size_t size, Device device);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }

@@ -72,8 +72,8 @@ struct DeviceSpec {
   /// Parses a specification; also accepts the older form "/gpu:0". Throws kInvalidArgument, naming
   /// the text, the part that cannot be parsed, and the reason.
   static DeviceSpec parse(std::string_view text);
-  /// Returns this specification, in which parts set by `inner` (a nested device scope) override
-  /// parts set here. tf's make_merged_spec().
+  /// Returns a copy of this specification in which the fields that `inner` (a nested device scope)
+  /// sets override those set here. Equivalent of tf's make_merged_spec().
   DeviceSpec merged_with(const DeviceSpec& inner) const;
   std::string to_string() const;
   bool operator==(const DeviceSpec&) const = default;

@@ -18,15 +18,15 @@ namespace tutti {
 /// Scope that sets the default device of this thread: tensors (Tensor::full() and similar, random
 /// tensors), variables and therefore layers are created on it unless the call names a device.
 /// Operations run on it, too; inputs from other devices are moved first (dispatch.h), and their
-/// gradients are moved back. Scopes nest: parts set by the inner scope override those of the outer
-/// scope, as in DeviceSpec::merged_with(). A scope without a device type (the empty text, or only a
-/// job) has no effect by itself.
+/// gradients are moved back. Scopes nest: the fields that the inner scope sets override those of
+/// the outer scope, as in DeviceSpec::merged_with(). A scope without a device type (the empty text,
+/// or only a job) has no effect by itself.
 ///
 /// A strategy decides where its variables are stored and where its replicas compute. Its variables
 /// ignore device scopes, and a replica starts in a scope of its own device instead of the scopes
-/// that are open around run(). A scope applies only to the thread that made it; other threads start
-/// without a scope (pass them current_device_scope()). Scopes of a thread must be destroyed in
-/// reverse order. tf.device.
+/// that are open around run(). A scope applies only to the thread that created it; other threads
+/// start without a scope (pass them current_device_scope()). Each thread must destroy its scopes in
+/// reverse order of creation. Equivalent of tf.device.
 class DeviceScope {
  public:
   /// Opens a scope for "/cpu:0", "cpu:2", "/gpu:1", "/device:GPU:1", "/job:worker/task:1", ...; a
@@ -58,7 +58,7 @@ class DeviceScope {
   const DeviceScope* outer_;
 };
 
-/// Scope without any device scopes on this thread: tf.device(None).
+/// Scope that disables all device scopes on this thread, like tf.device(None).
 class NoDeviceScope {
  public:
   NoDeviceScope();

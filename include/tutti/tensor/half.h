@@ -11,7 +11,7 @@
 namespace tutti {
 namespace internal {
 
-/// Returns the bits of `value` in a format of a sign bit, exponent bits and fraction bits. Rounds
+/// Returns the bits of `value` in a format with a sign bit, exponent bits and fraction bits. Rounds
 /// once to nearest, ties to even. Values that are too large become infinity, and small values
 /// become denormal. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
 template <int kExponentBits, int kFractionBits>

@@ -91,8 +91,8 @@ struct AxesAttributes {
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
-  /// Sums the products over the batch: a [..., k, m] and b [..., k, n] -> [m, n], as in the
-  /// gradient of a kernel. Requires transpose_a and equal leading dimensions.
+  /// If true, sums the products over the batch: a [..., k, m] and b [..., k, n] -> [m, n], as in
+  /// the gradient of a kernel. Requires transpose_a and equal leading dimensions.
   bool sum_over_batch = false;
 };
 /// Attributes of conv2d(). The padding is given in pixels, so kernels need not distinguish SAME and
@@ -104,7 +104,7 @@ struct Conv2dAttributes {
   std::int64_t dilation_h = 1, dilation_w = 1, groups = 1;
   bool operator==(const Conv2dAttributes&) const = default;
 };
-/// Attributes of pooling. Maxima and averages ignore padding.
+/// Attributes of a pooling operation. Maxima and averages ignore padding.
 struct Pool2dAttributes {
   std::int64_t window_h = 2, window_w = 2, stride_h = 2, stride_w = 2;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;

@@ -1,4 +1,4 @@
-// Reductions of the values of several replicas.
+// Reduction of values across replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

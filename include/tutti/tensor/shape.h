@@ -40,8 +40,8 @@ class Shape {
   const std::int64_t* end() const { return dims_.data() + rank_; }
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
 
-  /// Returns `axis`, which may be negative, as 0 .. rank-1. Throws kInvalidArgument, naming `who`,
-  /// if it is out of range.
+  /// Returns `axis`, which may be negative, converted to 0 .. rank-1. Throws kInvalidArgument,
+  /// naming `who`, if it is out of range.
   int normalized_axis(int axis, std::string_view who) const;
   Shape with_dim(int axis, std::int64_t size) const;
   Shape without_axis(int axis) const;

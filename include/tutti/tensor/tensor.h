@@ -161,7 +161,7 @@ class Tensor {
   /// Returns the shape, the type and at most the first 32 elements as readable text.
   std::string to_string() const;
 
-  /// Returns rows [first, first + count) along axis 0, which share the storage. Not recorded on
+  /// Returns rows [first, first + count) along axis 0, in this tensor's storage. Not recorded on
   /// tapes, unlike x[] and slice().
   Tensor detached_rows(std::int64_t first, std::int64_t count) const;
   /// Returns a tensor that shares this storage but has another shape with the same number of

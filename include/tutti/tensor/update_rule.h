@@ -1,5 +1,5 @@
-// Update of weights, given their gradients: the part of an optimizer that is independent of
-// variables and strategies.
+// Weight updates from gradients: the part of an optimizer that does not depend on variables or
+// strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,8 +27,8 @@ struct UpdateScalars {
   double weight_decay = 0.0;    // decay factor of this variable
   double weight_norm = 0.0;     // norm of the full variable; set in apply() if uses_norms()
   double direction_norm = 0.0;  // norm of direct()'s result; set in apply() if uses_norms()
-  /// In a captured step: address of the scalars of the step being replayed; otherwise nullptr.
-  /// Their weight_decay is not the variable's: use weight_decay above, which never changes.
+  /// In a captured step: address of the scalars of the step being replayed; otherwise nullptr. Do
+  /// not use its weight_decay, which is not this variable's; weight_decay above never changes.
   const UpdateScalars* live = nullptr;
 };
 
@@ -84,7 +84,7 @@ class UpdateRule {
   /// Returns the rule in the form that GPUs and XLA execute, with this step's scalars (in the order
   /// defined in tensor/cpu/update_rules.h); nullopt if they cannot execute the rule.
   virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const;
-  /// Returns true if an element with gradient 0, and its slots, stay unchanged; a sparse gradient
+  /// Returns true if elements with gradient 0, and their slots, stay unchanged; a sparse gradient
   /// then updates only its rows.
   virtual bool skips_zero_gradient() const { return false; }
   /// Returns true if the rule applies scalars.weight_decay; otherwise the optimizer decays weights

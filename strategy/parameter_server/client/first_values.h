@@ -1,4 +1,4 @@
-// Stand-in for the parameter servers, for the program that runs in a server process: each variable
+// Stand-in for the parameter servers in the program that runs in a server process: each variable
 // keeps its initial value.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

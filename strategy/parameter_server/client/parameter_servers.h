@@ -31,7 +31,7 @@ struct RemoteShard {
   ShardId id;  // id of the spec, cached because every operation contains it
 };
 
-/// Cached values of a variable. `shards` are constant; ParameterServers guards the other members.
+/// Cached values of a variable. `shards` is constant; ParameterServers guards the other members.
 struct ReadCache {
   std::vector<RemoteShard> shards;
   std::vector<Tensor> values;           // per shard; undefined if never read
@@ -80,7 +80,7 @@ class ParameterServers {
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
 
-  /// Returns true if the servers add up gradients of several workers. In that case assign_step()
+  /// Returns true if the servers add up gradients from several workers. In that case, assign_step()
   /// returns the step that the calling worker's update of a variable belongs to, or nullopt if the
   /// update is dropped.
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
@@ -95,10 +95,10 @@ class ParameterServers {
   SharedText rule_text(const UpdateRule& rule);
   /// Function that is called before and after a read outside closures. It waits until the servers'
   /// values are current, and returns the number of rollbacks to a checkpoint. A read during which
-  /// this number changes is repeated. Empty: servers never roll back.
+  /// this number changes is repeated. Empty if servers never roll back.
   using Currency = std::function<std::uint64_t()>;
   void set_currency(Currency currency);
-  /// Calls `read`, and repeats it as described for Currency.
+  /// Calls `read`, repeating the call as described for Currency.
   Tensor read_current(const std::function<Tensor()>& read);
   /// Returns the number of changes that were made outside closures, by the program or on its
   /// behalf. Checkpoints saved before a change do not contain it.
@@ -155,8 +155,9 @@ class ParameterServers {
   Mutex mutex_;
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
-  int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // number of steps in progress
-  std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // number of variables by name
+  int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of steps in progress
+  std::map<std::string, int> num_of_name_
+      TUTTI_GUARDED_BY(mutex_);  // number of variables with each name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, SharedText> rule_texts_ TUTTI_GUARDED_BY(mutex_);  // keyed by rule number
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;

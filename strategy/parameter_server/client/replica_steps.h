@@ -1,4 +1,4 @@
-// Worker's side of UpdateMode::kSyncReplicas: selects the servers' step for each gradient.
+// Worker side of UpdateMode::kSyncReplicas: determines the step to which each gradient belongs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -67,7 +67,7 @@ class ReplicaSteps {
 
   const int rank_, num_ranks_, num_to_aggregate_;
   std::set<Variable> given_;                          // variables updated in this step
-  std::map<Variable, Range> seen_;                    // first and last step of the values read
+  std::map<Variable, Range> seen_;                    // range of steps whose values were read
   std::map<Variable, std::uint64_t> next_;            // step to wait for, by participating variable
   std::optional<std::optional<std::uint64_t>> step_;  // result of decide() in this step
 };

@@ -33,7 +33,7 @@ class RemoteService final : public VariableService {
     RpcClientOptions client = {};
     /// Time for which a server may be unreachable before its calls end with an error.
     Duration patience = durations::kSilentAfter;
-    /// If true, calls wait for a server that was restarted; otherwise they end with kAborted.
+    /// If true, calls wait for a restarted server; otherwise a restart ends them with kAborted.
     bool outlives_restarts = false;
   };
   /// Connects. Throws as RpcClient::connect() does.
@@ -99,8 +99,8 @@ class ServerLink {
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
-  /// calling thread runs. Throws the error of the first change that failed; later changes were
-  /// sent, too.
+  /// calling thread runs. Throws the error of the first change that failed; the changes after it
+  /// were still sent.
   void settle(TimePoint deadline);
   /// Drops the changes collected for the calling thread's stream; called when the thread will make
   /// no more changes.
@@ -114,7 +114,7 @@ class ServerLink {
     std::shared_ptr<PendingAnswers> answers = {};
     std::uint64_t first_ordinal = 0;
   };
-  /// Changes of one stream.
+  /// Changes in one stream.
   struct Lane {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;

@@ -50,7 +50,7 @@ class ClosureLedger {
     int attempts = 0;             // number of attempts started, including the current one
     int worker = -1;              // worker of the last attempt
     bool is_interrupted = false;  // started in this generation, but has not ended
-    bool has_finished = false;    // true if the attempt that ended last finished; kept by rollbacks
+    bool has_finished = false;    // true if the last ended attempt succeeded; kept by rollbacks
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
@@ -83,7 +83,7 @@ class ClosureLedger {
 
   std::uint64_t next_number() const { return next_number_; }
   /// Returns how many times the coordinators of this strategy have set the servers' state. The
-  /// number is part of closure_id(), so that servers refuse requests of earlier generations.
+  /// number is part of closure_id(), so that servers refuse requests from earlier generations.
   std::uint64_t generation() const { return generation_; }
   /// Returns the first queued closure. Closures that were put back precede those queued later.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
@@ -95,8 +95,8 @@ class ClosureLedger {
   std::size_t num_running() const { return num_running_; }
   /// Returns true if no closure is queued or running.
   bool is_drained() const { return queued_.empty() && num_running_ == 0; }
-  /// Returns true if every closure that was started has ended, so that the servers have either all
-  /// or none of each closure's changes.
+  /// Returns true if every closure that was started has ended, i.e. the servers have either all or
+  /// none of each closure's changes.
   bool is_between_closures() const { return num_interrupted_ == 0; }
   /// Returns true if a closure that had finished was rolled back and has not finished again.
   bool is_catching_up() const { return num_repeated_ > 0; }
@@ -113,7 +113,7 @@ class ClosureLedger {
 
   /// Returns the closure; nullptr if it is not scheduled yet, or has ended and been removed.
   const Closure* find(std::uint64_t number) const;
-  /// Returns true if this attempt is the current one; reports of other attempts are ignored.
+  /// Returns true if this attempt is the current one; reports from other attempts are ignored.
   bool is_current(std::uint64_t number, int attempt) const;
 
   bool operator==(const ClosureLedger&) const = default;

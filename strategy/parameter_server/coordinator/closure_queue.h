@@ -87,8 +87,7 @@ class ClosureQueue {
   std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
   /// Reassigns queued closures after workers have become available or unavailable.
   void wake_workers();
-  /// Fails the first queued closure, for which there is no worker. Does nothing if no closure is
-  /// queued.
+  /// Fails the first queued closure, which no worker can run. Does nothing if no closure is queued.
   void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
 
   // Functions that end an attempt. They do nothing and return false if the attempt is no longer

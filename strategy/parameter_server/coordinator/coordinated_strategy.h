@@ -56,8 +56,8 @@ class WorkerLink {
   virtual void release(const PerWorkerHandle& handle) = 0;
   /// Describes what the worker is running: "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
-  /// Returns the reason why a connected worker cannot be used, such as defining different steps or
-  /// belonging to another job.
+  /// Returns the reason why a connected worker cannot be used, such as different step definitions
+  /// or membership in another job.
   virtual std::optional<Error> refusal() const { return std::nullopt; }
 };
 

@@ -223,8 +223,8 @@ void JobCheckpoint::run() {
   }
 }
 
-/// Saves a version; if a server is lost meanwhile, restores it and tries again. Returns an error if
-/// the version cannot be written.
+/// Saves a version; if a server is lost during the save, restores the server and tries again.
+/// Returns an error if the version cannot be written.
 std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   for (;;) {
     std::optional<Error> problem;
@@ -301,7 +301,7 @@ void JobCheckpoint::save(bool is_wanted) {
   Json& state = version.states.at(kState);
   state.set("closures", number);
   const std::optional<Error> problem = write(version);
-  // Updated immediately: a server that is lost from now on is restored from this version.
+  // Updated immediately, because a server lost from now on is restored from this version.
   ++last_sequence_;
   saved_outside_.store(outside);
   queue_.note_saved(number);

@@ -196,7 +196,7 @@ std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   return connection;
 }
 
-/// Waits until the connection has broken, and then closes it.
+/// Waits until the connection is broken, then closes it.
 void RemoteWorker::close(Connection& connection) {
   const std::string broken = connection.client->wait_for_end();
   is_alive_.store(false);

@@ -12,7 +12,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Size of a message when servers are saved and restored.
+/// Message size, in bytes, for saving and restoring servers.
 constexpr std::size_t kBytesPerMessage = std::size_t{16} << 20;
 
 }  // namespace

@@ -29,8 +29,8 @@ class ServerGroup {
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
-  /// Random id of the run that this object coordinates: servers accept orders of only one run, and
-  /// refuse closures of other runs.
+  /// Random id of the run that this object coordinates: servers accept orders from only one run,
+  /// and refuse closures from other runs.
   std::uint64_t run() const { return run_; }
   ParameterServers& servers() { return *servers_; }
 

@@ -1,4 +1,4 @@
-// A worker, which runs tasks of a coordinator in this process or in another one.
+// A worker that runs a coordinator's tasks in this process or in another one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -50,7 +50,7 @@ struct CreateShard {
 struct ReadShard {
   ShardId shard = 0;
   std::uint64_t have_version = 0;  // 0: none
-  /// Number of synchronous steps (SyncSpec) that must be applied before the read; 0: does not wait.
+  /// Number of synchronous steps (SyncSpec) that must be applied before the read; 0: no wait.
   std::uint64_t at_least_steps = 0;
 };
 /// Reads rows of the shard (numbers int64 [n], in any order). The answer is [n, ...].
@@ -125,23 +125,24 @@ struct UpdateShard {
 /// wait (ReadShard::at_least_steps).
 struct ReadAwaited {};
 
-/// Reports that a worker in synchronous steps (SyncSpec) has started or ended. Once it has ended,
-/// reads that wait for a step needing its gradient fail. A worker whose connection broke is in
-/// neither state, because it may be restarted.
+/// Reports that a worker that trains in synchronous steps (SyncSpec) has started or ended. After it
+/// has ended, a read fails if it waits for a step that needs the worker's gradient. A worker whose
+/// connection broke is in neither state, because it may be restarted.
 struct ReportWorker {
   int worker = 0;  // rank of the worker
   bool has_ended = false;
 };
 
-/// Command of a job's coordinator: the first operation of a batch, whose other operations read or
-/// create shards. The first order binds a store to its run. The store refuses (kAborted) orders of
-/// other runs, because its process is about to end. Except for kClose, it also refuses orders of a
-/// generation other than its own, because the coordinator then expects another process.
+/// Command from a job's coordinator: the first operation of a batch, whose other operations read or
+/// create shards. The first order binds a store to the run of that order. The store refuses
+/// (kAborted) orders of other runs, because the store's process is about to end. Except for kClose,
+/// it also refuses orders of a generation other than its own, because the coordinator then expects
+/// another process.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
     kOpen = 1,    // serves; closures below `number` are finished, others are unknown
     kClose,       // begins this generation: other batches wait until kOpen
-    kRestore,     // sets all shards that the batch creates, even those that exist already
+    kRestore,     // sets all shards in the batch's creations, including existing ones
     kList,        // answers with the existing shards (decode_specs())
     kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
     kReadFrozen,  // reads of the batch return the frozen values
@@ -176,8 +177,9 @@ inline std::uint64_t closure_number(std::uint64_t id) {
   return id & ((std::uint64_t{1} << kClosureNumberBits) - 1);
 }
 
-/// Sequence of changes of a client (identified by its random number), or of a closure (by its id,
-/// which is the same for retries). Each replica of a closure has its own stream.
+/// Sequence of changes made by a client (identified by its random number) or by a closure
+/// (identified by its id, which is the same for retries). Each replica of a closure has its own
+/// stream.
 struct UpdateStream {
   enum class Kind : std::uint8_t { kClient = 1, kClosure = 2 } kind = Kind::kClient;
   std::uint64_t id = 0;
@@ -186,8 +188,9 @@ struct UpdateStream {
 };
 
 /// Operations that a server applies atomically: it checks all of them before it applies the first.
-/// Operations that change values are numbered within their stream, per server, from 0. If a number
-/// is below the one that the server expects next, the operation is answered but not applied again.
+/// Operations that change values are numbered from 0 within their stream, separately for each
+/// server. An operation whose number is below the next one expected is answered but not applied
+/// again.
 struct OperationBatch {
   UpdateStream stream = {};
   std::uint64_t run = 0;            // for a closure: StoreOrder::run of its coordinator

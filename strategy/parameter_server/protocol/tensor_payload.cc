@@ -14,8 +14,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPlace = 64;
-/// Tensors below this size are copied into a common chunk, because a chunk for each would cost
-/// more.
+/// Tensors below this size are copied into a common chunk, because a separate chunk for each would
+/// cost more.
 constexpr std::size_t kCopiedBelow = 4096;
 /// A tensor of at least this size stays in the receive buffer unless the buffer is more than
 /// kLargestPart times as large.

@@ -32,8 +32,9 @@ class AppliedTable {
   /// Throws kAborted for changes of a finished closure, and for a gap, that is, if an ordinal
   /// arrived before a lower one.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
-  /// Records that all changes of the batch are applied, and raises finished_below() to the batch's
-  /// value. Requires: num_applied_before() has returned, and the stream has not changed since.
+  /// Records that all changes of the batch have been applied, and raises finished_below() to the
+  /// batch's value. Requires: num_applied_before() has returned, and the stream has not changed
+  /// since.
   void note_applied(const ChangeIdentity& identity);
 
   /// Records that the client left. Its streams are kept until kMostEndedClients more have left,

@@ -119,8 +119,8 @@ struct VariableStore::CheckedOperation {
 
 /// Checks the operations of a batch. For the first `num_applied_before` operations that change
 /// values, checks only that the shards exist. Throws kNotFound for an unknown shard, and
-/// kInvalidArgument, naming the operation's number and its variable. The operations must outlive
-/// the result.
+/// kInvalidArgument for an invalid operation, naming its number and its variable. The operations
+/// must outlive the result.
 class VariableStore::Checker {
  public:
   using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
@@ -422,7 +422,7 @@ void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchDo
   }
 }
 
-/// Refuses closures of a lost run, whose workers may survive for a while and still reach these
+/// Refuses closures from a lost run, whose workers may survive for a while and still reach these
 /// servers.
 void VariableStore::require_run(const OperationBatch& batch) const {
   const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
@@ -561,7 +561,7 @@ void VariableStore::fail_hopeless_reads(Results& results) {
   }
 }
 
-/// Returns the ranks of the workers whose gradients are missing for waiting reads: int64 [n].
+/// Returns the ranks of the workers on whose gradients reads are waiting: int64 [n].
 Tensor VariableStore::awaited_workers() const {
   std::set<std::int64_t> ranks;
   for (const auto& [id, shard] : shards_) {
@@ -672,7 +672,7 @@ void VariableStore::run_order(const StoreOrder& order, const OperationBatch& bat
   }
 }
 
-/// Applies the batches that were held, in order.
+/// Applies the held batches in order.
 void VariableStore::open(Results& results) {
   is_open_ = true;
   for (Held& each : std::exchange(held_, {})) {

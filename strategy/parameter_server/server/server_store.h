@@ -26,7 +26,7 @@ struct StoreCounts {
   std::uint64_t num_changes = 0;          // changes applied, or held for a synchronous step
   std::uint64_t num_applied_before = 0;   // repeated changes, which were not applied again
   std::uint64_t num_reads = 0;            // answered reads
-  std::uint64_t num_reads_unchanged = 0;  // reads whose client had the current value
+  std::uint64_t num_reads_unchanged = 0;  // reads by clients that already had the current value
   std::uint64_t num_sync_steps = 0;       // completed steps, summed over all shards
   std::uint64_t num_stale_dropped = 0;    // gradients for steps that were already complete
   std::uint64_t num_rank_duplicates = 0;  // repeated gradients from one worker for one step

@@ -47,7 +47,7 @@ class RemoteStorage final : public VariableStorage {
   const std::shared_ptr<SessionCore> core_;
   const std::shared_ptr<const TaskPlace> place_;
   std::uint64_t rule_ = 0;   // UpdateRule::number() of the last update's rule
-  std::string description_;  // description of the rule with number rule_
+  std::string description_;  // description of rule number rule_
 };
 
 /// Creator of the variables in device scopes of other tasks. In all other scopes, it delegates to

@@ -180,8 +180,7 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
     }
   }
   if (errors.empty()) return number;
-  // Releases the values that the tasks would otherwise keep: no tensor of this process refers to
-  // them.
+  // No tensor of this process refers to these values, so the tasks must release them.
   for (const auto& [task, part] : parts) {
     for (const auto& kept : part.program.kept()) release(task, number, kept.value());
   }

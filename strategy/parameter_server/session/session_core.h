@@ -41,9 +41,9 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
-  /// Returns the place that a device scope names. With a job but no task index, it is on the job's
-  /// first task; with neither, on the target's task. Throws kInvalidArgument, listing the tasks, if
-  /// there is no such task.
+  /// Returns the place that a device scope names. A scope with a job but no task index names the
+  /// job's first task; a scope with neither names the target's task. Throws kInvalidArgument,
+  /// listing the tasks, if there is no such task.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
   /// Runs all parts, waits until they have finished, and returns the run's number. Throws the first

@@ -213,8 +213,8 @@ ValueNumber SessionRecorder::remote_argument(const Tensor& tensor,
 }
 
 /// Records a view. On one host, rows and reshapes of a buffer need no operation. Here the task that
-/// has the value executes an operation for them, so that it sends only these elements to other
-/// tasks.
+/// holds the value executes an operation for the view, so that it sends only the view's elements to
+/// other tasks.
 ValueNumber SessionRecorder::view(ValueNumber whole, const RemoteValue& value,
                                   const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();

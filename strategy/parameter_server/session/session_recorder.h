@@ -115,7 +115,8 @@ class SessionRecorder final : public RemoteRecorder {
     /// Key: address of the first byte, shape, type.
     std::map<std::tuple<const std::byte*, std::string, DType>, ValueNumber> host_arguments = {};
     std::map<const RemoteValue*, ValueNumber> remote_arguments = {};
-    std::map<std::string, Tensor> reads = {};  // reads that are still valid, by variable
+    std::map<std::string, Tensor> reads =
+        {};  // values that were read and are still valid, by variable
     std::map<std::array<double, 4>, Tensor> scalars = {};
   };
   std::shared_ptr<RemoteValue> own_value(const Tensor& tensor) const;

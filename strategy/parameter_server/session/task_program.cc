@@ -19,8 +19,8 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "program of a session: ", parts...);
 }
 
-// Fields of each attribute type, in encoding order. The random key of a dropout is an argument of
-// the program, so that all steps have the same program.
+// Fields of each attribute type, in encoding order. A dropout operation's random key is an argument
+// of the program, so that all steps have the same program.
 
 void visit_fields(std::monostate&, auto&&) {}
 void visit_fields(ClipAttributes& a, auto&& visit) { visit(a.low, a.high); }

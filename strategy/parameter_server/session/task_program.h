@@ -1,4 +1,4 @@
-// Programs and requests of sessions as messages of cluster/proto/session.proto.
+// Session programs and requests as messages of cluster/proto/session.proto.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,8 +42,8 @@ struct TaskRequest {
 
   void add_argument(const Tensor& tensor);
 };
-/// Answer to an open request, as a nest: job and index of the task, the cluster as JSON, the
-/// devices of the task.
+/// Answer to a request that opens a session, as a nest: the task's job and index, the cluster as
+/// JSON, and the task's devices.
 using TaskDescription = std::tuple<std::string, int, std::string, std::vector<std::string>>;
 
 /// Throws the same errors as serialized() in protocol/message.h.

@@ -162,7 +162,7 @@ bool TaskSession::has_ended() const {
 }
 
 void TaskSession::run(TaskRequest request, std::shared_ptr<RpcCall> call) {
-  std::vector<Tensor> released;  // destroyed without the lock
+  std::vector<Tensor> released;  // destroyed after the lock is released
   const MutexLock lock(mutex_);
   if (stops_) throw ended_error(parts_.task);
   const v1::SessionRequest::Run& run = request.message.run();
@@ -284,7 +284,7 @@ void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::siz
 
 /// Ends a run. A failed run keeps no values.
 void TaskSession::end_run(std::uint64_t number, bool has_failed) {
-  std::vector<Held> dropped;  // destroyed, and their fetches answered, without the lock
+  std::vector<Held> dropped;  // destroyed, and their fetches answered, after unlocking
   {
     const MutexLock lock(mutex_);
     if (stops_) return;

@@ -1,4 +1,4 @@
-// One session on one task: runs of programs, and values that are kept or sent to other tasks.
+// One session on one task: runs programs, keeps values, and sends values to other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

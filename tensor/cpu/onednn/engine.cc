@@ -29,9 +29,9 @@ dnnl::engine make_engine() {
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }
 
-// The oneDNN packages of distributions run on OpenMP, whose number of threads is set per calling
-// thread. The functions are looked up at run time, so that tutti itself needs no OpenMP; they are
-// null if oneDNN uses another runtime.
+// Distributions' oneDNN packages use OpenMP, whose number of threads is set per calling thread. The
+// OpenMP functions are looked up at run time, so that tutti itself needs no OpenMP; they are null
+// if oneDNN uses another runtime.
 struct OpenMp {
   using GetMaxThreads = int (*)();
   using SetNumThreads = void (*)(int);

@@ -72,7 +72,7 @@ void attention_grad(const KernelArgs& args) {
       const T* dy = args.in<T>(5).data() + at_result;
       T* d_query = args.out<T>(0).data() + at_query;
       const T log_sum = args.in<T>(4)[static_cast<std::size_t>(head * extent.steps + i)];
-      // The sum of weight * gradient over the attention weights.
+      // The sum, over all attention weights, of weight * gradient.
       const T mean = dot_of(dy, args.in<T>(3).data() + at_result, extent.length);
       for (std::int64_t j = 0; j < extent.keys_seen(i); ++j) {
         const T* key = keys + j * extent.features;

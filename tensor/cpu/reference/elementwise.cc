@@ -23,7 +23,7 @@ std::size_t broadcast_index(std::size_t index, const Shape& from, const Shape& t
   return result;
 }
 
-/// A broadcast input, read in the order of the output.
+/// A broadcast input, read in output order.
 template <class T>
 class BroadcastInput {
  public:

@@ -44,7 +44,8 @@ std::int64_t place(const Shape& x, std::int64_t n, std::int64_t h, std::int64_t 
   return ((n * x[1] + h) * x[2] + w) * x[3] + c;
 }
 
-/// Calls body(index) for each pixel of a window; the index is that of the element of channel `c`.
+/// Calls body(index) for each pixel of a window, with the index of the pixel's element in channel
+/// `c`.
 template <class Body>
 void for_each_pixel(const Shape& x, const Window& window, std::int64_t n, std::int64_t c,
                     const Body& body) {

@@ -32,8 +32,8 @@ void meet(Event& mine, Event& other) {
   }
 }
 
-/// Identity layer that, in call number `at_call`, waits until the other stage's layer does the
-/// same.
+/// Identity layer that, in call number `at_call`, waits until the other stage's layer is also
+/// waiting.
 class Meeting : public LayerOf<Meeting> {
  public:
   Meeting(int at_call, std::shared_ptr<Event> mine, std::shared_ptr<Event> other)
@@ -232,7 +232,7 @@ TEST(Pipeline, SplitReducesPeakMemoryPerDevice) {
   EXPECT_LT(alternating.bytes[1], two.bytes[1]);
 }
 
-/// Limits the memory of two devices, which no other test uses, during its lifetime.
+/// While it exists, limits the memory of two devices that no other test uses.
 struct MemoryLimits {
   explicit MemoryLimits(std::size_t bytes) {
     for (const Device device : devices) {

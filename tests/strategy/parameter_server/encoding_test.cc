@@ -54,7 +54,7 @@ TEST(OperationColumns, ConsecutiveOperationsOfEveryKindRoundTripInOrder) {
   }
   operations.emplace_back(AssignShard{4, AssignOp::kSubtract, Tensor::full({}, 1.0)});
   operations.emplace_back(internal::ReadAwaited{});
-  for (ShardId i = 1; i <= 5; ++i) {  // consecutive updates, whose gradients have only rows
+  for (ShardId i = 1; i <= 5; ++i) {  // consecutive updates with sparse gradients
     UpdateShard update = update_of(i);
     update.rows = rows_of(std::vector<std::int64_t>(i % 5, 1));
     operations.emplace_back(update);
@@ -155,8 +155,8 @@ TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // Assigning a tensor to a variable copies it, so that the variable does not keep a buffer of five
-  // times its size alive.
+  // Assigning a tensor to a variable copies it, so that the variable does not keep alive a buffer
+  // five times its size.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
@@ -180,8 +180,8 @@ TEST(BatchEncoding, LargeAnswerTensorsAliasReceivedBytes) {
   const SharedBytes payload = payload_range(sent, 0, sent.payload_bytes());
   const auto decoded = decode_answers({sent.head, {payload}});
   EXPECT_TRUE(lies_in(*decoded[0].value, payload));
-  // Programs keep the values that they read, so a small value must not keep a buffer of five times
-  // its size alive.
+  // Programs keep the values that they read, so a small value must not keep alive a buffer five
+  // times its size.
   EXPECT_FALSE(lies_in(*decoded[1].value, payload));
   expect_same_bits(*decoded[1].value, small);
 }

@@ -1,4 +1,4 @@
-// Breadth-first search. For older states it stores only a hash, a parent and a step.
+// Breadth-first search. For older states, it stores only a hash, a parent and a step.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/model_checker.h"
 
@@ -11,7 +11,8 @@
 namespace tutti::testing {
 namespace {
 
-/// First path to a state: the parent state, and the ordinal of the step among the parent's steps.
+/// First path found to a state: the parent state, and the ordinal of the step among the parent's
+/// steps.
 struct Origin {
   std::uint32_t parent = 0;
   std::uint32_t step = 0;

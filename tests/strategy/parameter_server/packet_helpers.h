@@ -54,8 +54,8 @@ inline OperationBatch batch_of_everything() {
   return batch;
 }
 
-/// Text of every field of a batch or of answers. Slow, but simple and independent of the code under
-/// test.
+/// Text form of all fields of a batch, or of a list of answers. Slow, but simple and independent of
+/// the code under test.
 class Shown {
  public:
   explicit Shown(const OperationBatch& batch) {

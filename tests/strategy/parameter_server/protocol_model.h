@@ -95,13 +95,13 @@ struct ModelState {
   Phase phase = Phase::kClosing;
   std::uint8_t answered_by = 0;        // one bit per server that answered this phase's order
   std::uint8_t save = 0;               // number of the current or latest version
-  bool has_loss = false;               // a server was lost, which the coordinator will notice
+  bool has_loss = false;               // a server was lost; the coordinator will notice
   std::uint64_t frozen_below = 0;      // frozen values include the closures numbered below this
   std::vector<ModelCounts> read = {};  // frozen values, by server
   std::vector<ModelTask> tasks = {};   // sorted by number
   std::vector<ModelPush> strays = {};  // sorted
   std::vector<ModelServer> servers = {};
-  /// Closure number below which the newest version in the folder contains all closures.
+  /// Number such that the newest version in the folder contains all closures with lower numbers.
   std::uint64_t version_number = 0;
   std::vector<ModelCounts> version = {};
   std::uint8_t reported = 0;  // one bit per content whose result the program received

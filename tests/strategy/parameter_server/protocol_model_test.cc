@@ -19,7 +19,7 @@ using Fault = ModelFault;
 constexpr std::size_t kMostStates = std::size_t{400} << 20;
 const char* other_bounds() { return std::getenv("TUTTI_MODEL_BOUNDS"); }
 
-/// Returns a test's bounds: if TUTTI_MODEL_BOUNDS is set, its bounds with all kinds of faults;
+/// Returns a test's bounds: those in TUTTI_MODEL_BOUNDS, if set, with all kinds of faults;
 /// otherwise `usual`.
 ModelOptions bounds(ModelOptions usual) {
   if (other_bounds() == nullptr) return usual;

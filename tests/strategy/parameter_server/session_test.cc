@@ -204,7 +204,8 @@ TEST_F(SessionTest, ConnectErrorNamesMissingTask) {
                "did not reach worker 1 (127.0.0.1:");
 }
 
-/// One step of two replicas: each worker reads w once and sends one gradient to the task of w.
+/// One step of two replicas: each worker reads w once and sends one gradient to the task that
+/// stores w.
 TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   Session session(cluster.target());

@@ -82,7 +82,7 @@ class Client {
   std::vector<OperationAnswer> call(std::vector<Operation> operations) {
     return start(std::move(operations))->wait(soon());
   }
-  /// Returns the id of a new shard with these values.
+  /// Creates a shard with these values and returns its id.
   ShardId create(const ShardSpec& spec, const Tensor& values) {
     call({CreateShard{spec, values}});
     return spec.id();
@@ -98,7 +98,7 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Sends `order`, as if from run 1, and `operations` in one batch, and returns the answers.
+/// Sends `order` (as if from run 1) and `operations` in one batch; returns the answers.
 inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
                                          std::vector<Operation> operations = {}) {
   order.run = 1;

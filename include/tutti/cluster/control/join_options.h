@@ -22,18 +22,17 @@ struct ControlOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Number of restarts of this task before this process.
+  /// Number of times that this task was restarted before this process started.
   std::uint64_t incarnation = 0;
   /// Name, for log lines and errors, of the process that hosts the server, such as "chief 0".
   std::string hosted_by = {};
-  /// Timeout for reaching the server. During the wait, a log line names the server every
-  /// `say_every`.
+  /// Timeout for reaching the server. While waiting, logs the server's name every `say_every`.
   Duration timeout = durations::kJoinTimeout;
   Duration say_every = durations::kSayAgainEvery;
   /// Source of the progress in each heartbeat; may be null.
   std::shared_ptr<ProgressTracker> progress = {};
-  /// Called with each new verdict by the thread that sends heartbeats. Must return quickly. The
-  /// only function of the client that it may call is verdicts().
+  /// Called by the heartbeat thread with each new verdict. Must return quickly, and may call no
+  /// function of the client other than verdicts().
   std::function<void(const Verdict&)> on_verdict = {};
 };
 
@@ -54,7 +53,8 @@ struct HealthOptions {
   /// Time that the other members wait in a collective for a missing member before a warning is
   /// logged.
   Duration warn_stuck_after = durations::kSayAgainEvery;
-  /// Time that other members wait in a collective for a missing member before a fatal error.
+  /// Time for which other members wait in a collective for a missing member before a fatal error is
+  /// raised.
   Duration abort_stuck_after = durations::kAbortStuckAfter;
 
   /// Returns options that detect losses faster: heartbeat_every is 100 ms (default 250 ms),
@@ -89,9 +89,9 @@ struct WorkerGroupOptions {
   std::string reached_at = "";
   /// Options for the control server: secret, failure detection and address.
   JoinOptions join = {};
-  /// Set only for a group that is part of a larger job. That job restarts as a whole, so single
-  /// members are never replaced. Called with every verdict, on a thread of the job; returns true
-  /// if the verdict ends the group's calls. Verdicts about the group's own workers always end them.
+  /// Set only for a group that is part of a larger job. That job restarts as a whole, so individual
+  /// members are never replaced. Called with every verdict, on a thread of the job; returns true if
+  /// the verdict ends the group's calls. Verdicts about the group's own workers always end them.
   std::function<bool(const Verdict&)> ends_calls = {};
 };
 

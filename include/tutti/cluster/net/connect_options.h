@@ -34,8 +34,8 @@ struct ConnectOptions {
   /// Limit, in bytes, of the messages buffered because they arrived before their recv(). A
   /// connection that exceeds it fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
-  /// Address space reserved for this rank's HostMemory, in bytes, which limits its allocations.
-  /// Less is reserved if the system limits file sizes.
+  /// Address space reserved for this rank's HostMemory, in bytes; an upper limit on its
+  /// allocations. Less is reserved if the system limits file sizes.
   std::size_t place_bytes = std::size_t{1} << 34;
   /// The job's secret: every connection begins with proofs that both sides know it. Default: the
   /// secret in TUTTI_JOB_SECRET_FILE, if set. Required for addresses that other machines can reach.
@@ -45,7 +45,8 @@ struct ConnectOptions {
   /// Allows an address that other machines can reach, even without a secret. Set it only on
   /// isolated networks.
   bool allow_insecure_network = false;
-  /// Lets another thread cancel connecting: connect_ranks() then throws its reason. May be null.
+  /// Lets another thread cancel the connection attempt: connect_ranks() then throws the reason
+  /// passed to Interruption::raise(). May be null.
   std::shared_ptr<const Interruption> interruption = nullptr;
 };
 

@@ -27,8 +27,8 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 /// Interval between the heartbeats of a member.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 /// Timeout for the answer to a handshake, for the agreement on the step at which a job stops, for a
-/// heartbeat of a member that may be stopped, and for a task that may have lost its state. Answers
-/// take milliseconds; several lost packets in a row delay them by a second.
+/// heartbeat from a member that may be stopped, and for a task that may have lost its state.
+/// Answers take milliseconds; several lost packets in a row delay them by a second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Timeout after which a silent member, a client whose call stream broke, or a new connection that
 /// has not authenticated itself counts as lost.
@@ -39,7 +39,8 @@ inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// handshake timeout.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
 /// Time after which members that wait for each other in different collectives count as deadlocked,
-/// a fatal error. Longer than a busy machine needs to enter a call that the program has issued.
+/// which is a fatal error. Longer than a busy machine needs to enter a call that the program has
+/// issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 /// Time for which members wait in a collective for a missing member before the wait becomes fatal.
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);

@@ -48,14 +48,14 @@ struct TlsFiles {
 };
 
 /// Writes a new secret to a new file `path` with mode 0600. Throws kAlreadyExists if the file
-/// exists, kUnavailable if it cannot be written.
+/// exists, and kUnavailable if it cannot be written.
 void write_job_secret_file(const std::string& path);
 
 /// Conditions for listening on an address that other machines can reach.
 struct Exposure {
   bool has_secret = false;
   bool has_tls = false;
-  /// If true, neither a secret nor TLS is required, for closed laboratory networks.
+  /// For closed laboratory networks: if true, neither a secret nor TLS is required.
   bool allow_insecure_network = false;
   /// Allows "0.0.0.0", "::" and "", which mean every interface of this machine.
   bool allow_any_address = false;

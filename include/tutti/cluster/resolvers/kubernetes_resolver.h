@@ -14,7 +14,7 @@
 namespace tutti {
 
 struct KubernetesResolverOptions {
-  /// Jobs and their numbers of tasks. Default: TUTTI_KUBERNETES_JOBS ("chief=1,worker=3").
+  /// Jobs with their task counts. Default: TUTTI_KUBERNETES_JOBS ("chief=1,worker=3").
   std::vector<std::pair<std::string, int>> jobs = {};
   /// Port of every task. 0: TUTTI_KUBERNETES_PORT, or 2222 if unset.
   int port = 0;

@@ -13,11 +13,12 @@
 namespace tutti {
 
 struct SlurmResolverOptions {
-  /// Jobs and their numbers of tasks, assigned to Slurm's tasks in order. Default: all are workers.
+  /// Jobs with their task counts, assigned to Slurm's tasks in order. Default: all tasks are
+  /// workers.
   std::vector<std::pair<std::string, int>> jobs = {};
   /// Port of the first task on each node; later tasks use the following ports.
   int port_base = 8888;
-  /// GPUs of each node. Default: the number in CUDA_VISIBLE_DEVICES, or SLURM_GPUS_ON_NODE.
+  /// Number of GPUs per node. Default: taken from CUDA_VISIBLE_DEVICES, or else SLURM_GPUS_ON_NODE.
   std::optional<int> gpus_per_node = {};
   /// Number of GPUs per task. Default: a node's GPUs divided equally among its tasks.
   std::optional<int> gpus_per_task = {};

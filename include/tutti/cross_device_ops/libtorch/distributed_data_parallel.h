@@ -94,7 +94,7 @@ class DistributedDataParallel {
   /// model.no_sync(); loss(...).backward(); }`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*buckets_); }
 
-  /// Copies rank 0's buffers to all ranks, as before a forward pass. Collective.
+  /// Copies rank 0's buffers to all ranks, as is done before a forward pass. Collective.
   void broadcast_buffers() {
     if (!buffers_->empty()) buffers_->broadcast(*ranks_, "buffers");
   }

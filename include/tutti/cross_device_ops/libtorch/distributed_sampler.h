@@ -43,7 +43,7 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
       fail(ErrorCode::kInvalidArgument, "DistributedSampler: expected at least 1 example, got 0");
   }
 
-  /// Begins the next epoch, of `new_size` examples if given.
+  /// Begins the next epoch, with `new_size` examples if given.
   void reset(c10::optional<std::size_t> new_size = c10::nullopt) override {
     size_ = new_size.value_or(size_);
     begin(next_epoch_);

@@ -1,4 +1,4 @@
-// A libtorch optimizer whose state is sharded over the ranks.
+// A libtorch optimizer whose state is sharded across the ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

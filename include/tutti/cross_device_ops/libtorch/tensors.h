@@ -75,7 +75,7 @@ inline Elements elements(const ::torch::Tensor& tensor) {
 inline ::torch::Tensor to_torch(const Tensor& tensor) {
   const Tensor host = tensor.to(Device{});
   const std::vector<std::int64_t> sizes(host.shape().begin(), host.shape().end());
-  // libtorch has no tensors with constant elements.
+  // libtorch has no read-only tensors.
   return ::torch::from_blob(
       const_cast<void*>(host.address()), sizes, [host](void*) {}, to_scalar_type(host.dtype()));
 }
@@ -109,8 +109,8 @@ inline std::string description_of(const ::torch::nn::Module& module) {
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless all elements of `all` are equal. In errors, `of` names an index
-/// into `all`, such as "rank".
+/// Throws kInvalidArgument unless all elements of `all` are equal. `of` is what errors call an
+/// index into `all`, such as "rank".
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),

@@ -26,7 +26,7 @@ struct MpiOptions {
   std::vector<int> processes = {};
   /// This rank; needed only if this process has several ranks.
   std::optional<int> rank = std::nullopt;
-  /// Name of the group; differs between groups that threads create concurrently.
+  /// Name of the group; must differ between groups that threads create concurrently.
   std::string name = "mpi";
   /// Timeout for all ranks to join.
   Duration timeout = durations::kJoinTimeout;

@@ -62,9 +62,9 @@ class StopAtStepHook : public SessionRunHook {
   std::int64_t last_step_ = 0;
 };
 
-/// Checks the loss of each step. If it is NaN or infinite, throws kOutOfRange, naming the step, or
-/// only ends training if fail_on_nan_loss is false. Every train() has this hook. tf's
-/// NanTensorHook.
+/// Hook that checks the loss of each step; every train() call has one. If the loss is NaN or
+/// infinite, throws kOutOfRange, naming the step, or only ends training if fail_on_nan_loss is
+/// false. Equivalent of tf's NanTensorHook.
 class NanTensorHook : public SessionRunHook {
  public:
   explicit NanTensorHook(bool fail_on_nan_loss = true) : fails_(fail_on_nan_loss) {}
@@ -74,7 +74,8 @@ class NanTensorHook : public SessionRunHook {
   bool fails_;
 };
 
-/// Saves a checkpoint every `save_steps` steps and at the end. RunConfig::save_checkpoints_steps.
+/// Hook that saves a checkpoint every `save_steps` steps and at the end. See
+/// RunConfig::save_checkpoints_steps.
 class CheckpointSaverHook : public SessionRunHook {
  public:
   explicit CheckpointSaverHook(std::int64_t save_steps) : save_steps_(save_steps) {}
@@ -87,7 +88,7 @@ class CheckpointSaverHook : public SessionRunHook {
   std::int64_t saved_step_ = 0;
 };
 
-/// Every `save_steps` steps, writes the loss to the model_dir for TensorBoard.
+/// Writes the loss to the model_dir for TensorBoard every `save_steps` steps, like
 /// RunConfig::save_summary_steps.
 class SummarySaverHook : public SessionRunHook {
  public:
@@ -99,7 +100,7 @@ class SummarySaverHook : public SessionRunHook {
   std::optional<EventFileWriter> events_;  // event file; opened by the chief for the first value
 };
 
-/// Logs the loss and the step every `every_n_steps` steps. RunConfig::log_step_count_steps.
+/// Logs the loss and the step every `every_n_steps` steps, like RunConfig::log_step_count_steps.
 class LoggingHook : public SessionRunHook {
  public:
   explicit LoggingHook(std::int64_t every_n_steps) : every_(every_n_steps) {}
@@ -123,7 +124,7 @@ struct EstimatorSpec {
   /// kTrain, kEval: one loss per example, [rows, ...], averaged over the global batch; or the mean
   /// over this replica's rows, [], which is then divided by the number of replicas.
   Tensor loss = {};
-  /// kTrain: name or options of the optimizer. Replaces tf's train_op.
+  /// For kTrain: the optimizer's name or options. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
   /// kEval: named values of shape [examples] or []. evaluate() returns their means over all
   /// batches.
@@ -171,8 +172,9 @@ struct RunConfig {
 /// Options for Estimator::train(). Without steps and max_steps, training ends when the data ends or
 /// a hook requests it. For infinite data, set steps or max_steps or use such a hook.
 struct EstimatorTrainOptions {
-  std::optional<std::int64_t> steps = std::nullopt;      // steps of this call
-  std::optional<std::int64_t> max_steps = std::nullopt;  // total steps, earlier runs included
+  std::optional<std::int64_t> steps = std::nullopt;  // steps of this call
+  std::optional<std::int64_t> max_steps =
+      std::nullopt;  // total steps, including those of earlier runs
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
@@ -222,7 +224,7 @@ class Estimator {
   const RunConfig& config() const { return config_; }
   /// Variables of the last call, with the values that they had at its end.
   const std::vector<Variable>& variables() const { return variables_; }
-  /// Total number of updates at the end of the last call; 0 if there was none.
+  /// Total number of updates at the end of the last call; 0 before the first call.
   std::int64_t global_step() const { return global_step_; }
 
  private:

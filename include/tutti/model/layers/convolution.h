@@ -61,8 +61,8 @@ struct Conv2DOptions {
 };
 
 /// [batch, height, width, in] -> [batch, out_height, out_width, filters], kernel [kernel_height,
-/// kernel_width, in / groups, filters], bias [filters]. Bias and relu, sigmoid or tanh are computed
-/// in the same pass.
+/// kernel_width, in / groups, filters], bias [filters]. The bias, and the activation if it is relu,
+/// sigmoid or tanh, are computed in the same pass.
 class Conv2D : public LayerOf<Conv2D, internal::ImageConvolution<Conv2DOptions>> {
  public:
   Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options = {});

@@ -139,8 +139,8 @@ struct LambdaOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Layer without weights that calls a function [batch, ...] -> [batch, ...] of tensor operations.
-/// The function must be thread-safe.
+/// Layer without weights that calls a function [batch, ...] -> [batch, ...] composed of tensor
+/// operations. The function must be thread-safe.
 class Lambda : public LayerOf<Lambda> {
  public:
   using Function = std::function<Tensor(const Tensor& input)>;

@@ -11,8 +11,8 @@ namespace internal {
 Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key);
 }  // namespace internal
 
-/// Base class of layers that perturb their input in training. In inference, and with strength 0,
-/// they return the input.
+/// Base class of layers that perturb their input during training. During inference, and with
+/// strength 0, they return the input unchanged.
 class Disturbing : public Layer {
  protected:
   Disturbing(double strength, LayerOptions options)
@@ -47,7 +47,8 @@ class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// Multiplies the input by normal noise with mean 1 and stddev sqrt(rate / (1 - rate)) in training.
+/// In training, multiplies the input by normal noise with mean 1 and stddev sqrt(rate / (1 -
+/// rate)).
 class GaussianDropout : public LayerOf<GaussianDropout, Disturbing> {
  public:
   explicit GaussianDropout(double rate, LayerOptions options = {});

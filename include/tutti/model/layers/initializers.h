@@ -29,8 +29,8 @@ class Initializer {
   /// 0.5].
   Initializer(std::string name, Function function, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
-  /// Creates an initializer from a distribution, whose values can be generated separately for the
-  /// rows that a process stores.
+  /// Creates an initializer from a distribution, so that a process can generate only the values of
+  /// the rows that it stores.
   Initializer(std::string name, Distribution distribution, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 
@@ -91,8 +91,8 @@ Initializer he_normal();
 Initializer lecun_uniform();
 /// Truncated normal with variance 1 / fan_in.
 Initializer lecun_normal();
-/// The weight as a matrix [product of the leading dimensions, last dimension] has orthonormal
-/// columns or rows, whichever are fewer, times `gain`. Requires rank >= 2.
+/// Viewed as a matrix [product of the leading dimensions, last dimension], the weight has
+/// orthonormal columns or rows, whichever are fewer, multiplied by `gain`. Requires rank >= 2.
 Initializer orthogonal(double gain = 1.0);
 /// `gain` on the diagonal of a matrix, 0 elsewhere.
 Initializer identity(double gain = 1.0);

@@ -26,8 +26,8 @@ namespace tutti {
 
 /// Scope in which this thread stores masks of layers' results: bool [batch, steps], true for
 /// unmasked steps. Embedding and Masking create masks; recurrent layers, attention, pooling over
-/// steps and losses read them; see Layer::mask_use() for other layers. Every call of a layer opens
-/// a scope, and nested scopes act as one. Open a scope around layers that are called one by one, or
+/// steps and losses read them; see Layer::mask_use() for other layers. Every layer call opens a
+/// scope, and nested scopes act as one. Open a scope around layers that are called one by one, or
 /// around a model and its loss, as Model::fit() does.
 class MaskScope {
  public:
@@ -192,8 +192,8 @@ class Layer {
 
   /// Returns the regularisation losses [], computed from the current weights.
   std::vector<Tensor> losses() const;
-  /// Projects the weights that have constraints. Call it outside replicas after each update, as
-  /// Model::fit() does.
+  /// Projects the weights that have constraints. Must be called in cross-replica context after each
+  /// update, as Model::fit() does.
   void apply_constraints();
   bool has_constraints() const;
   /// Returns the metrics that layers have added, each once.
@@ -302,8 +302,8 @@ class Layer {
   void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
   /// Adds a metric that call() updates and Model::fit reports.
   void add_metric(std::shared_ptr<Metric> metric);
-  /// Adds a loss [] of this call, which is minimised together with the other losses. The value is
-  /// this replica's; Model::fit() divides it by the number of replicas.
+  /// Adds a loss [] of this call; it is minimised together with the other losses. The value is this
+  /// replica's; Model::fit() divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);
   /// Returns the random key for this call, derived from the seed, the step, the replica, the layer

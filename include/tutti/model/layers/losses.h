@@ -97,7 +97,7 @@ Tensor poisson(const Operand& labels, const Operand& predictions);
 
 // Loss objects: a loss function, its options and its reduction.
 
-/// tf.keras.losses.Reduction. kAuto means kSumOverBatchSize.
+/// Same as tf.keras.losses.Reduction; kAuto means kSumOverBatchSize.
 enum class LossReduction { kAuto, kSumOverBatchSize, kSum, kNone };
 std::ostream& operator<<(std::ostream& out, LossReduction reduction);
 
@@ -243,7 +243,7 @@ class Huber : public Loss {
 struct AverageLossOptions {
   /// Divisor. Default: rows of per_example_loss times the number of replicas. The default is wrong,
   /// and a warning is logged once, if replicas have different numbers of rows, e.g. in a smaller
-  /// last batch; then pass batch.global_rows().
+  /// last batch; in that case, pass batch.global_rows().
   std::optional<std::int64_t> global_batch_size = std::nullopt;
   /// Factor applied to the losses: [], [batch], or the shape of the losses.
   Tensor sample_weight = {};

@@ -92,8 +92,7 @@ class Concatenate : public LayerOf<Concatenate, MultiLayer> {
 };
 
 struct DotOptions {
-  /// Axis of the first input and axis of the second input that are summed over; the batch is axis
-  /// 0.
+  /// Axes that are summed over: one of the first input, and one of the second; axis 0 is the batch.
   std::pair<int, int> axes = {-1, -1};
   /// Scales vectors along these axes to length 1 first, so that results are cosines.
   bool normalize = false;

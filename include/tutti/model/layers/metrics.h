@@ -72,8 +72,8 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 
 namespace internal {
 /// Returns a function that computes one value per example, [batch]. It applies Keras's rule for
-/// "accuracy" with losses that do not determine it: predictions of one value are binary, labels of
-/// the predictions' shape are one-hot, and other labels are class numbers.
+/// "accuracy" with losses that do not determine it: predictions of one value are binary, labels
+/// with the predictions' shape are one-hot, and other labels are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
@@ -83,7 +83,7 @@ MeanPredictionMetric::Function hits_by_shape();
 struct ConfusionOptions {
   /// Predictions above this value are positive. Use 0 for logits.
   double threshold = 0.5;
-  /// If set, `threshold` is ignored, and the k largest predictions of a row are positive.
+  /// If set, `threshold` is ignored, and the k largest predictions of a row count as positive.
   std::optional<int> top_k = std::nullopt;
   /// If set, only this column counts.
   std::optional<std::int64_t> class_id = std::nullopt;
@@ -153,7 +153,8 @@ class FalseNegatives : public ConfusionMetric {
 enum class ScoreAverage { kMicro, kMacro, kWeighted };
 
 struct F1ScoreOptions {
-  /// Number of columns of labels (one-hot) and predictions; 1 means binary classification.
+  /// Number of columns in the labels (one-hot) and in the predictions; 1 means binary
+  /// classification.
   std::int64_t num_classes = 1;
   ScoreAverage average = ScoreAverage::kMacro;
   /// Predictions above this value are positive. Default: 0.5 for one column; with more columns,
@@ -212,7 +213,7 @@ class MeanIoU : public PredictionMetric {
 enum class AucCurve { kRoc, kPrecisionRecall };
 
 struct AucOptions {
-  /// Number of points of the curve.
+  /// Number of points on the curve.
   int num_thresholds = 200;
   AucCurve curve = AucCurve::kRoc;
   /// If true, applies a sigmoid to predictions first.
@@ -236,7 +237,7 @@ class Auc : public PredictionMetric {
   AucOptions options_;
   std::vector<double> thresholds_;
   Variable positives_;  // [2, thresholds]: predictions above the threshold, for labels 1 and 0
-  Variable labels_;     // [2]: numbers of labels equal to 1 and to 0
+  Variable labels_;     // [2]: counts of labels equal to 1 and to 0
 };
 
 }  // namespace tutti

@@ -56,7 +56,7 @@ struct MultiHeadAttentionOptions {
   std::optional<double> rotary_max_wavelength = std::nullopt;
   /// Number of features of a head's values; default: key_dim.
   std::optional<std::int64_t> value_dim = std::nullopt;
-  /// Number of features of the result; default: as many as the query has.
+  /// Number of output features; default: as many as the query has.
   std::optional<std::int64_t> output_dim = std::nullopt;
   /// Dropout rate of the attention weights, in training.
   double dropout = 0.0;
@@ -68,7 +68,7 @@ struct MultiHeadAttentionOptions {
   bool with_mask = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
-  /// Regularizers and constraints of all four kernels and of their biases.
+  /// Regularizers and constraints for all four kernels and their biases.
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
   Constraint kernel_constraint = {};

@@ -107,7 +107,7 @@ class SimpleRNN : public LayerOf<SimpleRNN, Recurrent> {
   std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const override;
 };
 
-/// LSTM with gates in the order input, forget, cell, output, and states h and c.
+/// LSTM with states h and c, and gates in the order input, forget, cell, output.
 class LSTM : public LayerOf<LSTM, Recurrent> {
  public:
   explicit LSTM(std::int64_t units, RecurrentOptions options = {});

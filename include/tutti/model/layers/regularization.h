@@ -50,7 +50,7 @@ class Regularizer : public WeightFunction {
 namespace regularizers {
 /// factor * sum |w|.
 Regularizer l1(double factor = 0.01);
-/// factor * sum w^2 (without 1/2, as in Keras).
+/// factor * sum(w^2) (without 1/2, as in Keras).
 Regularizer l2(double factor = 0.01);
 /// Sum of l1(l1_factor) and l2(l2_factor).
 Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);

@@ -80,7 +80,7 @@ struct Margins2D {
   std::int64_t right;
 };
 
-/// Numbers of steps at the beginning and the end of a sequence.
+/// Numbers of padding steps before and after a sequence.
 struct Margins1D {
   Margins1D(int both) : Margins1D(both, both) {}
   Margins1D(std::int64_t before, std::int64_t after) : left(before), right(after) {}

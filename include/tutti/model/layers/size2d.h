@@ -43,8 +43,8 @@ void require_image(const Shape& example, std::string_view who);
 void require_sequence(const Shape& example, std::string_view who);
 /// Throws kInvalidArgument unless an example is [..., features].
 void require_features(const Shape& example);
-/// Throws kInvalidArgument unless `input` is [batch, ..., features] with the `features` for which
-/// the weights were made.
+/// Throws kInvalidArgument unless `input` is [batch, ..., features] with the number of features for
+/// which the weights were created.
 void require_features(const Tensor& input, std::int64_t features);
 
 }  // namespace internal

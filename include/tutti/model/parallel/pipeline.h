@@ -24,7 +24,7 @@ namespace tutti {
 /// micro-batch order, so gradients are bit-identical.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
-/// Returns the name of the order for logs and flags.
+/// Returns the order's name, for logs and flags.
 std::string_view to_string(PipelineOrder order);
 
 /// Task in a stage's schedule.

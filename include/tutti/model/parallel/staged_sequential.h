@@ -16,7 +16,7 @@
 namespace tutti {
 
 struct StageOptions {
-  /// Devices, one per stage, in this order. A device may occur several times.
+  /// Devices, one per stage, in stage order. A device may occur several times.
   DeviceList devices = {};
   /// Index of the first layer of each stage except stage 0, ascending: with {2}, stage 0 has layers
   /// 0 and 1, and stage 1 has layers 2, 3, .... Empty: equal numbers of layers; if they do not
@@ -29,7 +29,7 @@ struct StageOptions {
 /// devices. Weights have the same names and initial values as in a Sequential of the same layers. A
 /// call runs the stages one after the other, and moves each result to the device of the next stage.
 /// The final result is moved to the input's device, so losses, metrics, fit, evaluate and predict
-/// work as usual. For concurrent stages see pipeline.h. Must be created outside strategy scopes,
+/// work as usual. For concurrent stages, see pipeline.h. Must be created outside strategy scopes,
 /// which would place the variables.
 class StagedSequential : public LayerOf<StagedSequential, Model> {
  public:

@@ -74,7 +74,7 @@ struct TrainingSessionOptions {
   /// ends the session after the current step. tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
   /// Called with the number of steps, on all workers, when a signal requires a save; replaces
-  /// writing a checkpoint. Does not need a checkpoint_dir. tf's TerminationConfig(save_fn).
+  /// writing a checkpoint. Does not need a checkpoint_dir. Like save_fn of tf's TerminationConfig.
   std::function<void(std::int64_t steps)> save_on_signal = {};
   /// Clock that measures the grace period. Must outlive the session.
   Clock* clock = &Clock::system();

@@ -62,8 +62,9 @@ struct InputPlan {
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 
-  int num_replicas_in_sync = 0;  // number of replicas on all workers; 0: replica_devices.size()
-  int first_replica = 0;         // index of this worker's first replica among all replicas
+  int num_replicas_in_sync =
+      0;                  // total number of replicas across all workers; 0: replica_devices.size()
+  int first_replica = 0;  // index of this worker's first replica among all replicas
   int num_workers = 1;
   int worker = 0;
   /// Sends the number of rows that this worker has for the next step (kNoMoreRows once its data has
@@ -87,7 +88,7 @@ struct InputContext {
   /// Returns global_batch_size / num_replicas_in_sync. Throws kInvalidArgument, naming the two
   /// numbers, if the division leaves a remainder.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
-  /// Returns a text such as "input pipeline id 1, total: 3".
+  /// Returns text such as "input pipeline id 1, total: 3".
   std::string to_string() const;
 };
 

@@ -1,4 +1,4 @@
-// Copies of a libtorch module and optimizer, one per replica of a strategy, that stay equal.
+// Copies of a libtorch module and optimizer that stay equal, one per replica of a strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -172,8 +172,8 @@ class ReplicatedOptimizer {
     }
   }
 
-  /// Calls Replicated::reduce_gradients(op), then this replica's optimizer's step(). All replicas
-  /// call it inside run().
+  /// Calls Replicated::reduce_gradients(op), then step() of this replica's optimizer. Every replica
+  /// must call this function inside run().
   void step(ReduceOp op = ReduceOp::kMean, SourceLocation where = SourceLocation::current()) {
     reduce_(op, where);
     (*this)->step();
@@ -181,8 +181,9 @@ class ReplicatedOptimizer {
   /// Clears the gradients of this replica.
   void zero_grad() { (*this)->zero_grad(); }
 
-  /// Returns this replica's optimizer; outside run(), the first one of this process. Use it for
-  /// learning rates, states, and a step() with gradients that are already reduced (e.g. clipped).
+  /// Returns this replica's optimizer; outside run(), that of this process's first replica. Use it
+  /// for learning rates, states, and a step() with gradients that are already reduced (e.g.
+  /// clipped).
   Optimizer* operator->() {
     return optimizers_[internal::local_replica(strategy_, "ReplicatedOptimizer")].get();
   }

@@ -81,8 +81,9 @@ struct MeshReport {
     std::uint64_t bytes = 0;
   };
   /// Exchanges that have the same kind, axes and source line. `bytes` is the number of bytes that
-  /// the device sends for all `count` exchanged values. In a ring of P devices, it sends 2 (P-1)/P
-  /// of the value for an all-reduce, and (P-1)/P of the gathered value for an all-gather.
+  /// the device sends for all `count` exchanged values. In a ring of P devices, it sends 2 * (P-1)
+  /// / P times the size of the value for an all-reduce, and (P-1) / P times the size of the
+  /// gathered value for an all-gather.
   struct CollectiveCost {
     std::string kind;               // "all_reduce", "all_gather", ... as in MeshStrategy::traffic()
     std::vector<std::string> axes;  // names of mesh axes
@@ -90,8 +91,8 @@ struct MeshReport {
     int count = 0;
     std::string where;  // "model.cc:12"; a library line for exchanges by layers and tapes
   };
-  /// Bytes of tensor elements. Does not include the temporary memory of kernels and reductions, or
-  /// the bytes by which allocators round up.
+  /// Bytes of tensor elements, without the temporary memory of kernels and reductions and without
+  /// allocator padding.
   struct Memory {
     std::uint64_t variables = 0;
     std::uint64_t slots = 0;        // slots of the optimizer
@@ -104,8 +105,8 @@ struct MeshReport {
   std::vector<VariableCost> variables;      // variables except slots, in order of creation
   std::vector<CollectiveCost> collectives;  // exchanges, in order of first use
   Memory memory;
-  /// One sentence for each operation that gathers inputs because it cannot compute with shards,
-  /// each large variable without a layout, and each layout that matches no variable.
+  /// One sentence for each operation that gathers inputs because it cannot compute with shards, for
+  /// each large variable without a layout, and for each layout that matches no variable.
   std::vector<std::string> warnings;
 
   /// Returns the sum of CollectiveCost::bytes.

@@ -13,8 +13,8 @@ namespace internal {
 class ConsistencyCheck;
 }  // namespace internal
 
-/// Devices of the components of ON_WRITE variables, and the replicas that share the work of writing
-/// each component.
+/// Devices that hold the components of ON_WRITE variables, and the replicas that share the work of
+/// writing each component.
 struct Placement {
   std::vector<Device> devices;  // devices of the components
   std::vector<Device> replica_devices;
@@ -27,8 +27,8 @@ struct Placement {
   /// Returns a placement with one component on each distinct device of the replicas.
   static Placement mirrored(const std::vector<Device>& replica_devices);
   /// Returns a placement with one component, on `device`. With several workers, `replica_devices`
-  /// are those of the replicas first_replica, first_replica + 1, ..., and one of the `num_replicas`
-  /// replicas of all workers performs each write.
+  /// are those of the replicas first_replica, first_replica + 1, ..., and each write is performed
+  /// by one of the `num_replicas` replicas across all workers.
   static Placement central(const std::vector<Device>& replica_devices, Device device,
                            int first_replica = 0, int num_replicas = 0);
 };

@@ -32,13 +32,13 @@ struct VirtualGpus {
   std::int64_t memory_limit = 0;
 };
 
-/// Parses "4" (parts per GPU) or "4:512" (with MiB per part). Throws kInvalidArgument, naming
-/// `who`, for other text.
+/// Parses "4" (parts per GPU) or "4:512" (parts per GPU and MiB per part). Throws kInvalidArgument,
+/// naming `who`, for other text.
 VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 
 /// Sets how all GPUs of this process are split. The default is the environment variable
-/// TUTTI_VIRTUAL_GPUS ("4", or "4:512" with MiB per part). Throws kFailedPrecondition if the GPUs
-/// are already in use, and kInvalidArgument unless per_gpu is 1 to 64 and the limit is >= 0.
+/// TUTTI_VIRTUAL_GPUS ("4", or "4:512" with the MiB per part). Throws kFailedPrecondition if the
+/// GPUs are already in use, and kInvalidArgument unless per_gpu is 1 to 64 and the limit is >= 0.
 void set_virtual_gpus(const VirtualGpus& virtual_gpus);
 
 /// Returns the logical devices of all GPUs; empty if there are none (see gpu_unavailable_reason()).

@@ -63,7 +63,7 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter,
 Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dTransposeOptions options = {});
 
-/// Return the gradients of conv2d(), which are differentiable. `attributes`: attributes of the
+/// Return the gradients of conv2d(), which are differentiable. `attributes` are those of the
 /// forward call.
 Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Shape& input_shape,
                              const Conv2dAttributes& attributes);

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// Return a + b, a - b and a * b. For all functions in this file, inputs have one dtype (a plain
-/// number gets the other operand's) and are on one device. A wrong shape or dtype throws
+/// Return a + b, a - b and a * b. All functions in this file require inputs with the same dtype (a
+/// plain number gets the other operand's) on one device. A wrong shape or dtype throws
 /// kInvalidArgument, naming the operation, both shapes and the caller's line. CPU kernels run on
 /// the calling thread.
 Tensor add(const Operand& a, const Operand& b);
@@ -25,8 +25,8 @@ Tensor pow(const Operand& base, const Operand& exponent);
 /// Both are 0 if an integer is divided by 0, as in numpy. tf.math.floordiv, tf.math.floormod.
 Tensor floor_divide(const Operand& a, const Operand& b);
 Tensor floor_mod(const Operand& a, const Operand& b);
-/// Returns relu(a + b), the end of a residual block, computed in one pass. Bit-identical to the two
-/// operations one after the other. Broadcasts like add().
+/// Returns relu(a + b), the end of a residual block, computed in one pass. Bit-identical to running
+/// the two operations one after the other. Broadcasts like add().
 Tensor add_relu(const Operand& a, const Operand& b);
 
 inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
@@ -107,7 +107,7 @@ Tensor elu(const Operand& x);
 Tensor gelu(const Operand& x);
 Tensor gelu_tanh(const Operand& x);
 
-/// Limits x to [low, high]. The gradient is 0 where x is outside.
+/// Limits x to [low, high]. The gradient is 0 where x is outside this range.
 Tensor clip(const Operand& x, double low, double high);
 /// Converts x to another type. Conversions from floating-point to integer types truncate towards
 /// zero; conversions to bool compute x != 0.

@@ -18,9 +18,9 @@ struct ReduceOptions {
   bool keep_dims = false;
 };
 
-/// Returns the sum, added in a fixed order that depends only on the shape. Without elements the sum
-/// is 0, the product 1, and the mean NaN, as in tf; the maximum is the type's lowest value, and the
-/// minimum its highest.
+/// Returns the sum, added in a fixed order that depends only on the shape. Without elements, the
+/// sum is 0, the product 1, and the mean NaN, as in tf; the maximum is the type's lowest value, and
+/// the minimum its highest.
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
 /// Returns the mean. Floating-point types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
@@ -79,7 +79,7 @@ struct CumulativeSumOptions {
 /// Returns running sums along an axis. Numbers only; floats are added in double. tf.cumsum.
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
 
-/// Returns running products along an axis. Floating-point types only. tf.math.cumprod.
+/// Returns running products along an axis, like tf.math.cumprod. Floating-point types only.
 Tensor cumulative_product(const Operand& x, CumulativeSumOptions options = {});
 
 /// Result of top_k(): elements and their indices along the last axis.

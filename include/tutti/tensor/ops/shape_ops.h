@@ -33,7 +33,7 @@ Tensor transpose(const Operand& x, const std::vector<int>& permutation = {});
 /// end.
 Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
              const std::vector<std::int64_t>& size);
-/// Joins at least one tensor along `axis`. All must have the same dtype and, except along `axis`,
+/// Joins one or more tensors along `axis`. All must have the same dtype and, except along `axis`,
 /// the same shape.
 Tensor concat(std::span<const Tensor> values, int axis,
               SourceLocation where = SourceLocation::current());
@@ -109,7 +109,7 @@ inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
                     SourceLocation where = SourceLocation::current()) {
   return stack(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
-/// Splits x into slices along `axis`, which the slices lack: the inverse of stack(). tf.unstack.
+/// Splits x along `axis` into slices without that axis: the inverse of stack(). tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// Returns the slices of x at `indices` (int32 or int64, any shape) along `axis`; the shape of the
 /// indices replaces that axis. Throws kInvalidArgument for an index out of range; on GPUs, the

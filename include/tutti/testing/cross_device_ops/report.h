@@ -50,7 +50,7 @@ struct Case {
   ReduceOp op = ReduceOp::kSum;  // used by collectives that reduce
   DType dtype = DType::kFloat32;
   int world = 2;
-  std::size_t count = 0;   // elements of the whole tensor: CollectiveHeader::count
+  std::size_t count = 0;   // number of elements in the full tensor: CollectiveHeader::count
   bool in_place = false;   // outputs are stored in (parts of) inputs
   std::size_t offset = 0;  // distance in bytes of the first element from a 64-byte boundary
   bool uneven = false;     // parts of differing lengths, some empty
@@ -113,8 +113,8 @@ struct Result {
   Case of;
   Verdict verdict = Verdict::kPassed;
   std::string message = {};  // the error, or the reason for skipping
-  /// Largest error of a sum, in the units of CrossDeviceOps::max_relative_error(), if the operation
-  /// declares such a limit.
+  /// Largest error of a sum, in the units of CrossDeviceOps::max_relative_error(); 0 if the
+  /// operation declares no such limit.
   double error = 0.0;
 };
 
@@ -147,7 +147,7 @@ struct RunOptions {
 /// Runs the cases, reusing the groups of earlier cases. A case that fails is repeated in a new
 /// group, and its message reports whether the repetition passed. Does not throw the subject's
 /// errors. If a rank does not return within 40 s after its communicator was aborted, the process
-/// exits with code 1 and a line that names the case.
+/// prints a line that names the case and exits with code 1.
 Report run_cases(const std::vector<Case>& cases, const Subject& subject,
                  const RunOptions& options = {});
 /// Runs the cases of a plan.

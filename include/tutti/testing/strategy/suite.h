@@ -1,4 +1,4 @@
-// The strategy suite: checks that every Strategy of one process must pass.
+// The strategy suite: checks that every single-process Strategy must pass.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -136,8 +136,9 @@ struct ClosureFailure {
   bool operator==(const ClosureFailure&) const = default;
 };
 
-/// Error of one or more failed closures, thrown by schedule(), join(), done() and fetch(). Has the
-/// code and message of the first failure; the message lists the other failures, one per line.
+/// Error for one or more failed closures, thrown by schedule(), join(), done() and fetch(). Has the
+/// code of the first failure, and its message followed by those of the other failures, one per
+/// line.
 class ClosureError : public Error {
  public:
   /// `failures`: at least one, in the order in which they occurred.

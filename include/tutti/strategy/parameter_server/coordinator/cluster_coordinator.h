@@ -89,7 +89,7 @@ struct CoordinatorTestAccess;
 
 /// Handle of a strategy's only coordinator. Copies of the handle, and handles created later from
 /// the same strategy, share that coordinator; the options of later handles are ignored. The
-/// coordinator's threads end with the last handle. Thread-safe.
+/// coordinator's threads end with the last handle. Thread-safe. Like
 /// tf.distribute.coordinator.ClusterCoordinator.
 class ClusterCoordinator {
  public:
@@ -112,9 +112,9 @@ class ClusterCoordinator {
   /// defined and before start(): `if (const auto code = coordinator.serve()) return *code;`.
   std::optional<int> serve();
   /// Waits until workers can run closures. With a checkpoint_folder, also restores the variables,
-  /// which must all exist, from the last version in it. Throws kDeadlineExceeded if no worker
-  /// joined. Throws kFailedPrecondition on a task that must call serve(), for a checkpoint of
-  /// another program, or, naming the difference, if a worker defines different steps.
+  /// which must all exist, from the last version in it. Throws kDeadlineExceeded if no worker joins
+  /// in time. Throws kFailedPrecondition on a task that must call serve(), for a checkpoint of
+  /// another program, or if a worker defines different steps; the error names the difference.
   void start();
 
   /// Queues one call of the step for the next free worker and returns at once, except that it waits

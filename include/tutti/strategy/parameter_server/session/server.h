@@ -1,4 +1,4 @@
-// Cluster task that stores variables and computes for its clients. Like tf.distribute.Server.
+// Cluster task that stores variables and computes for its clients, like tf.distribute.Server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -66,15 +66,15 @@ class [[nodiscard]] SessionScope {
 /// Within scope(), a device scope such as `DeviceScope task("/job:worker/task:1")` selects a task:
 /// operations in it are recorded and run on that task, and variables made in it are stored there. A
 /// device scope without a task selects the target's own task, or the first task of its job. Outside
-/// device scopes an operation runs on the task of its first remote input, or in this process if all
-/// inputs are local. Gradients are computed where their operations ran, and updates where the
+/// device scopes, an operation runs on the task of its first remote input, or in this process if
+/// all inputs are local. Gradients are computed where their operations ran, and updates where the
 /// variable is stored.
 ///
 ///     Session session(server.target());
 ///     const auto scope = session.scope();
 ///     const Tensor loss = session.run([&] { return step(batch); });
 ///
-/// run() records a function and runs it as one program, which is divided by tasks. Each task
+/// run() records a function and runs it as one program, which is divided among the tasks. Each task
 /// receives its part once, and tasks send values to each other directly. A later step that differs
 /// only in numbers sends only arguments, i.e. tensors that the step did not make. Outside run(),
 /// each operation is a step of its own. Results of operations are fetched when the host first reads
