@@ -68,7 +68,7 @@ class ArrivingSnapshot {
   /// `num_bytes` is the size of the whole file. `source` names it in errors. Throws kDataLoss for a
   /// damaged head.
   ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source);
-  /// Returns the tensors that the caller fills with the elements, in the order of the pieces.
+  /// Returns the tensors, in piece order, that the caller fills with the elements.
   std::span<const MutableTensor> tensors() const { return tensors_; }
   /// Returns the snapshot. Requires: all elements have been written. Throws kDataLoss, naming the
   /// tensor, if one is damaged.

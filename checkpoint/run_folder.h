@@ -38,8 +38,8 @@ struct SaveSettings {
 /// Deletes every version that can be read, the oldest first, and the folder if it is then empty.
 void delete_versions(const std::string& directory);
 
-// Functions for workers that save and read checkpoints together on a shared disk, each worker its
-// own parts.
+// Functions for workers that save and read checkpoints together on a shared disk, each worker
+// handling its own parts.
 
 /// This worker, as one of the workers that save together. If one worker fails, all throw its error,
 /// which names that worker.

@@ -223,8 +223,8 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
   return resized.freeze();
 }
 
-// libpng reports errors with longjmp(). Therefore libpng functions that can fail are called only in
-// member functions of PngReader that call setjmp() and have no variables with destructors.
+// libpng reports errors with longjmp(). Therefore, libpng functions that can fail are called only
+// in member functions of PngReader that call setjmp() and have no variables with destructors.
 
 #ifdef TUTTI_WITH_PNG
 namespace {

@@ -214,7 +214,7 @@ class InProcessTransport final : public Transport {
     return work;
   }
 
-  /// If the matching transfer of the peer is queued, returns it and marks both as copying; else
+  /// If the peer's matching transfer is queued, returns it and marks both as copying; otherwise
   /// returns nullptr.
   static Transfer* match(Transfer& transfer) {
     PeerChannel& channel = transfer.channel;

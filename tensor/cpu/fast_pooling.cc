@@ -95,7 +95,8 @@ struct Rows {
   std::vector<std::int64_t> offsets;
 };
 
-// Explicit vectors: the compiler does not vectorize a loop over rows inside one over channels.
+// Uses explicit vectors, because the compiler does not vectorize a loop over rows inside a loop
+// over channels.
 constexpr std::int64_t kWidth = 8;
 using Floats [[gnu::vector_size(4 * kWidth)]] = float;
 using Integers [[gnu::vector_size(4 * kWidth)]] = std::int32_t;

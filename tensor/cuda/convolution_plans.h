@@ -116,7 +116,7 @@ class ConvolutionPlans {
     std::unique_ptr<ConvolutionGraph> graph;
     std::unique_ptr<ConvolutionPlan> plan;
   };
-  /// Returns false if no plan fits.
+  /// Chooses a plan. Returns false if no plan fits.
   bool choose(Entry& entry, const ConvolutionProblem& problem, const ConvolutionData& data,
               const KernelCall& call, std::size_t max_workspace_bytes, std::string& reason);
 

@@ -64,8 +64,8 @@ void register_attention_kernels(KernelTable& table);
 // Functions of DeviceContext that are not operations.
 
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
-/// Updates float32 or float64 variables in one launch per 56 variables, or in three for rules that
-/// use norms.
+/// Updates float32 or float64 variables in one launch per 56 variables (three for rules that use
+/// norms).
 void update(const DeviceUpdate& update, cudaStream_t stream);
 /// Combines 1 to 64 inputs. Also computes MEAN for floating-point types (divides before rounding).
 void combine(const DeviceCombine& combine, cudaStream_t stream);

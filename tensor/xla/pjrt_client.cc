@@ -148,7 +148,7 @@ const std::string& PjrtPlugin::file_hash() const {
   if (file_hash_.empty()) {
     std::ifstream file(path_, std::ios::binary);
     if (!file) fail(ErrorCode::kUnavailable, "PJRT plugin: cannot read ", path_);
-    Hasher hasher;  // updated block by block, because a plugin has hundreds of megabytes
+    Hasher hasher;  // updated block by block, because a plugin takes hundreds of megabytes
     std::vector<char> block(std::size_t{1} << 20);
     while (file.read(block.data(), std::ssize(block)) || file.gcount() > 0) {
       hasher.update(std::string_view(block.data(), static_cast<std::size_t>(file.gcount())));

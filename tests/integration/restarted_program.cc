@@ -161,8 +161,8 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
   return {.loss = loss, .optimizer = AdamOptions{.learning_rate = 0.05}};
 }
 
-/// Trains, evaluates and resumes training from the newest checkpoint, each with a separate
-/// strategy.
+/// Trains, evaluates, and then resumes training from the newest checkpoint, each time with a
+/// separate strategy.
 std::string by_estimator(int round) {
   const auto strategy = new_strategy();
   Estimator estimator(model_fn, {.model_dir = options.folder,

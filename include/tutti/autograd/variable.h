@@ -85,7 +85,7 @@ class Variable {
 };
 
 /// Creates the storage of new variables. A strategy's scope installs its own creator; the default
-/// makes one component on current_device(), which is cpu:0 outside of device scopes.
+/// creates one component on current_device(), which is cpu:0 outside device scopes.
 class VariableCreator {
  public:
   virtual ~VariableCreator() = default;

@@ -141,7 +141,7 @@ void for_each_field(T& t, const Function& fn) {
   (std::make_index_sequence<num_fields<Plain>()>{});
 }
 
-// Names of types, and Keras's style of names derived from them.
+// Names of types, and names derived from them in Keras's style.
 
 /// Returns the name without namespaces and template arguments: "Conv2D" for tutti::Conv2D.
 std::string plain_type_name(const std::type_info& type);

@@ -206,8 +206,8 @@ class Dataset {
   /// Both throw kInvalidArgument for other negative numbers.
   Dataset take(std::int64_t count) const;
   Dataset skip(std::int64_t count) const;
-  /// Yields these elements, then those of `next`. Iterators throw kInvalidArgument if the
-  /// components or types of an element of `next` differ.
+  /// Yields these elements, then those of `next`. Iterators throw kInvalidArgument if an element of
+  /// `next` differs from these in its components or types.
   Dataset concatenate(const Dataset& next) const;
   /// Keeps the elements of the first complete pass in memory and yields them in every later one.
   Dataset cache() const;

@@ -166,7 +166,7 @@ class Monitor {
   /// Initial best value. is_better() returns true for any number compared with it.
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-  /// `who`: name of the callback for messages; must be a string literal.
+  /// `who`: name of the callback, used in messages; must be a string literal.
   Monitor(const char* who, std::string name, MonitorMode mode)
       : who_(who), name_(std::move(name)), mode_(mode) {}
 

@@ -61,7 +61,7 @@ std::vector<Tensor> dispatch(OpCall call);
 /// Same as dispatch(), but for operations with one output.
 Tensor dispatch_one(OpCall call);
 
-// Transfers of values between devices, which are recorded on tapes, and a log of these transfers.
+// Transfers of values between devices, recorded on tapes, and a log of these transfers.
 
 /// Returns `value` on `device`; `value` itself if it is already there. Unlike Tensor::to(), it is
 /// recorded on tapes: the gradient is moved back to the device of `value`. Device scopes use it for

@@ -106,8 +106,8 @@ class ClosureQueue {
   /// and throws ClosureError for the failures since the last call, which it clears. Throws
   /// kDeadlineExceeded naming the running closures, and kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
-  /// Returns true if no closure is queued or running. If a closure failed, throws as wait() does
-  /// once the running closures have ended.
+  /// Returns true if no closure is queued or running. If a closure failed, waits until the running
+  /// closures have ended, then throws as wait() does.
   bool done();
 
   /// Cancels all closures. Waiting functions return, or throw `why` (kCancelled if it is nullopt).

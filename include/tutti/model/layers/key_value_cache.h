@@ -20,8 +20,8 @@ namespace tutti {
 class KeyValueCache {
  public:
   /// Returns the result of `model` for the next steps [batch, steps, ...], in inference mode.
-  /// Throws kFailedPrecondition if no layer of the model uses the cache, or kInvalidArgument if the
-  /// batch size has changed. A call that throws leaves the cache unchanged.
+  /// Throws kFailedPrecondition if no layer of the model uses the cache, and kInvalidArgument if
+  /// the batch size has changed. A call that throws leaves the cache unchanged.
   Tensor call(const Layer& model, const Tensor& steps);
   /// Number of cached steps.
   std::int64_t steps() const { return steps_; }
