@@ -40,7 +40,7 @@ def run_with_metrics(program, *flags):
             return json.load(file), result.stdout
 
 
-class Examples(unittest.TestCase):
+class MetricsTestCase(unittest.TestCase):
     def check_metrics(self, metrics, steps):
         self.assertLessEqual(KEYS, set(metrics))
         self.assertEqual(metrics["steps"], steps)
@@ -54,6 +54,8 @@ class Examples(unittest.TestCase):
         self.assertRegex(metrics["weights_hash"], "^[0-9a-f]{32}$")
         self.assertGreater(metrics["examples_per_second"], 0)
 
+
+class Examples(MetricsTestCase):
     def test_networks_learn_within_forty_steps(self):
         for program in NETWORKS:
             with self.subTest(program):
@@ -64,15 +66,6 @@ class Examples(unittest.TestCase):
                 self.assertAlmostEqual(metrics["losses"][0], 2.3026, delta=0.3)  # ln(10): untrained
                 self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
                 self.assertIn("cpu:1", output)  # lists its devices
-
-    def test_networks_learn_in_16_bits(self):
-        for program in NETWORKS:
-            for policy in ("mixed_bfloat16", "mixed_float16"):
-                with self.subTest(program, policy=policy):
-                    metrics, _ = run_with_metrics(program, "--devices", "cpu:0-1", "--steps", "30", "--dtype-policy",
-                                                  policy)
-                    self.check_metrics(metrics, 30)
-                    self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
 
     def test_estimator_matches_fit_and_custom_loop_bitwise(self):
         hashes = set()
@@ -179,17 +172,6 @@ class Examples(unittest.TestCase):
                                        "--non-finite", "skip")
         self.assertEqual(searched["weights_hash"], plain["weights_hash"])
 
-    def test_tutorial_networks_reach_an_accuracy(self):
-        # Each limit is at least five percentage points below the measured accuracy.
-        for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),
-                                      ("quickstart", ["--steps", "400"], 0.74),
-                                      ("simple_convnet", ["--steps", "60"], 0.65),
-                                      ("distributed_keras", ["--steps", "60"], 0.68),
-                                      ("custom_training", ["--steps", "60"], 0.60),
-                                      ("working_with_rnns", ["--steps", "200"], 0.50)):
-            with self.subTest(network):
-                result = run("tutorial_networks", "--network", network, "--min-accuracy", str(floor), *flags)
-
     def test_linear_regression_finds_the_line(self):
         metrics, output = run_with_metrics("linear_regression")
         self.check_metrics(metrics, len(metrics["losses"]))
@@ -209,27 +191,6 @@ class Examples(unittest.TestCase):
                     self.assertEqual(record["steps"], steps)
                     self.assertEqual(set(record), {"steps", "loss_bits"})
                     self.assertEqual(len(record["loss_bits"]), kept)
-
-    def test_gpt_learns_license_text_and_generates(self):
-        """Trains both networks on bytes and on byte pairs. A saved model continues a text as before."""
-        licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
-        small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
-                 "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
-                 "cpu:0-1"]
-        hashes = {}
-        for layout, vocabulary, strategy in (("gpt2", "256", "mirrored"), ("gpt2", "256", "central_storage"), ("llama", "400", "mirrored")):
-            with self.subTest(layout=layout, strategy=strategy), tempfile.TemporaryDirectory() as folder:
-                metrics, output = run_with_metrics("gpt/gpt", *small, "--layout", layout, "--vocabulary", vocabulary, "--strategy", strategy,
-                                                   "--save", folder)
-                self.check_metrics(metrics, 60)
-                self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
-                self.assertRegex(output, rf"text +\d+ bytes, \d+ tokens of {vocabulary}\n")
-                text = output.split("----\n")[1]
-                self.assertTrue(text.startswith("The "), text)
-                loaded = run("gpt/gpt", "--load", folder, "--tokens", "40", "--prompt", "The ")
-                self.assertEqual(loaded.stdout.split("----\n")[1], text)
-                hashes[layout, strategy] = metrics["weights_hash"]
-        self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
 
     def test_gpt_resumes_from_its_checkpoints(self):
         """Checks that two epochs in one run give the same weights as two runs of one epoch."""
@@ -353,6 +314,51 @@ class Examples(unittest.TestCase):
         self.assertIn("dataset-fashion-mnist", result.stderr)
 
 
+class Learning(MetricsTestCase):
+    """Trains until an accuracy or a loss is reached."""
+
+    def test_networks_learn_in_16_bits(self):
+        for program in NETWORKS:
+            for policy in ("mixed_bfloat16", "mixed_float16"):
+                with self.subTest(program, policy=policy):
+                    metrics, _ = run_with_metrics(program, "--devices", "cpu:0-1", "--steps", "30", "--dtype-policy",
+                                                  policy)
+                    self.check_metrics(metrics, 30)
+                    self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
+
+    def test_tutorial_networks_reach_an_accuracy(self):
+        # Each limit is at least five percentage points below the measured accuracy.
+        for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),
+                                      ("quickstart", ["--steps", "400"], 0.74),
+                                      ("simple_convnet", ["--steps", "60"], 0.65),
+                                      ("distributed_keras", ["--steps", "60"], 0.68),
+                                      ("custom_training", ["--steps", "60"], 0.60),
+                                      ("working_with_rnns", ["--steps", "200"], 0.50)):
+            with self.subTest(network):
+                result = run("tutorial_networks", "--network", network, "--min-accuracy", str(floor), *flags)
+
+    def test_gpt_learns_license_text_and_generates(self):
+        """Trains both networks on bytes and on byte pairs. A saved model continues a text as before."""
+        licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
+        small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
+                 "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
+                 "cpu:0-1"]
+        hashes = {}
+        for layout, vocabulary, strategy in (("gpt2", "256", "mirrored"), ("gpt2", "256", "central_storage"), ("llama", "400", "mirrored")):
+            with self.subTest(layout=layout, strategy=strategy), tempfile.TemporaryDirectory() as folder:
+                metrics, output = run_with_metrics("gpt/gpt", *small, "--layout", layout, "--vocabulary", vocabulary, "--strategy", strategy,
+                                                   "--save", folder)
+                self.check_metrics(metrics, 60)
+                self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
+                self.assertRegex(output, rf"text +\d+ bytes, \d+ tokens of {vocabulary}\n")
+                text = output.split("----\n")[1]
+                self.assertTrue(text.startswith("The "), text)
+                loaded = run("gpt/gpt", "--load", folder, "--tokens", "40", "--prompt", "The ")
+                self.assertEqual(loaded.stdout.split("----\n")[1], text)
+                hashes[layout, strategy] = metrics["weights_hash"]
+        self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
+
+
 class Tutorials(unittest.TestCase):
     """Runs the tutorials of the distributed training guides as programs with few steps (see docs/tutorials.md)."""
 
@@ -389,4 +395,4 @@ class Tutorials(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    counted_unittest.main(apart=["Tutorials", "Accelerators"])
+    counted_unittest.main(apart=["Learning", "Tutorials", "Accelerators"])
