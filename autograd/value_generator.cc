@@ -55,7 +55,7 @@ void check_rows(const ValueGenerator& generator, std::int64_t first, std::int64_
   const std::int64_t num_rows = generator.shape.rank() == 0 ? 1 : generator.shape[0];
   if (first >= 0 && count >= 0 && first <= num_rows && count <= num_rows - first) return;
   fail(ErrorCode::kOutOfRange, "ValueGenerator::rows: expected rows within shape ", generator.shape,
-       ", got ", count, " rows from ", first);
+       ", got ", count, " rows starting at row ", first);
 }
 
 Tensor GeneratedInitializer::operator()(const InitializerContext& context) const {

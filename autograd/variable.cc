@@ -72,7 +72,7 @@ Variable::Variable(const Tensor& initial_value, VariableOptions options)
 VariableStorage& Variable::storage() const {
   if (!storage_) {
     fail(ErrorCode::kFailedPrecondition,
-         "Variable: this handle names no variable; construct it with an initial value");
+         "Variable: this handle does not refer to a variable; construct it with an initial value");
   }
   return *storage_;
 }
@@ -307,7 +307,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
 /// Warns once per rule.
 void warn_of_update_by_host(const UpdateRule& rule) {
   log_warning_once(concat("the optimizer '", rule.name(),
-                          "' has no kernel on GPUs: each of its updates runs on the host, "
+                          "' has no GPU kernel, so each of its updates runs on the host, "
                           "which is slow"));
 }
 

@@ -175,8 +175,9 @@ class LocalStorage final : public VariableStorage {
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;
     fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method, ": called in replica ",
          group->replica_id(), " of ", group->num_replicas(),
-         " of a strategy that did not create the variable, so each would change it; expected "
-         "a variable of the strategy; create it and the optimizer within strategy.scope()");
+         " of a strategy that did not create the variable, so each replica would change the "
+         "variable; expected a variable of the strategy; create it and the optimizer within "
+         "strategy.scope()");
   }
 
   VariableComponent& component_of_slot(const Variable& slot, const UpdateRule& rule) const {

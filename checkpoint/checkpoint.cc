@@ -193,9 +193,9 @@ void require_none(const std::vector<std::string>& problems, const std::string& w
   if (problems.empty()) return;
   const bool has_unknown = std::ranges::any_of(
       problems, [](const std::string& problem) { return problem.starts_with("unknown "); });
-  fail(ErrorCode::kInvalidArgument, who, ": '", path, "' does not fit this program (",
+  fail(ErrorCode::kInvalidArgument, who, ": '", path, "' does not match this program (",
        problems.size(), problems.size() == 1 ? " problem" : " problems",
-       "); nothing was changed: ", join(problems, "; "),
+       "), so nothing was changed; found: ", join(problems, "; "),
        "; use the program and options that saved it",
        has_unknown ? ", or .ignore_unknown for unknown names" : "");
 }

@@ -79,7 +79,7 @@ void inspect_folder(const Folder& folder, FoundVersion& version) {
   version.shown.num_tensors = version.index->weight_map.size() + version.index->parts.size();
   if (version.index->step != version.shown.step) {
     fail(ErrorCode::kDataLoss, folder.path(), ": expected step ", version.shown.step,
-         " according to its name, got ", version.index->step);
+         ", as in its name, got ", version.index->step);
   }
   require_files(folder, *version.index);
 }
@@ -412,7 +412,7 @@ std::optional<CheckpointFile> read_own(const std::string& path, const std::strin
   const std::string elsewhere = missing(outcomes, [](const Json& seen) { return seen.as_bool(); });
   if (elsewhere.empty()) return own;
   const std::string problem =
-      concat("Checkpoint: workers ", elsewhere, " do not see '", path, "' of worker 0");
+      concat("Checkpoint: workers ", elsewhere, " cannot see worker 0's '", path, "'");
   if (reading.must_be_shared) fail(ErrorCode::kFailedPrecondition, problem, kRemedy);
   if (self.number == 0) {
     log_warning_once(
@@ -436,8 +436,9 @@ bool is_shared(const std::string& directory, const CheckpointWorker& self) {
   const std::string elsewhere = missing(self.exchange(is_here ? "here" : ""),
                                         [](const std::string& text) { return !text.empty(); });
   if (!elsewhere.empty() && self.number == 0) {
-    log_warning_once(concat("CheckpointManager: workers ", elsewhere, " do not see '", directory,
-                            "' of worker 0, so worker 0 gathers all variables and writes all "
+    log_warning_once(concat("CheckpointManager: workers ", elsewhere, " cannot see worker 0's '",
+                            directory,
+                            "', so worker 0 gathers all variables and writes all "
                             "files; try a folder that all workers share"));
   }
   return elsewhere.empty();

@@ -454,12 +454,13 @@ std::optional<VersionIndex> read_index(const Folder& folder) {
   const std::optional<std::uint64_t> size = folder.size_of(kIndexName);
   if (!size && folder.exists(kIndexName)) (void)folder.open_file(kIndexName);  // throws kDataLoss
   if (!size && folder.exists(kEarlierManifestName)) {
-    fail(ErrorCode::kUnimplemented, folder.path(), ": expected a version with ", kIndexName,
-         ", got one in tutti's earlier format with ", kEarlierManifestName,
-         "; call Checkpoint::restore() and Checkpoint::save(\"", folder.path(),
-         ".safetensors\", step) in a program built from commit 90f32457, then move all folders "
-         "with a ",
-         kEarlierManifestName, " elsewhere");
+    fail(
+        ErrorCode::kUnimplemented, folder.path(), ": expected a version with ", kIndexName,
+        ", got one in tutti's earlier format with ", kEarlierManifestName,
+        "; call Checkpoint::restore() and Checkpoint::save(\"", folder.path(),
+        ".safetensors\", step) in a program built from commit 90f32457, then move away all folders "
+        "that contain ",
+        kEarlierManifestName, ", and retry");
   }
   if (!size) return std::nullopt;
   if (*size > kMaxIndexBytes) {

@@ -74,7 +74,7 @@ class SystemExecutor final : public Executor {
       running_threads.fetch_sub(1, std::memory_order_relaxed);
       fail(ErrorCode::kResourceExhausted, "thread '", name, "': cannot be started in addition to ",
            others, " threads of this process: ", error.code().message(),
-           "; raise the limit of processes (ulimit -u, pids.max of the container) or of memory "
+           "; raise the limit on processes (ulimit -u, pids.max of the container) or on memory "
            "(ulimit -v), or use fewer replicas, processes or data threads");
     }
   }

@@ -15,7 +15,7 @@ namespace tutti::internal {
 void require_equal(std::string_view who, std::span<const Tensor> values) {
   for (std::size_t r = 1; r < values.size(); ++r) {
     require(values[r].shape() == values[0].shape() && values[r].dtype() == values[0].dtype(), who,
-            ": values of replicas differ; expected the shape and type of replica 0, ",
+            ": the replicas' values differ in shape or type; expected, as on replica 0, ",
             values[0].dtype(), " ", values[0].shape(), ", got ", values[r].dtype(), " ",
             values[r].shape(), " from replica ", r,
             "; pass an axis to reduce uneven values, or call gather()");

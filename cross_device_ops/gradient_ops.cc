@@ -32,7 +32,7 @@ void check(std::span<const IndexedSlices> per_replica) {
         slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
     const Shape expected = first.dense_shape.with_dim(0, slices.indices.num_elements());
     require(slices.indices.rank() == 1 && slices.values.shape() == expected,
-            "reduce: IndexedSlices do not fit their dense shape ", first.dense_shape,
+            "reduce: IndexedSlices do not match their dense shape ", first.dense_shape,
             "; expected indices [n] and values of shape ", expected, ", got indices ",
             slices.indices.shape(), " and values ", slices.values.shape(), " from replica ", r);
   }

@@ -103,7 +103,8 @@ std::vector<ImageData> read_archive(const fs::path& archive,
   for (const std::string& file : files) {
     if (!found.contains(file)) {
       fail(ErrorCode::kNotFound, "read_cifar10: failed to find file: ", file, "; expected it in '",
-           archive.string(), "', which does not contain it; is it the binary version?");
+           archive.string(),
+           "', which does not contain that file; is this archive the binary version of CIFAR-10?");
     }
     parts.push_back(found.at(file));
   }

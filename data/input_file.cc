@@ -36,9 +36,9 @@ void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint
       static_cast<std::uint64_t>(std::max<std::int64_t>(limits.max_expansion, 1))) {
     return;
   }
-  fail(ErrorCode::kResourceExhausted, source, ": ", packed, " compressed bytes become ", unpacked,
-       " or more; expected less than ", limits.max_expansion,
-       " times as many; if the file is valid, raise InputLimits::max_expansion");
+  fail(ErrorCode::kResourceExhausted, source, ": ", packed, " compressed bytes expand to ",
+       unpacked, " or more bytes; expected less than ", limits.max_expansion,
+       " times the compressed size; if the file is valid, raise InputLimits::max_expansion");
 }
 
 namespace {

@@ -325,7 +325,7 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
   const auto found = rules_->numbers.find(token);
   if (found != rules_->numbers.end()) return found->second;
   fail(ErrorCode::kNotFound, "BytePairTokenizer::number_of: '", token,
-       "' is not in the vocabulary; expected one of its tokens, of which there are ",
+       "' is not in the vocabulary; expected one of its tokens; size of the vocabulary: ",
        vocabulary_size());
 }
 

@@ -197,8 +197,8 @@ void ReduceLROnPlateau::restore_state(const Json& state) {
 double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
                             LearningRateScaling scaling) {
   internal::require(base_batch > 0 && global_batch > 0,
-                    "scaled_learning_rate: expected positive batches, got ", base_batch, " and ",
-                    global_batch);
+                    "scaled_learning_rate: expected positive batch sizes, got ", base_batch,
+                    " and ", global_batch);
   const double ratio = static_cast<double>(global_batch) / static_cast<double>(base_batch);
   return base_rate * (scaling == LearningRateScaling::kLinear ? ratio : std::sqrt(ratio));
 }

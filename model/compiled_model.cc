@@ -122,7 +122,7 @@ std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions&
   }
   internal::require(lists == 0 || lists == outputs,
                     "Model::fit: output_class_weights: expected a map for each of the ", outputs,
-                    " outputs, got ", lists, "; an empty map weights no class");
+                    " outputs, got ", lists, "; an empty map leaves all classes unweighted");
   return options.output_class_weights;
 }
 

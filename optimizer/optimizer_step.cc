@@ -205,7 +205,7 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
         gradient.is_dense() ? gradient.dense().dtype() : gradient.slices().values.dtype();
     internal::require(shape == variables_[i].shape() && dtype == variables_[i].dtype(), name_,
                       ".apply_gradients: the gradient of variable '", variables_[i].name(),
-                      "' does not fit; expected shape ", variables_[i].shape(), " of ",
+                      "' does not match; expected shape ", variables_[i].shape(), " of ",
                       variables_[i].dtype(), ", got ", shape, " of ", dtype,
                       "; pass the gradients in the order of variables()");
   }

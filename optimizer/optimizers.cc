@@ -125,7 +125,7 @@ Json internal::json_of_options(const std::type_info& type, const void* options) 
 Json OptimizerSpec::to_json() const {
   if (json_) return json_();
   fail(ErrorCode::kUnimplemented,
-       "an optimizer created by your own function cannot be saved; use options, and "
+       "an optimizer created by your own function cannot be saved; use options registered with "
        "register_optimizer()");
 }
 

@@ -100,8 +100,8 @@ std::shared_ptr<Entry> CapturedCalls::State::find_or_make(const Calls& calls) {
   if (found != entries.end()) return found->second;
   if (entries.size() == static_cast<std::size_t>(options.max_signatures)) {
     log_warning_once(concat("captured step: got arguments with more than ", options.max_signatures,
-                            " signatures; expected calls with equal shapes; further signatures are "
-                            "run without capture; try batch(n, drop_remainder)"));
+                            " signatures, so further ones are not captured; expected calls with "
+                            "equal shapes; try batch(n, drop_remainder)"));
     return nullptr;
   }
   return entries.emplace(signature, std::make_shared<Entry>()).first->second;

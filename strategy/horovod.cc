@@ -84,8 +84,8 @@ class Job {
     const std::optional<int> active = exchange_calls(call);
     if (std::ranges::find(joined_, true) == joined_.end()) return;
     if (!describe || !takes_zeros(call)) {
-      fail(ErrorCode::kUnimplemented, "hvd: ", call, " on rank ", rank(),
-           " while other ranks wait in join(); expected a reduction of gradients, or a SUM or MEAN "
+      fail(ErrorCode::kUnimplemented, "hvd: ", call, " called on rank ", rank(),
+           " while other ranks wait in join(); expected a gradient reduction, or a SUM or MEAN "
            "allreduce; make other calls after join() has returned on all ranks");
     }
     Json specs = Json::array();

@@ -66,7 +66,8 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   if (options.replicas == 0 || options.replicas == count) return;
   fail(ErrorCode::kInvalidArgument, who, ": replicas: expected one per XLA device (", count,
        "), got ", options.replicas,
-       "; list that many devices; TUTTI_XLA_CPU_DEVICES sets the number of XLA's CPU devices");
+       "; list as many devices as replicas; TUTTI_XLA_CPU_DEVICES sets the number of XLA's CPU "
+       "devices");
 }
 
 /// Refuses options that do not apply to XLA, which sums gradients itself, with equal weights.

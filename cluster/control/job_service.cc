@@ -375,8 +375,9 @@ grpc::Status status_of(grpc::ServerContextBase& context, const Error& error) {
 }
 
 Error given_up(const MemberRecord& record) {
-  return Error(ErrorCode::kUnavailable, concat("control: ", record.joined.who.to_string(),
-                                               " was given up by the job; restart this process"));
+  return Error(ErrorCode::kUnavailable,
+               concat("control: the job has given up on ", record.joined.who.to_string(),
+                      "; restart this process"));
 }
 
 }  // namespace

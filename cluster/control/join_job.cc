@@ -112,8 +112,8 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
   }
   if (asked.empty() && machines > 1) {
     log_warning(concat("workers: ", machines,
-                       " machines have no control server, so a stopped or stuck worker is detected "
-                       "only at the deadline of a call; use TUTTI_CONTROL=grpc://host:port with a "
+                       " machines, but no control server, so a stopped or stuck worker is detected "
+                       "only at the deadline of a call; set TUTTI_CONTROL=grpc://host:port with a "
                        "free port on the machine of ",
                        tasks.front().to_string()));
     return invitation;

@@ -102,7 +102,7 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
   server_ = builder.BuildAndStart();
   if (!server_) {
     fail(ErrorCode::kUnavailable, "grpc: cannot listen on ", endpoint_.to_string(),
-         "; expected space for a socket in /tmp; free space there");
+         "; expected space for a socket in /tmp; free some space there");
   }
   if (acceptor_) thread_ = Executor::system().start("grpc-listener", [this] { accept_all(); });
 }

@@ -80,7 +80,7 @@ class Mesh::MessageWork final : public Work {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
     fail(ErrorCode::kDeadlineExceeded, mesh_->peer(peer_).peer(),
-         std::is_same_v<Side, Outgoing> ? " has not received" : " has not sent",
+         std::is_same_v<Side, Outgoing> ? " did not receive" : " did not send",
          " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
          " bytes) before the deadline of rank ", mesh_->rank());
   }

@@ -190,8 +190,8 @@ void check_can_listen(const std::string& where, const Endpoint& endpoint) {
     reason = error.message();
   }
   fail(ErrorCode::kInvalidArgument, where,
-       ": expected an address of this machine where it may listen, got '", endpoint.to_string(),
-       "': ", reason);
+       ": expected an address of this machine that this process may listen on, got '",
+       endpoint.to_string(), "': ", reason);
 }
 
 Listener listen_locally() {

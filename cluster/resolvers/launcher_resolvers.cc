@@ -34,8 +34,7 @@ const Launcher& find_launcher(const Environment& environment) {
   }
   fail(ErrorCode::kFailedPrecondition,
        "MPI: no launcher variable is set; expected OMPI_COMM_WORLD_RANK, PMI_RANK or "
-       "PMIX_RANK; "
-       "run mpirun");
+       "PMIX_RANK; start the program with mpirun");
 }
 
 }  // namespace

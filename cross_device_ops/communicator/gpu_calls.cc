@@ -72,7 +72,7 @@ GpuCalls::Begun GpuCalls::begin(const CallRequest& request) {
   if (DeviceBackend* const backend = gpu_backend()) begun.selection = backend->keep_selection();
   GpuDevice& gpu = gpu_of(request);
   require(gpu_.value_or(where.gpu) == where.gpu, "expected gpu:", gpu_.value_or(where.gpu),
-          " as in earlier calls of this communicator, got gpu:", where.gpu,
+          " as in earlier calls to this communicator, got gpu:", where.gpu,
           "; use one communicator per GPU");
   for (const ConstElements& input : request.inputs) {
     require_memory_of(gpu, input.data, input.count, "input");
@@ -287,8 +287,8 @@ void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& be
 void GpuCalls::wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline) {
   if (gpu.peers().wait_until(event, deadline)) return;
   fail(ErrorCode::kDeadlineExceeded, "the stream of ", gpu.device(),
-       " did not reach this call before the deadline; expected its earlier work to end; try a "
-       "longer timeout, or check for a kernel that waits");
+       " did not reach this call before the deadline; expected its earlier work to finish in time; "
+       "try a longer timeout, or check for a kernel that waits");
 }
 
 void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& begin,

@@ -397,7 +397,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     void wait(TimePoint deadline) override {
       if (poll_until(deadline, [this] { return test(); })) return;
       fail(ErrorCode::kDeadlineExceeded, "mpi: ", endpoint->name_of(peer),
-           is_send ? " has not received" : " has not sent", " the message with tag ", tag,
+           is_send ? " did not receive" : " did not send", " the message with tag ", tag,
            " (body of ", body.size(), " bytes) before the deadline of rank ", endpoint->rank_);
     }
     void end(std::optional<Error> reason = std::nullopt) {

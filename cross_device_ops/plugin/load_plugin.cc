@@ -457,7 +457,7 @@ tutti_plugin_entry_v1 find_entry(void* library, const std::string& path) {
          "); rebuild the plugin with this tutti's header");
   }
   fail(ErrorCode::kInvalidArgument, "plugin '", path,
-       "': is not a plugin; expected a library that exports ", TUTTI_PLUGIN_SYMBOL,
+       "' is not a plugin; expected a library that exports ", TUTTI_PLUGIN_SYMBOL,
        "(), got one that does not");
 }
 

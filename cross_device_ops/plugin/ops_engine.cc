@@ -44,9 +44,9 @@ class OperationTransport final : public Transport {
     if (peer >= 0 && peer < size() && peer != rank() && tag <= kLargestOperationTag) {
       return static_cast<Purpose>(static_cast<std::uint64_t>(Purpose::kOfOperation) + tag);
     }
-    fail(ErrorCode::kInvalidArgument, "Group::transport: expected a different rank, from 0 to ",
-         size() - 1, " and a tag from 0 to ", kLargestOperationTag, ", got rank ", peer,
-         " and tag ", tag);
+    fail(ErrorCode::kInvalidArgument,
+         "Group::transport: expected a peer other than this rank, from 0 to ", size() - 1,
+         ", and a tag from 0 to ", kLargestOperationTag, ", got rank ", peer, " and tag ", tag);
   }
 
   const RankLink link_;

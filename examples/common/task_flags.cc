@@ -30,7 +30,7 @@ void TaskFlags::add_to(Flags& flags) {
 std::unique_ptr<ClusterResolver> TaskFlags::resolver() const {
   if (job_name.empty()) {
     if (ps_hosts.empty() && worker_hosts.empty()) return resolver_from_environment();
-    fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name, too");
+    fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name as well");
   }
   const ClusterSpec cluster(
       {{"ps", addresses_of(ps_hosts)}, {"worker", addresses_of(worker_hosts)}});

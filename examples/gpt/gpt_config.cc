@@ -25,7 +25,7 @@ void GptConfig::add_to(Flags& flags) {
 void GptConfig::check() const {
   if (context < 1 || layers < 1 || heads < 1 || features % heads != 0) {
     fail(ErrorCode::kInvalidArgument,
-         "gpt: expected positive sizes and heads that divide the features, got context ", context,
+         "gpt: expected positive sizes, and features divisible by heads, got context ", context,
          ", layers ", layers, ", heads ", heads, ", features ", features);
   }
 }

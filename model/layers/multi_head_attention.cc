@@ -77,7 +77,7 @@ Shape RotaryEmbedding::build(const Shape& input) {
 
 Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
   if (input.rank() <= input_shape().rank()) {
-    fail(ErrorCode::kInvalidArgument, "RotaryEmbedding: expected a batch of examples ",
+    fail(ErrorCode::kInvalidArgument, "RotaryEmbedding: expected a batch of examples of shape ",
          input_shape(), ", got ", input.shape(), "; call expand_dims(x, 0) for a single example");
   }
   return internal::rotated_by_step(input, 1, options_.max_wavelength,
@@ -128,8 +128,8 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
   internal::require(
       !inputs.empty() && sequences >= 1 && sequences <= 3,
-      "MultiHeadAttention: expected {query, value} or {query, value, key}, then the mask with "
-      ".with_mask, got ",
+      "MultiHeadAttention: expected {query, value} or {query, value, key}, then the mask if "
+      ".with_mask is set, got ",
       inputs.size(), " inputs");
   for (const Shape& input : inputs.first(sequences))
     internal::require_sequence(input, "MultiHeadAttention");

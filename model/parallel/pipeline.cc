@@ -203,7 +203,7 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     if (impl_->batch && !impl_->batch->exchange.has_ended()) {
       fail(ErrorCode::kFailedPrecondition,
            "Pipeline::gradients: a stage is still working on an earlier, failed batch; expected "
-           "all stages to have ended; create a new Pipeline");
+           "all stages to have finished; create a new Pipeline");
     }
     impl_->batch = batch = std::make_shared<Impl::Batch>(*impl_, std::move(parts));
     ++impl_->batch_number;

@@ -190,7 +190,8 @@ void PipelineStage::forward(std::size_t k) {
       model_.call_stage(number_, input, {.training = true, .added_losses = &added_losses});
   if (!added_losses.empty() || (!is_last() && MaskScope::mask_of(result).defined())) {
     fail(ErrorCode::kUnimplemented, "expected layers that ",
-         added_losses.empty() ? "pass no mask to the next stage" : "add no loss in call()",
+         added_losses.empty() ? "do not pass a mask to the next stage"
+                              : "do not add a loss in call()",
          ", got one that does; train the StagedSequential without a Pipeline");
   }
   kept.target = is_last() ? loss_of(k, result) : result;

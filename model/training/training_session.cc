@@ -128,8 +128,9 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
   const bool saves = !options_.checkpoint_dir.empty() || options_.save_on_signal;
   if (options_.grace_period != Duration::zero() &&
       (options_.grace_period < Duration::zero() || !saves)) {
-    fail(ErrorCode::kInvalidArgument, "TrainingSession: expected a grace_period >= 0, and if ",
-         "positive also a checkpoint_dir or save_on_signal, got ",
+    fail(ErrorCode::kInvalidArgument,
+         "TrainingSession: expected a grace_period >= 0 and, if it is ",
+         "positive, a checkpoint_dir or save_on_signal, got ",
          seconds_between({}, TimePoint(options_.grace_period)), " s",
          saves ? "" : " without either");
   }

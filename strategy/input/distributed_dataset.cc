@@ -165,8 +165,7 @@ void require_numbers(const InputPlan& plan) {
       plan.first_replica + num_local(plan) > replicas) {
     fail(ErrorCode::kInvalidArgument,
          "distribute_dataset: expected 0 <= worker < workers and local replicas within 0 .. "
-         "replicas - 1, got "
-         "worker ",
+         "replicas - 1, got worker ",
          plan.worker, " of ", plan.num_workers, ", replicas ", plan.first_replica, " .. ",
          plan.first_replica + num_local(plan) - 1, " of ", replicas);
   }
@@ -260,7 +259,7 @@ InputPart part_of_worker(const Dataset& dataset, InputPlan& plan) {
   const bool own_parts = shards(plan) || plan.cut == InputCut::kWhole;
   if (plan.num_workers > 1 && own_parts && !plan.rows_of_workers) {
     fail(ErrorCode::kFailedPrecondition,
-         "distribute_dataset: workers that read different parts must agree on the end of the data; "
+         "distribute_dataset: workers that read different parts must agree on where the data ends; "
          "expected InputPlan::rows_of_workers, got none");
   }
   return shards(plan) ? sharded_part(dataset, plan) : unsharded_part(dataset, plan);
@@ -492,9 +491,10 @@ void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t gl
 // A scalar cannot be an empty batch, so, as in tf, the pass ends when a replica has no element.
 void warn_of_left_out_scalars(std::size_t count) {
   if (count == 0) return;
-  log_warning_once(concat("distribute_datasets_from_function: the last ", count,
-                          " elements are too few for all replicas and are dropped; batch() the "
-                          "dataset to use them"));
+  log_warning_once(
+      concat("distribute_datasets_from_function: the last ", count,
+             " elements are too few for all replicas and are dropped; call batch() on the "
+             "dataset to use them"));
 }
 
 }  // namespace
@@ -576,8 +576,7 @@ const Element& StepCutter::pattern() {
   if (!pattern_) {
     fail(ErrorCode::kFailedPrecondition, "distribute_dataset: worker ", plan_.worker,
          " has no element, but other workers have some, so the structure of an empty batch is "
-         "unknown; "
-         "expected at least one element on every worker");
+         "unknown; expected at least one element on every worker");
   }
   return *pattern_;
 }

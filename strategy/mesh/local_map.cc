@@ -28,7 +28,7 @@ using internal::Sharding;
 void require_step(const MeshPosition* position) {
   if (position == MeshPosition::current()) return;
   fail(ErrorCode::kFailedPrecondition,
-       "local_map: its context or a gradient was used outside the step; use them only on the "
+       "local_map: the context or a gradient was used outside the step; use them only on the "
        "position's thread, before the step ends");
 }
 
@@ -158,7 +158,7 @@ namespace {
 int divisible_dim(const Tensor& x, int dim, int parts, const std::string& who) {
   dim = x.shape().normalized_axis(dim, who);
   internal::require(x.shape().dim(dim) % parts == 0, who, ": dimension ", dim, " of ", x.shape(),
-                    " cannot be divided by the ", parts, " positions of the axis");
+                    " cannot be divided evenly among the ", parts, " positions of the axis");
   return dim;
 }
 

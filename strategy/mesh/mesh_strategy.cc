@@ -183,11 +183,12 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
     devices.push_back({DeviceType::kCpu, i});
   }
   const DeviceMesh blocks = mesh_of_blocks(options);
-  internal::require(internal::MeshGroups::fits(options.mesh, own), kStrategy, ": each of ", workers,
-                    " workers would have ", own, " of the ", positions, " positions of ",
-                    options.mesh.to_string(),
-                    "; expected whole last axes of the mesh, or an equal part of one axis with ",
-                    "all axes after it; try another number of workers");
+  internal::require(
+      internal::MeshGroups::fits(options.mesh, own), kStrategy, ": each of ", workers,
+      " workers would have ", own, " of the ", positions, " positions of ",
+      options.mesh.to_string(),
+      "; expected each to have the last axes of the mesh whole, or an equal part of one axis and ",
+      "all of the axes after it; try another number of workers");
   internal::require(std::ssize(devices) == own, kStrategy, ": devices: expected ", own,
                     ", one for each position of ", options.mesh.to_string(),
                     workers > 1 ? " that this worker has" : "", ", got ", devices.size());

@@ -135,7 +135,7 @@ class Reader {
   }
   [[noreturn]] void fail_with(const std::string& what) const {
     fail(ErrorCode::kDataLoss, "decode_values: the values of another worker's replicas: ", what,
-         "; expected output of encode_values(); use the same version of tutti on all workers");
+         "; expected the output of encode_values(); use the same version of tutti on all workers");
   }
 
   std::string_view rest_;
@@ -282,8 +282,8 @@ void WorkerTeam::require_connection() {
   if (sums_) return;
   if (!group_ || !may_restart_ || !group_->restart()) {
     fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
-         ": this process replaces one that died, and has not received its state yet; expected "
-         "Recovery::run() first; put it around the training loop");
+         ": this process replaces one that died, and has not received the training state yet; "
+         "expected Recovery::run() around the training loop");
   }
   begin(group_->make_communicator(options_));
 }
@@ -448,8 +448,8 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
     gpus.push_back(GpusOfRank::from_text(workers.back().gpus));
     if (workers.back().use == workers.front().use) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": worker ", workers.size() - 1,
-         " selects another communication implementation than worker 0 (AUTO, NCCL, or another); "
-         "expected the same on all workers");
+         " selects a different communication implementation from worker 0's (AUTO, NCCL, or "
+         "another); expected the same on all workers");
   }
   if (own.use == NcclUse::kNever) return nullptr;
   const std::string reason = why_not_all("worker", gpus);
@@ -577,7 +577,7 @@ void require_same_variable(std::string_view who, WorkerTeam& team, const std::st
   const std::vector<std::string> all = team.gather_texts(description, "create a variable");
   for (std::size_t w = 1; w < all.size(); ++w) {
     if (all[w] == all[0]) continue;
-    fail(ErrorCode::kInvalidArgument, who, ": the workers make different variables: worker 0 ",
+    fail(ErrorCode::kInvalidArgument, who, ": the workers create different variables: worker 0 ",
          all[0], "; worker ", w, " ", all[w],
          "; expected the same variables in the same order with the same initial values; use the "
          "same program and seed on all workers");

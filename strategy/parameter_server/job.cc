@@ -219,7 +219,7 @@ void ParameterServerJob::require_closure_or_chief(const std::string& what) const
   if (is_serving_.load() && ClosureContext::current() != nullptr) return;
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
        " before ClusterCoordinator::serve(); expected only the chief or a closure to do that; ",
-       "call it after `if (const auto code = coordinator.serve()) return *code;`");
+       "do so after `if (const auto code = coordinator.serve()) return *code;`");
 }
 
 }  // namespace tutti::internal

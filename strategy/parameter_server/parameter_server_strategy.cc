@@ -441,7 +441,7 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
 
 void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (impl_->is_idle_task()) {
-    fail(ErrorCode::kFailedPrecondition, kName, ": run() on ", impl_->job->task(),
+    fail(ErrorCode::kFailedPrecondition, kName, ": run() was called on ", impl_->job->task(),
          ", which does not train; call `if (const auto code = strategy.serve()) return *code;` ",
          "before run()");
   }

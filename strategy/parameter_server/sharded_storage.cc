@@ -85,8 +85,8 @@ void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
          ": an optimizer keeps the state of a step in this variable, and independent workers would "
-         "overwrite each other's; "
-         "expected no gradient accumulation and no dynamic loss scaling; use UpdateMode::kSync");
+         "overwrite each other's; expected no gradient accumulation and no dynamic loss scaling; "
+         "use UpdateMode::kSync");
   }
   for_each_own_component("assign_replicated", [&](int) {
     if (servers_->sums_on_servers()) return remote().add_once(operand);
@@ -238,9 +238,9 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   } else {
     values = on_host(gradient.dense());
     if (values.shape() != first.whole_shape || values.dtype() != first.dtype) {
-      fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ",
-           first.whole_shape, " of ", first.dtype, ", got ", values.shape(), " of ",
-           values.dtype());
+      fail(ErrorCode::kInvalidArgument, who,
+           ": the gradient does not match the variable; expected ", first.whole_shape, " of ",
+           first.dtype, ", got ", values.shape(), " of ", values.dtype());
     }
   }
   for (int i = 0; i < num_shards(); ++i) {

@@ -60,7 +60,7 @@ void StepWarnings::check_results(std::span<const ReplicaNotes> notes, const Note
         "' returned a number that is not finite, because its batch "
         "has no rows, and a mean over no rows is not a number; expected a finite "
         "loss; call compute_average_loss(per_example, batch.global_rows()), which is "
-        "0 there; logged once"));
+        "0 for no rows; logged once"));
   }
   if (replicas.empty()) return;
   has_warned_of_results_ = true;

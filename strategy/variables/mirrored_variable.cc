@@ -234,7 +234,7 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   const VariableAggregation aggregation = options().aggregation;
   if (!is_linear(op) && aggregation != VariableAggregation::kOnlyFirstReplica) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", method,
-         ": undefined inside a replica for aggregation ", aggregation,
+         ": not defined inside a replica with aggregation ", aggregation,
          "; expected ONLY_FIRST_REPLICA; call it outside run");
   }
   Scatter own{&slices};

@@ -54,7 +54,8 @@ class ReservedShards {
       if (!taken.ids.contains(part.storage().id())) continue;
       fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': '", part.name(),
            "' is already a part of another ShardedVariable, which is saved as one tensor; expected "
-           "variables that do not belong to one; use that ShardedVariable, or new variables");
+           "variables that belong to no ShardedVariable; use that ShardedVariable, or new "
+           "variables");
     }
     internal::require(ids_.size() == parts.size(), "ShardedVariable '", name, "': expected ",
                       parts.size(), " different variables, got ", ids_.size(),

@@ -76,7 +76,7 @@ struct XlaSteps::Impl {
 XlaSteps::XlaSteps(const std::vector<Device>& devices)
     : impl_(std::make_unique<Impl>(numbers_of(devices))) {
   const XlaDevices& here = xla_devices();
-  log_info(concat("XLA: replicas compute on ", join(devices), " of ", here.count, " (",
+  log_info(concat("XLA: replicas compute on ", join(devices), "; XLA devices: ", here.count, " (",
                   here.platform, "); plugin ", here.plugin, ", PJRT ", here.version));
 }
 

@@ -559,7 +559,7 @@ std::string reason_without_gpu(cudaError_t status) {
 DeviceBackend* open_backend(const char* build_id) {
   if (std::string_view(build_id) != backend_build_id()) {
     fail(ErrorCode::kFailedPrecondition,
-         "the CUDA module and tutti's library are of different builds: expected ", build_id,
+         "the CUDA module and tutti's library are from different builds: expected ", build_id,
          ", got ", backend_build_id(), "; build and install both together");
   }
   int count = 0;

@@ -140,7 +140,8 @@ class StepCapture::Recorder final : public StepRecorder {
 const void* StepCapture::Recorder::reserve(Device device, std::size_t bytes,
                                            std::function<void(std::byte*)> write,
                                            const Identity& identity) {
-  TUTTI_CHECK(device == device_ && bytes % 8 == 0, "captured step: a value of ", bytes,
+  TUTTI_CHECK(device == device_ && bytes % 8 == 0,
+              "captured step: expected a multiple of 8 bytes on the replica's device, got ", bytes,
               " bytes on ", device, " for a replica on ", device_);
   const auto known = std::ranges::find(values_, identity, &Value::identity);
   if (identity != Identity{} && known != values_.end())
@@ -164,7 +165,7 @@ void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) 
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
        memory->shape(), " on ", memory->device(),
-       " is used for the first time while capturing; expected the same variables as in the "
+       " is used for the first time during the capture; expected the same variables as in the "
        "previous call; try a larger num_warm_up_calls");
 }
 

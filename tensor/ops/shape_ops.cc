@@ -276,7 +276,7 @@ Tensor boolean_mask(const Operand& x, const Operand& mask) {
   if (lines.rank() < 1 || lines.rank() > shape.rank() ||
       !std::equal(lines.begin(), lines.end(), shape.begin())) {
     fail(ErrorCode::kInvalidArgument, who("boolean_mask", x.where),
-         ": expected a mask whose shape ", "is that of the first axes of ", shape, ", got ", lines);
+         ": expected a mask whose shape ", "matches the first axes of ", shape, ", got ", lines);
   }
   const Tensor here = mask.tensor.to(Device{});
   std::vector<std::int64_t> rows;

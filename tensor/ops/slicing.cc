@@ -198,7 +198,7 @@ Tensor rows_named(const Operand& indices, const Shape& shape, int depth) {
     for (int axis = 0; axis < depth; ++axis) {
       const std::int64_t at = index[static_cast<std::size_t>(axis)];
       if (at < 0 || at >= shape.dim(axis)) {
-        fail(ErrorCode::kInvalidArgument, who("scatter", indices.where), ": expected indices of ",
+        fail(ErrorCode::kInvalidArgument, who("scatter", indices.where), ": expected indices in ",
              "0 .. ", shape.dim(axis) - 1, " for axis ", axis, " of shape ", shape, ", got ", at,
              " in [", join(index), "]");
       }

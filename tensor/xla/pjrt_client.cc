@@ -421,14 +421,15 @@ PjrtExecutable::~PjrtExecutable() {
 std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     const std::vector<Buffers>& arguments) const {
   constexpr const char* kWho = "a step on XLA's devices";
-  TUTTI_CHECK(arguments.size() == num_replicas_, kWho, ": expected arguments of ", num_replicas_,
-              " replicas, got those of ", arguments.size());
+  TUTTI_CHECK(arguments.size() == num_replicas_, kWho, ": expected arguments for ", num_replicas_,
+              " replicas, got those for ", arguments.size());
   std::vector<std::vector<PjrtBufferHandle*>> inputs(num_replicas_), outputs(num_replicas_);
   std::vector<PjrtBufferHandle* const*> input_lists;
   std::vector<PjrtBufferHandle**> output_lists;
   for (std::size_t r = 0; r < num_replicas_; ++r) {
     TUTTI_CHECK(arguments[r].size() == arguments[0].size(), kWho, ": ", arguments[r].size(),
-                " arguments of replica ", r, ", ", arguments[0].size(), " of replica 0");
+                " arguments for replica ", r, ", ", arguments[0].size(),
+                " for replica 0; expected equal numbers");
     for (const auto& buffer : arguments[r]) inputs[r].push_back(buffer->handle());
     outputs[r].resize(num_outputs_);
     input_lists.push_back(inputs[r].data());

@@ -207,7 +207,7 @@ TEST_F(DamagedCheckpoint, EarlierFormatIsRefusedUntilNextSave) {
   write_file_atomically(earlier + "/part_0_of_1.save_7.safetensors", "x");
   CheckpointManager manager(series_.checkpoint(), folder_, {.max_to_keep = 2});
   EXPECT_ERROR(manager.restore_latest(), kUnimplemented, earlier,
-               "move all folders with a manifest.json");
+               "move away all folders that contain manifest.json");
   EXPECT_ERROR(manager.latest(), kUnimplemented, earlier, "commit 90f32457");
   log_.clear();
   for (int i = 0; i < 2; ++i) {

@@ -494,7 +494,7 @@ TEST(ShardedVersion, AllWorkersAgreeOnWhetherFolderIsShared) {
   }
   ASSERT_EQ(log.list().size(), 1u);
   EXPECT_THAT(log.list()[0],
-              AllOf(HasSubstr("workers 1 do not see '" + folder), HasSubstr("share")));
+              AllOf(HasSubstr("workers 1 cannot see worker 0's '" + folder), HasSubstr("share")));
 }
 
 // Reading.
@@ -556,7 +556,7 @@ TEST(ShardedVersion, WorkerThatDoesNotSeeFolderIsReportedOrReceivesValues) {
   EXPECT_THAT(save_together(2, folder, 6, 1), Each(""));
   const std::vector<std::string> folders = {folder, folder, folder + "_none"};
   EXPECT_THAT(read_together(folders, "step_1", true).errors,
-              Each(AllOf(HasSubstr("workers 2 do not see"), HasSubstr("share"))));
+              Each(AllOf(HasSubstr("workers 2 cannot see worker 0's"), HasSubstr("share"))));
   const ReadBack back = read_together(folders, "step_1", false);
   EXPECT_THAT(back.errors, Each(""));
   for (const auto& file : back.files) EXPECT_EQ(number_in(file.value()), 6);

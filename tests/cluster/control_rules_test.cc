@@ -534,7 +534,7 @@ TEST_F(Disconnections, ReportsAboutDeadPeerAreIgnoredUntilReplacement) {
   const std::uint64_t death = last();
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
   EXPECT_EQ(verdict_after_report(*a, 1, death), "");
-  expect_refused(report(b->number, 0, 0), ErrorCode::kUnavailable, "was given up by the job");
+  expect_refused(report(b->number, 0, 0), ErrorCode::kUnavailable, "the job has given up on");
   const auto successor = come(1, 1);
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "") << "a connection to the one before";
   EXPECT_NE(verdict_after_report(*successor, 0, death), "");

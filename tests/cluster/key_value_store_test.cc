@@ -197,7 +197,7 @@ TEST(JobRendezvous, RequiresAddressAcrossMachines) {
   const auto without = meet(false);
   EXPECT_THAT(without->errors, Each(""));
   for (const ControlPlane& plane : without->planes) EXPECT_FALSE(plane.client || plane.server);
-  EXPECT_THAT(lines.text(), AllOf(HasSubstr("3 machines have no control server"),
+  EXPECT_THAT(lines.text(), AllOf(HasSubstr("3 machines, but no control server"),
                                   HasSubstr("TUTTI_CONTROL=grpc://")));
   const std::string free = ControlServer::start()->target();
   const EnvironmentScope where("TUTTI_CONTROL", free);
@@ -243,7 +243,7 @@ TEST(WorkerGroup, ForeignListenAddressIsRefusedBeforeWaiting) {
   EXPECT_INVALID(
       (void)WorkerGroup::join(elsewhere, open),
       "this task's address in the cluster (or TUTTI_DATA_LISTEN): expected an address of "
-      "this machine where it may listen, got '192.0.2.7:0': Cannot assign requested "
+      "this machine that this process may listen on, got '192.0.2.7:0': Cannot assign requested "
       "address");
   WorkerGroupOptions listening = open;
   listening.listen_at = "192.0.2.7:5000";

@@ -331,7 +331,7 @@ TEST(ExecutorTest, ThreadStartFailureNamesLimitsToRaise) {
       EXPECT_EQ(error.message(),
                 concat("thread 'replica-3': cannot be started in addition to ", before,
                        " threads of this process: Resource temporarily unavailable; raise the "
-                       "limit of processes (ulimit -u, pids.max of the container) or of memory "
+                       "limit on processes (ulimit -u, pids.max of the container) or on memory "
                        "(ulimit -v), or use fewer replicas, processes or data threads"));
     }
   }

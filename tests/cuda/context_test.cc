@@ -269,7 +269,8 @@ TEST(CudaModule, RejectsModuleFromDifferentBuild) {
   ASSERT_NE(open, nullptr);
   std::array<char, 200> reason{};
   EXPECT_EQ(open("0.0.1-other", reason.data(), reason.size()), nullptr);
-  EXPECT_NE(std::strstr(reason.data(), "of different builds: expected 0.0.1-other, got "), nullptr)
+  EXPECT_NE(std::strstr(reason.data(), "from different builds: expected 0.0.1-other, got "),
+            nullptr)
       << reason.data();
   EXPECT_NE(std::strstr(reason.data(), backend_build_id()), nullptr);
   std::array<char, 8> small{};

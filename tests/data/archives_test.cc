@@ -560,7 +560,7 @@ TEST(CompressedInput, DecompressionBombsAreRefusedByEveryReader) {
   };
   for (const auto& read : readers) {
     expect_error(ErrorCode::kResourceExhausted,
-                 {path, "compressed bytes become", "InputLimits::max_expansion"}, read);
+                 {path, "compressed bytes expand to", "InputLimits::max_expansion"}, read);
   }
   const InputLimits raised{.max_expansion = 1100};
   EXPECT_EQ(rows_of(tar_dataset({path}, raised)).size(), 0u);

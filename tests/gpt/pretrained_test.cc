@@ -308,7 +308,7 @@ TEST(GptConfig, RoundTripsThroughJson) {
   }
   examples::GptConfig odd;
   odd.heads = 5;
-  EXPECT_ERROR(Gpt model(odd), kInvalidArgument, "heads that divide the features");
+  EXPECT_ERROR(Gpt model(odd), kInvalidArgument, "features divisible by heads");
 }
 
 }  // namespace tutti::pretrained_test

@@ -251,7 +251,7 @@ TEST(CapturedStep, RefusesVariablesFirstUsedDuringCapture) {
   Variable late(make_local_storage(Tensor::ones({2}, DType::kFloat32, kGpu), kGpu, {}, nullptr));
   EXPECT_THAT(
       refusal("gpu:0", [&](const Tensor& x) { return ++calls == 1 ? x : x + late.value(); }),
-      HasSubstr("used for the first time while capturing"));
+      HasSubstr("used for the first time during the capture"));
 }
 
 TEST(CapturedStep, DynamicLossScalingIsRefused) {

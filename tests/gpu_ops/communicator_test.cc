@@ -302,7 +302,7 @@ TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
                if (odd) options.gpu = stream_of(3);
                own.all_reduce(ReduceOp::kSum, odd ? other.span() : a, options);
              }),
-         "expected gpu:1 as in earlier calls of this communicator, got gpu:3");
+         "expected gpu:1 as in earlier calls to this communicator, got gpu:3");
   expect(errors_when_rank_1_differs(
              [](Communicator& own, bool odd, Floats a, Floats, Floats, CallOptions options) {
                if (odd) options.gpu->gpu = 77;

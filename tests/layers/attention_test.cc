@@ -283,10 +283,12 @@ TEST(RotaryEmbeddingTest, ErrorsNameTheArgument) {
   RotaryEmbedding of_heads, of_steps;
   of_heads.build_for({3, 2, 4});
   of_steps.build_for({3, 4});
-  EXPECT_INVALID((void)of_heads(Tensor::zeros({3, 2, 4})),
-                 "expected a batch of examples [3, 2, 4], got [3, 2, 4]; call expand_dims(x, 0)");
-  EXPECT_INVALID((void)of_steps(Tensor::zeros({3, 4})),
-                 "expected a batch of examples [3, 4], got [3, 4]; call expand_dims(x, 0)");
+  EXPECT_INVALID(
+      (void)of_heads(Tensor::zeros({3, 2, 4})),
+      "expected a batch of examples of shape [3, 2, 4], got [3, 2, 4]; call expand_dims(x, 0)");
+  EXPECT_INVALID(
+      (void)of_steps(Tensor::zeros({3, 4})),
+      "expected a batch of examples of shape [3, 4], got [3, 4]; call expand_dims(x, 0)");
 }
 
 TEST(SwiGLUTest, HasGateUpDownWeightsAndValidatesArguments) {

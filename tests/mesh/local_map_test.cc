@@ -392,7 +392,7 @@ TEST(LocalMap, RefusesGradientAfterStep) {
     });
     gradient();
   });
-  EXPECT_THAT(message, HasSubstr("local_map: its context or a gradient was used outside"));
+  EXPECT_THAT(message, HasSubstr("local_map: the context or a gradient was used outside"));
 }
 
 }  // namespace

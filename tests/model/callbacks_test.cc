@@ -146,7 +146,7 @@ TEST(LearningRateScalingTest, FollowsFormulaOrBatchTable) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
-  EXPECT_INVALID(scaled_learning_rate(0.1, 0, 4), "positive batches");
+  EXPECT_INVALID(scaled_learning_rate(0.1, 0, 4), "positive batch sizes");
   const std::map<std::int64_t, double> rates = {{5, 0.1}, {10, 0.15}, {20, 0.175}};
   EXPECT_EQ(learning_rate_for_batch(rates, 5), 0.1);
   EXPECT_EQ(learning_rate_for_batch(rates, 10), 0.15);

@@ -245,8 +245,8 @@ TEST(StrategyCheckpoint, Worker0WritesEverythingOrThrowsWithoutSharedFolder) {
               ::testing::IsEmpty());
   std::filesystem::remove_all(folder + "/0");
   EXPECT_THAT(thrown::warnings_of([&] { expect_no_error(save(std::nullopt)); }),
-              ::testing::Contains(
-                  AllOf(HasSubstr("workers 1, 2 do not see"), HasSubstr("gathers all variables"))));
+              ::testing::Contains(AllOf(HasSubstr("workers 1, 2 cannot see worker 0's"),
+                                        HasSubstr("gathers all variables"))));
   EXPECT_FALSE(std::filesystem::exists(folder + "/1"));
 }
 

@@ -296,7 +296,7 @@ TEST(MultiWorker, DifferentInitialValuesFailOnEveryWorker) {
     const auto scope = strategy.scope();
     const Variable w(Tensor::full({2}, strategy.worker()), {.name = "w"});
   });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("the workers make different variables: worker 0 'w'"),
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("the workers create different variables: worker 0 'w'"),
                                  HasSubstr("worker 1 'w'"))));
 }
 
@@ -399,7 +399,7 @@ TEST(MultiWorker, NcclOnCpuReplicasFailsOnEveryWorker) {
   expect_refusal(options, options,
                  "implementation NCCL: worker 0 has replicas on cpu:0, cpu:1, and NCCL works "
                  "only on GPUs");
-  expect_refusal(options, on_cpus(1), "worker 1 selects another communication implementation");
+  expect_refusal(options, on_cpus(1), "worker 1 selects a different communication implementation");
   options.cross_device_ops.name = "ring";
   expect_refusal(options, options, "implementation NCCL selects 'nccl'");
 }

@@ -105,7 +105,7 @@ class Checkpoints(ProgramCase):
                 text = self.output("verify", path, expected_code=1)
                 self.assertIn("earlier format with manifest.json", text)
             self.assertIn("1 whole, 2 damaged", text)
-            self.assertIn("expected step 3 according to its name, got 2", text)
+            self.assertIn("expected step 3, as in its name, got 2", text)
 
     def test_sharded_versions_of_several_workers_are_supported(self):
         with tempfile.TemporaryDirectory() as holder:

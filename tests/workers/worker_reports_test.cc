@@ -325,13 +325,13 @@ TEST(WorkerFailures, WorkerResumedTooLateIsReplaced) {
   MultiProcessRunner runner("workers_of_which_one_is_stopped",
                             {.num_workers = 2, .auto_restart = true});
   runner.start();
-  EXPECT_THAT(runner.wait_for_line("worker", 0, "going back to the last commit"),
+  EXPECT_THAT(runner.wait_for_line("worker", 0, "will go back to the last commit"),
               ::testing::ContainsRegex("worker 1 .*stopped"));
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
   // The six steps of each of the two replicas are counted exactly once.
   EXPECT_EQ(result.return_values, (std::vector<Json>{Json(12.0), Json(12.0)}));
-  EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; restart this process"));
+  EXPECT_TRUE(testing::has_line(result.output, "the job has given up on worker 1"));
 }
 
 // Runs a session with steps of 1 s and a grace period of 10 s; worker 1 gets a signal in step 7.

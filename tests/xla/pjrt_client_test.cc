@@ -249,9 +249,9 @@ TEST_F(XlaPreconditions, UnknownFlagErrorIncludesPluginMessage) {
 }
 
 TEST_F(XlaPreconditions, RejectsLaunchWithMissingArguments) {
-  EXPECT_REFUSED("expected arguments of 2 replicas, got those of 1",
+  EXPECT_REFUSED("expected arguments for 2 replicas, got those for 1",
                  PjrtClient::get().compile(sum_program(2), {0, 1})->run(ones_on_each(1)));
-  EXPECT_REFUSED("0 arguments of replica 1, 1 of replica 0", {
+  EXPECT_REFUSED("0 arguments for replica 1, 1 for replica 0", {
     auto arguments = ones_on_each(2);
     arguments[1].clear();
     PjrtClient::get().compile(sum_program(2), {0, 1})->run(arguments);

@@ -257,9 +257,10 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
   }
   if (missing.empty()) return;
   fail(ErrorCode::kDeadlineExceeded, error.message(), ": worker ", pace_->worker,
-       " waits to read the next step, for which ", missing.size() == 1 ? "worker " : "workers ",
-       join(missing), " gave no gradient; expected gradients from ", pace_->num_to_aggregate,
-       " of ", pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
+       " is waiting to read the next step, for which ",
+       missing.size() == 1 ? "worker " : "workers ", join(missing),
+       " sent no gradient; expected gradients from ", pace_->num_to_aggregate, " of ",
+       pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
        "Set a larger local.timeout to wait longer");
 }
 

@@ -307,7 +307,7 @@ void JobCheckpoint::save(bool is_wanted) {
   queue_.note_saved(number);
   if (problem) throw *problem;
   release();
-  log_info(concat("coordinator: saved the checkpoint of ", number, " closures in ",
+  log_info(concat("coordinator: saved the checkpoint after ", number, " closures in ",
                   seconds_text(Clock::system().now() - begin), " s; closures waited for ",
                   seconds_text(resumed - begin), " s"));
 }

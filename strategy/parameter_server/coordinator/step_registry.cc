@@ -28,7 +28,7 @@ void StepRegistry::add(StepDefinition definition) {
   const auto [place, is_new] = steps_.try_emplace(definition.name, definition);
   if (!is_new) {
     fail(ErrorCode::kAlreadyExists, "define: the step '", definition.name,
-         "' is already defined, as ", place->second.signature, ", and now as ",
+         "' is already defined as ", place->second.signature, ", and cannot be redefined as ",
          definition.signature, "; try another name");
   }
 }
@@ -80,7 +80,8 @@ void StepRegistry::require_same(const std::string& own_text, const std::string& 
   const auto [first, second] = std::ranges::mismatch(own, other);
   fail(ErrorCode::kFailedPrecondition, "steps: ", own_name, " defines ",
        first == own.end() ? "nothing more" : *first, ", but ", other_name, " defines ",
-       second == other.end() ? "nothing more" : *second, "; expected one program on all tasks");
+       second == other.end() ? "nothing more" : *second,
+       "; expected the same program on all tasks");
 }
 
 }  // namespace tutti::internal

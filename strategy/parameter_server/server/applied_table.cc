@@ -47,7 +47,7 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
   const std::uint64_t next = found == next_.end() ? 0 : found->second;
   if (identity.first_ordinal > next) {
     fail(ErrorCode::kAborted, to_string(stream), ": change ", identity.first_ordinal,
-         " arrived before ", next, "; the server lost or refused the earlier changes");
+         " arrived before change ", next, "; the server lost or refused the earlier changes");
   }
   return std::min(next - identity.first_ordinal, identity.num_changes);
 }

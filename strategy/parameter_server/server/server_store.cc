@@ -353,8 +353,8 @@ VariableStore::VariableStore(std::string name, std::uint64_t incarnation, bool i
     : name_(std::move(name)), first_version_((incarnation << 32) + 1), is_open_(is_open) {}
 
 VariableStore::~VariableStore() {
-  fail_waiting_reads(
-      Error(ErrorCode::kUnavailable, "the server ended before the synchronous step was complete"));
+  fail_waiting_reads(Error(ErrorCode::kUnavailable,
+                           "the server shut down before the synchronous step was complete"));
 }
 
 std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {

@@ -186,10 +186,10 @@ std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const 
   if (num_left >= num_to_aggregate) return std::nullopt;
   return Error(ErrorCode::kOutOfRange,
                concat(spec.to_string(), ": step ", num_steps,
-                      " will not be made: ", gone.size() == 1 ? "worker " : "workers ", join(gone),
-                      gone.size() == 1 ? " has" : " have", " ended; expected gradients of ",
-                      num_to_aggregate, " of ", num_ranks, " workers, got ", num_left,
-                      " at most; end training on all workers after the same number of steps, ",
+                      " cannot complete: ", gone.size() == 1 ? "worker " : "workers ", join(gone),
+                      gone.size() == 1 ? " has" : " have", " ended; expected gradients from ",
+                      num_to_aggregate, " of ", num_ranks, " workers, but at most ", num_left,
+                      " can send one; end training on all workers after the same number of steps, ",
                       "which optimizer.iterations() counts"));
 }
 

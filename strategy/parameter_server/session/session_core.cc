@@ -291,7 +291,7 @@ Error SessionCore::explained(const Error& error) {
   return Error(
       error.code(),
       concat(error.message(), "; Session: ", join(losses, "; "),
-             "; other tasks keep their values: create a new Session when all tasks have joined, ",
+             "; other tasks keep their values; create a new Session once all tasks have joined, ",
              "and restore the lost variables from a checkpoint"));
 }
 

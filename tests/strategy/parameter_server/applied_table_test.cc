@@ -43,9 +43,9 @@ TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
 TEST(AppliedTable, RejectsGapsBetweenChanges) {
   AppliedTable table;
   table.note_applied(changes(closure(17), 0, 2));
-  expect_error(ErrorCode::kAborted, {"closure 17", "change 3 arrived before 2", "lost"},
+  expect_error(ErrorCode::kAborted, {"closure 17", "change 3 arrived before change 2", "lost"},
                [&] { (void)table.num_applied_before(changes(closure(17), 3, 1)); });
-  expect_error(ErrorCode::kAborted, {"client 5, replica 2", "change 1 arrived before 0"},
+  expect_error(ErrorCode::kAborted, {"client 5, replica 2", "change 1 arrived before change 0"},
                [&] { (void)table.num_applied_before(changes(client(5, 2), 1, 1)); });
   // The ordinal 9 causes no gap, because reads have no ordinals.
   EXPECT_EQ(table.num_applied_before(changes(closure(17), 9, 0)), 0u);

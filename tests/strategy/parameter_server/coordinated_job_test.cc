@@ -231,7 +231,8 @@ TEST_F(CoordinatedJob, ServeReturnsExitCodeOnNonTrainingTasks) {
   {
     const auto run_task = [&](const std::string& type, std::optional<int>& code) {
       ParameterServerStrategy strategy(task_resolver(cluster, type, 0), options);
-      EXPECT_ERROR(strategy.run([] {}), kFailedPrecondition, concat("run() on ", type, " 0"),
+      EXPECT_ERROR(strategy.run([] {}), kFailedPrecondition,
+                   concat("run() was called on ", type, " 0"),
                    "if (const auto code = strategy.serve())");
       code = strategy.serve();
     };

@@ -240,7 +240,7 @@ TEST(StepRegistry, ErrorNamesFirstDifferenceBetweenTasks) {
     EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
     EXPECT_EQ(error.message(),
               "steps: the chief defines evaluate(int32) -> nothing, but worker 1 defines same() -> "
-              "nothing; expected one program on all tasks");
+              "nothing; expected the same program on all tasks");
   }
   StepRegistry again;
   again.define("evaluate", [](int) {});

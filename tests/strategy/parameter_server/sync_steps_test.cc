@@ -234,7 +234,7 @@ TEST(SyncSteps, ReadFailsIfStepNeedsGradientFromEndedRank) {
   Job job(2);
   const auto end = [&] { job.clients[1].call({ReportWorker{1, true}}); };
   const auto expect_failed = [](const std::shared_ptr<PendingAnswers>& read) {
-    EXPECT_ERROR(read->wait(soon()), kOutOfRange, "step 0 will not be made", "worker 1 has ended");
+    EXPECT_ERROR(read->wait(soon()), kOutOfRange, "step 0 cannot complete", "worker 1 has ended");
   };
   const auto waiting = job.clients[0].start({update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}});
   end();

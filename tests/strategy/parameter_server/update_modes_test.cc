@@ -405,8 +405,10 @@ TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   EXPECT_EQ(errors[0], "");
   EXPECT_EQ(errors[1], "");
   // Worker 2's first gradient was late; its second gradient is the only gradient of step 4.
-  EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
-                               HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
+  EXPECT_THAT(
+      errors[2],
+      AllOf(HasSubstr("step 4 cannot complete: workers 0, 1 have ended"),
+            HasSubstr("expected gradients from 2 of 3 workers, but at most 1 can send one")));
   // `w` and `iterations` each completed four steps.
   EXPECT_EQ(total_of(&StoreCounts::num_sync_steps, servers), 8u);
 }
@@ -426,7 +428,7 @@ TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersRemain) {
         countdown.step(strategy, [&] { gave.set(); });
         countdown.step(strategy);
       });
-  EXPECT_THAT(errors[0], HasSubstr("step 1 will not be made: worker 1 has ended"));
+  EXPECT_THAT(errors[0], HasSubstr("step 1 cannot complete: worker 1 has ended"));
   EXPECT_EQ(errors[1], "");
 }
 
@@ -451,8 +453,8 @@ TEST_F(UpdateModes, ReadTimeoutNamesMissingWorker) {
         } const set_on_exit{has_failed};
         countdown.step(strategy);
       });
-  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker 0 waits to read the next step"),
-                               HasSubstr("for which worker 1 gave no gradient"),
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker 0 is waiting to read the next step"),
+                               HasSubstr("for which worker 1 sent no gradient"),
                                HasSubstr("gradients of 2 of 2 workers")));
   EXPECT_EQ(errors[1], "");
 }
@@ -515,7 +517,7 @@ TEST_F(ParameterServerWorkers, DifferentVariablesFailOnEveryWorker) {
     const auto scope = strategy.scope();
     const Variable variable(num(strategy.worker()), {.name = "w"});
   });
-  EXPECT_THAT(errors, Each(HasSubstr("the workers make different variables")));
+  EXPECT_THAT(errors, Each(HasSubstr("the workers create different variables")));
 }
 
 // In each of five steps, two replicas of one worker read two variables twice and update both.
