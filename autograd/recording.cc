@@ -162,8 +162,8 @@ int Recording::slot_of(const Tensor& value) const {
   const auto found = tensor_slots_.find(value.id());
   if (found == tensor_slots_.end()) return kNoSlot;
   if (!closed_by_.empty() && std::cmp_less(found->second, first_inner_slot_)) {
-    fail(ErrorCode::kInvalidArgument, closed_by_, ": uses a tensor ", value.shape(),
-         " from outside that a GradientTape has recorded; expected it as an input; try "
+    fail(ErrorCode::kInvalidArgument, closed_by_, ": the function uses a tensor ", value.shape(),
+         " that a GradientTape recorded outside the function; pass it as an input, or call "
          "stop_gradient() if it is a constant");
   }
   return found->second;

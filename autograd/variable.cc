@@ -295,7 +295,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
   const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
   if (!numbers) {
     fail(ErrorCode::kUnimplemented, "the optimizer '", rule.name(),
-         "' cannot be part of a step that XLA compiles; expected one of tutti's rules; "
+         "' cannot be part of a step that XLA compiles; expected a built-in rule; "
          "use Sgd or Adam");
   }
   std::vector<Tensor> before;
@@ -364,7 +364,7 @@ void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DTy
                     "or more; call assign()");
   const Shape expected = shape.with_dim(0, slices.indices.num_elements());
   internal::require(slices.indices.rank() == 1 && slices.values.shape() == expected, who,
-                    ": the slices do not fit the shape ", shape,
+                    ": the slices do not match the shape ", shape,
                     "; expected indices [n] and values [n", shape.rank() > 1 ? ", ...]" : "]",
                     ", got indices ", slices.indices.shape(), " and values ",
                     slices.values.shape());
@@ -433,7 +433,7 @@ std::string who_updates(const UpdateRule& rule) {
 
 void check_dense(const Tensor& gradient, const Shape& shape, DType dtype, const UpdateRule& rule) {
   if (gradient.shape() == shape && gradient.dtype() == dtype) return;
-  fail(ErrorCode::kInvalidArgument, who_updates(rule), ": the gradient does not fit; expected ",
+  fail(ErrorCode::kInvalidArgument, who_updates(rule), ": the gradient does not match; expected ",
        shape, " of ", dtype, ", got ", gradient.shape(), " of ", gradient.dtype());
 }
 

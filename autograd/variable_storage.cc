@@ -89,7 +89,7 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
   internal::require(value.defined(), "Variable '", name(), "'.", method,
                     ": the value is undefined; expected a tensor of shape ", shape_);
   internal::require(value.shape() == shape_, "Variable '", name(), "'.", method,
-                    ": the shape does not fit; expected ", shape_, ", got ", value.shape());
+                    ": the shape does not match; expected ", shape_, ", got ", value.shape());
   if (value.dtype() == dtype_) return value;
   const GradientTape::StopRecording stop;  // the stored value is a constant for every tape
   const NoDeviceScope where_it_is;         // the value may be on any device

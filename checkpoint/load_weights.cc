@@ -115,7 +115,7 @@ void rename_tensors(const std::map<std::string, std::string>& names,
   std::map<std::string, Tensor> renamed;
   for (const auto& [in_file, name] : names) {
     auto node = file.tensors.extract(in_file);
-    if (!node) fail(ErrorCode::kInvalidArgument, "rename: the file has no '", in_file, "'");
+    if (!node) fail(ErrorCode::kInvalidArgument, "rename: the file has no tensor '", in_file, "'");
     if (!find_variable(variables, name))
       fail(ErrorCode::kInvalidArgument, "rename: there is no variable '", name, "'");
     if (!renamed.emplace(name, std::move(node.mapped())).second)

@@ -48,7 +48,7 @@ void require_name(const std::string& name, std::set<std::string>& seen, const ch
   if (!problem && !is_utf8(name)) problem = "is not UTF-8";
   if (!problem && !seen.insert(name).second) problem = "occurs twice";
   internal::require(!problem, "format_safetensors: the ", what, " '", name, "' ", problem,
-                    "; expected unique names that are not empty");
+                    "; expected unique, non-empty names");
 }
 
 void sort_as_in_file(std::vector<SafetensorsEntry>& entries) {

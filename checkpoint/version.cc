@@ -101,8 +101,8 @@ void require_whole(const VersionIndex& index, const std::string& source) {
       got += concat(got.empty() ? "[" : ", [", first, ", ", end, ")");
     }
     if (is_whole && next == cut.shape.num_elements()) continue;
-    fail(ErrorCode::kDataLoss, source, ": tensor '", name, "': expected its elements [0, ",
-         cut.shape.num_elements(), ") once each, got ", got);
+    fail(ErrorCode::kDataLoss, source, ": tensor '", name, "': expected each of its elements [0, ",
+         cut.shape.num_elements(), ") exactly once, got ", got);
   }
 }
 

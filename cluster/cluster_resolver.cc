@@ -123,7 +123,7 @@ JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts
       if (is_new) continue;
       fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers define ",
            Task{job, offset + index}, ", at ", known->second, " and at ", address,
-           "; use lists without indices, which are concatenated");
+           "; use lists of addresses without indices to have them concatenated");
     }
   }
   return merged;

@@ -191,7 +191,7 @@ JobTasks read_job(const JsonPlace& place) {
   const std::string remedy = place.value().is_string()
                                  ? concat("write [", internal::shown(place.value()), "]")
                                  : std::string();
-  place.fail("a list of addresses, or an object of them by index", remedy);
+  place.fail("a list of addresses, or an object that maps indices to addresses", remedy);
 }
 
 Json addresses_by_index(const JobTasks& tasks) {

@@ -383,7 +383,7 @@ void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint
   const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
   if (Clock::system().now() >= deadline) {
     fail(ErrorCode::kDeadlineExceeded, "workers: ", self, ": expected ", tutti::join(names),
-         " to exit and restart together with this process, got no exit before the deadline; call "
+         " to exit and restart together with this process, but they did not exit in time; call "
          "Recovery::run() around the training loop");
   }
   if (!std::exchange(has_logged_wait_, true)) {

@@ -104,8 +104,8 @@ class Recorder {
     const std::vector<TraceEvent> events = std::exchange(events_, {});
     const std::size_t num_dropped = std::exchange(num_dropped_, 0);
     if (num_dropped > 0) {
-      log_warning(concat("trace: the latest ", num_dropped, " of ", events.size() + num_dropped,
-                         " events are not in '", path, "'; try fewer steps"));
+      log_warning(concat("trace: the last ", num_dropped, " of ", events.size() + num_dropped,
+                         " events are missing from '", path, "'; trace fewer steps"));
     }
     write_file_atomically(path, text_of_all(events, num_dropped));
   }

@@ -175,7 +175,7 @@ void check_buffers(std::string_view who, const BufferCall& call, bool in_place) 
   const bool exchanges = call.collective == Collective::kAllToAll;
   require(size > 0, "expected a buffer, got none");
   require(call.collective == Collective::kReduce || call.outputs.size() == size,
-          "expected an output for each of ", size, " inputs, got ", call.outputs.size());
+          "expected an output for each of the ", size, " inputs, got ", call.outputs.size());
   require(!exchanges || call.counts.size() == size * size, "expected ", size * size, " counts for ",
           size, " replicas, or none, got ", call.counts.size());
   if (has_root(call.collective)) check_root(call.root, size);

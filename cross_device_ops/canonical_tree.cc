@@ -492,7 +492,7 @@ class TreeAdder {
 
 void CrossDeviceOps::sum_segments(const SegmentedSum& sum, const CommunicationOptions& options) {
   TUTTI_CHECK(sum.nodes.size() == 1 && sum.dtype == sum.sum_dtype,
-              "sum_segments: only canonical accepts nodes and converts types");
+              "sum_segments: only canonical supports several nodes or a type conversion");
   if (sum.segments.empty()) return;
   const std::size_t size = size_of(sum.dtype), count = sum.end - sum.begin;
   std::vector<BufferRef> memory;

@@ -322,9 +322,10 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
   for (std::size_t r = 0; r < inputs.size(); ++r) {
-    internal::require(inputs[r].count % inputs.size() == 0, who, ": expected a multiple of ",
-                      inputs.size(), " elements for equal parts, got ", inputs[r].count,
-                      " from replica ", r, "; pass counts");
+    internal::require(inputs[r].count % inputs.size() == 0, who,
+                      ": expected the number of elements to be a multiple of ", inputs.size(),
+                      " for equal parts, got ", inputs[r].count, " from replica ", r,
+                      "; pass counts for unequal parts");
     counts.insert(counts.end(), inputs.size(), inputs[r].count / inputs.size());
   }
   return counts;

@@ -216,7 +216,7 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
         concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason);
     if (choice.policy == AutoShardPolicy::kData && num_workers > 1) {
       log_warning(concat(line, "; every worker reads everything and keeps one in ", num_workers,
-                         " elements; where that is intended, use AutoShardPolicy::kData"));
+                         " elements; if that is intended, use AutoShardPolicy::kData"));
     } else {
       log_info(line);
     }

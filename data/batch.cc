@@ -250,7 +250,7 @@ Tensor numbers_in(const Element& element) {
       (element[0].dtype() == DType::kInt64 || element[0].dtype() == DType::kInt32);
   if (is_index) return element[0];
   fail(ErrorCode::kInvalidArgument,
-       "Dataset::pack: expected elements with one component, numbers [n] of int64 or int32, got ",
+       "Dataset::pack: expected elements with one component, a vector [n] of int64 or int32, got ",
        element.size(), " components",
        element.size() > 0 ? concat(", the first ", element[0].dtype(), " ", element[0].shape())
                           : std::string());

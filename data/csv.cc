@@ -190,7 +190,7 @@ CsvReader::CsvReader(InputFile file, CsvDialect dialect)
   file_.read(mark, 3);
   if (mark != "\xef\xbb\xbf") {
     fail(ErrorCode::kDataLoss, source(), ":1: expected UTF-8, got ",
-         "a byte 239 that does not begin a byte order mark; convert the file");
+         "byte 239, which does not begin a byte order mark; convert the file");
   }
 }
 

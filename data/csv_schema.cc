@@ -216,8 +216,7 @@ std::string remark_on_numbers(const CsvField& field) {
   }
   if (!field.mostly_numbers) return "";
   return " (most fields are numbers; if it means a missing value, use CsvOptions::na_values "
-         "and "
-         "CsvColumn::default_value)";
+         "and CsvColumn::default_value)";
 }
 
 }  // namespace
@@ -231,12 +230,12 @@ void require_asked_categories(const CsvSchema& schema) {
     const bool is_label = labelled && &field == &schema.fields.back();
     if (schema.options.pack_features && !is_label) {
       fail(ErrorCode::kInvalidArgument, "read_csv: ", what,
-           "; expected numbers to pack as features; use CsvColumn::categorical, which packs "
+           "; expected only numbers with pack_features; use CsvColumn::categorical, which packs "
            "the index of each text in the vocabulary");
     }
     if (field.mostly_numbers) {
       log_warning(concat("read_csv: ", what,
-                         "; it becomes a category; if that is intended, set "
+                         "; the column becomes categorical; if that is intended, set "
                          "CsvColumn::categorical"));
     }
   }

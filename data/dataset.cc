@@ -660,8 +660,8 @@ const Tensor& Element::operator[](std::size_t index) const {
 const Tensor& Element::at(const std::string& name) const {
   auto found = std::find(names_->begin(), names_->end(), name);
   if (found == names_->end()) {
-    fail(ErrorCode::kNotFound, "Element: no component is called '", name, "'; expected one of [",
-         join(*names_), "]");
+    fail(ErrorCode::kNotFound, "Element: there is no component named '", name,
+         "'; expected one of [", join(*names_), "]");
   }
   return tensors_[static_cast<std::size_t>(found - names_->begin())];
 }
@@ -685,7 +685,9 @@ std::int64_t Element::rows() const {
     }
     rows = shape[0];
   }
-  if (rows < 0) fail(ErrorCode::kFailedPrecondition, "Element::rows: there are no components");
+  if (rows < 0)
+    fail(ErrorCode::kFailedPrecondition,
+         "Element::rows: expected at least one component, got none");
   return rows;
 }
 

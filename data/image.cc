@@ -82,7 +82,7 @@ const char* name_of_format(std::string_view bytes) {
   TUTTI_CHECK(height > 0 && width > 0, source, ": an image of ", height, " x ", width);
   if (height > options.max_pixels / width) {
     fail(ErrorCode::kResourceExhausted, source, ": offset 0: expected at most ", options.max_pixels,
-         " pixels, got ", height, " x ", width, "; use DecodeImageOptions::max_pixels");
+         " pixels, got ", height, " x ", width, "; raise DecodeImageOptions::max_pixels");
   }
 }
 

@@ -146,8 +146,8 @@ void require_options(const ImageFolderOptions& options) {
          "; call cast() in map()");
   }
   const double split = options.validation_split;
-  internal::require(split >= 0.0 && split < 1.0, kWho,
-                    "expected a validation_split from 0 to below 1, got ", split);
+  internal::require(split >= 0.0 && split < 1.0, kWho, "expected 0 <= validation_split < 1, got ",
+                    split);
   internal::require((split > 0.0) == (options.subset != Subset::kAll), kWho,
                     "expected a subset (kTraining or kValidation) together with validation_split, "
                     "got only one of them");

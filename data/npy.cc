@@ -300,7 +300,7 @@ std::string format_npy(const Tensor& tensor) {
     if (known.dtype == tensor.dtype() && known.is_exact()) name = known.name;
   }
   if (name.empty()) {
-    fail(ErrorCode::kUnimplemented, "format_npy: numpy's files have no type for ", tensor.dtype(),
+    fail(ErrorCode::kUnimplemented, "format_npy: .npy files have no type for ", tensor.dtype(),
          "; expected float16, float32, float64, int32, int64, uint8 or bool; call cast()");
   }
   std::string dims;
@@ -464,8 +464,8 @@ std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
     if (found == entries.end()) {
       const auto known = internal::names_of(
           entries, [](const Entry& entry) { return array_name(entry).value_or(entry.name); });
-      fail(ErrorCode::kNotFound, source, ": no array is called '", name, "'; expected one of [",
-           join(known), "]");
+      fail(ErrorCode::kNotFound, source, ": there is no array named '", name,
+           "'; expected one of [", join(known), "]");
     }
     wanted.push_back(*found);
   }
@@ -549,8 +549,8 @@ const Tensor& NamedTensors::at(std::string_view name) const {
     if (own == name) return tensor;
   }
   const auto known = internal::names_of(*this, [](const auto& named) { return named.first; });
-  fail(ErrorCode::kNotFound, "NamedTensors: no array is called '", name, "'; expected one of [",
-       join(known), "]");
+  fail(ErrorCode::kNotFound, "NamedTensors: there is no array named '", name,
+       "'; expected one of [", join(known), "]");
 }
 
 bool NamedTensors::has(std::string_view name) const {

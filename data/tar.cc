@@ -465,7 +465,8 @@ std::optional<TarEntry> TarReader::next() {
     if (read_extra(type, stated, extra)) continue;
     if (type == 'S' || type == 'M') {
       fail(ErrorCode::kUnimplemented, source(), ": offset ", header_,
-           ": expected whole, plain files, got ", type == 'S' ? "a sparse one" : "part of one");
+           ": expected complete regular files, got ",
+           type == 'S' ? "a sparse file" : "part of a file");
     }
     TarEntry entry{extra.name.value_or(name_of(block)), header_, extra.size.value_or(stated)};
     extra = {};

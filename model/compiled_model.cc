@@ -168,7 +168,7 @@ void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> cl
     for (const auto& [number, weight] : class_weights[output]) {
       if (present.contains(number) || !is_class_of(number, num_classes_of(model, output))) continue;
       log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
-                              ": expected one of the classes of the labels (", brief_list(present),
+                              ": expected a class that occurs in the labels (", brief_list(present),
                               "), got ", number, "; its weight has no effect"));
     }
   }

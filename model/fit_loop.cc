@@ -183,10 +183,10 @@ void BatchFeed::warn_of_end() {
       steps_.who, ": your input ran out of data after ", step_, " of ", *steps_.number, " ",
       steps_.option,
       steps_.across_passes
-          ? "; expected steps_per_epoch * epochs batches, or passes that end with an epoch; a "
-            "new pass begins; call repeat(), or set another steps_per_epoch or batch_size; logged "
+          ? "; a new pass over the data begins; provide steps_per_epoch * epochs batches with "
+            "repeat(), or set steps_per_epoch or batch_size so that passes end with epochs; logged "
             "once"
-          : concat("; the result is that of ", step_, " batches; try fewer ", steps_.option)));
+          : concat("; the result is based on ", step_, " batches; try fewer ", steps_.option)));
 }
 
 void BatchFeed::warn_of_length() const {

@@ -162,9 +162,10 @@ class Generation {
 
 Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions& options) {
   const bool is_index = prompt.dtype() == DType::kInt64 || prompt.dtype() == DType::kInt32;
-  internal::require(is_index && prompt.rank() == 2 && prompt.shape()[1] != 0,
-                    "generate: expected an int64 prompt [batch, steps] of at least one step, got ",
-                    prompt.dtype(), " ", prompt.shape());
+  internal::require(
+      is_index && prompt.rank() == 2 && prompt.shape()[1] != 0,
+      "generate: expected an int64 prompt [batch, steps] with at least one step, got ",
+      prompt.dtype(), " ", prompt.shape());
   if (options.window.value_or(1) < 1 || options.max_new_tokens < 0) {
     fail(ErrorCode::kInvalidArgument,
          "generate: expected a window >= 1 and max_new_tokens >= 0, got ",

@@ -262,8 +262,8 @@ void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   for (const auto& [name, value] : logs) {
     if (std::ranges::find(names_, name) != names_.end()) continue;
     log_warning_once(concat("CsvLogger: ", path_, " has no column '", name,
-                            "', so its values are not written; expected one of ", join(names_),
-                            "; try another file, or CsvMode::kReplace"));
+                            "', so values with this name are not written; expected one of ",
+                            join(names_), "; use another file, or CsvMode::kReplace"));
   }
   std::string line = concat(epoch);
   for (const std::string& name : names_)

@@ -58,7 +58,7 @@ void require_options_of_dataset(std::string_view who, const Options& options) {
        ": expected no sample_weight with a dataset, got one of "
        "shape ",
        options.sample_weight.shape(),
-       "; use weights as its third component: "
+       "; pass the weights as the dataset's third component: "
        "Dataset::from_tensor_slices({x, y, weights})");
 }
 
@@ -109,8 +109,8 @@ void require_made_in_scope(const Strategy& strategy, const Metric& metric) {
   for (const Variable& variable : metric.variables()) {
     if (strategy.variable_created_in_scope(variable)) continue;
     fail(ErrorCode::kInvalidArgument, "Model::compile: metric '", metric.name(),
-         "' was made outside the scope of the model's strategy ", name_and_size(strategy),
-         "; use its name instead, or make it inside the scope");
+         "' was created outside the scope of the model's strategy ", name_and_size(strategy),
+         "; use its name instead, or create it inside the scope");
   }
 }
 
@@ -153,7 +153,7 @@ void Model::compile(CompileOptions options) {
          ".initial_epoch = epochs_trained()");
   }
   internal::require(options.steps_per_execution > 0,
-                    "Model::compile: expected positive steps_per_execution, got ",
+                    "Model::compile: expected a positive steps_per_execution, got ",
                     options.steps_per_execution);
   const Scope scope = strategy().scope();
   auto compiled = std::make_unique<internal::CompiledModel>();
@@ -212,8 +212,9 @@ void Model::compile_metrics(const CompileOptions& options,
   }
   for (const auto* lists : {&options.output_metrics, &options.output_weighted_metrics}) {
     if (lists->empty() || lists->size() == results.size()) continue;
-    fail(ErrorCode::kInvalidArgument, "Model::compile: expected a list of metrics for each of the ",
-         results.size(), " outputs, got ", lists->size());
+    fail(ErrorCode::kInvalidArgument,
+         "Model::compile: expected one list of metrics for each of the ", results.size(),
+         " outputs, got ", lists->size());
   }
   auto add = [&](const MetricSpec& spec, std::size_t output, bool weighted) {
     const Loss loss = compiled.losses.empty() ? Loss("mse") : compiled.losses[output].loss;

@@ -73,7 +73,8 @@ ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions option
     if (name.find_first_of(":!.[{") == std::string::npos && !name.empty()) continue;
     fail(ErrorCode::kInvalidArgument,
          "ModelCheckpoint: expected {epoch}, {batch} or {name of a value} in the path, got {", name,
-         "}; formats are not supported; use {", name.substr(0, name.find_first_of(":!.[{")), "}");
+         "}; format specifiers are not supported; use {",
+         name.substr(0, name.find_first_of(":!.[{")), "}");
   }
 }
 

@@ -244,7 +244,7 @@ const std::vector<NamedSchedule>& named_schedules() {
 
 Json LearningRateSchedule::describe() const {
   fail(ErrorCode::kUnimplemented, "the learning-rate schedule ",
-       internal::plain_type_name(typeid(*this)), " is not one of tutti's, so it cannot be saved");
+       internal::plain_type_name(typeid(*this)), " is not built into tutti, so it cannot be saved");
 }
 
 template <class Options>

@@ -146,8 +146,8 @@ void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
 void CapturedCalls::State::say_eager(std::string_view where) {
   MutexLock lock(mutex);
   if (std::exchange(said_eager, true)) return;
-  log_info(
-      concat("captured step: nothing is captured ", where, ": the function itself runs each time"));
+  log_info(concat("captured step: capture is not supported ", where,
+                  ": the function itself runs each time"));
 }
 
 CapturedCalls::CapturedCalls(const CaptureOptions& options)

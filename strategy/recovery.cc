@@ -133,7 +133,7 @@ bool Recovery::try_roll_back(TimePoint deadline) {
 void Recovery::restart() {
   log_warning(concat("worker ", team_->worker(),
                      ": all workers were restarted, so none has the state in memory; they "
-                     "continue from the disk, or begin again"));
+                     "resume from disk, or start over"));
   if (options_.restore_from_disk) options_.restore_from_disk();
   kept_ = {{0, state_.snapshot()}};
   Hasher hasher;

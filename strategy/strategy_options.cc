@@ -186,7 +186,7 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
   if (options.deterministic.value_or(false)) {
     fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),
          "' does not add in canonical order; expected canonical, reduction_to_one_device or "
-         "hierarchical_copy; leave cross_device_ops out");
+         "hierarchical_copy; omit cross_device_ops");
   }
   if (!options.deterministic.has_value()) {
     const bool is_repeatable = ops->determinism() == Determinism::kRunToRun;
@@ -221,7 +221,7 @@ LocalStrategyOptions options_of_worker(std::string_view who, int worker, int wor
   const int share = options.replicas / workers + (worker < options.replicas % workers ? 1 : 0);
   internal::require(share >= devices, who, ": ", options.replicas, " replicas over ", workers,
                     " workers give worker ", worker, " a share of ", share,
-                    "; expected at least one per device (", devices,
+                    "; expected at least one replica per device (", devices,
                     "); try fewer devices or workers");
   options.replicas = share;
   return options;
@@ -237,8 +237,10 @@ void check_order(std::string_view who, const WorkerTeam& team,
          "' does not add in canonical order; expected canonical");
   }
   if (options.deterministic.has_value()) return;
-  log_warning(concat(who, ": ", team.algorithm(),
-                     ": sums have no fixed order, so bits may differ between runs", kAccepted));
+  log_warning(concat(
+      who, ": ", team.algorithm(),
+      ": the order of summation is not fixed, so results may not be bit-identical between runs",
+      kAccepted));
 }
 
 /// Returns the operation that an implementation implies; "" for AUTO.

@@ -76,8 +76,7 @@ Device Device::parse(std::string_view text) {
   if (!spec || spec->job || spec->replica || spec->task || !spec->type || !spec->index) {
     fail(ErrorCode::kInvalidArgument,
          "Device::parse: cannot read a device name; expected 'cpu:0', 'gpu:0', 'xla:0' or "
-         "'/device:GPU:1', "
-         "got '",
+         "'/device:GPU:1', got '",
          one_line(text), "'");
   }
   const Device device{*spec->type, *spec->index};
@@ -98,7 +97,7 @@ void require_available(const Device& device) {
     return;
   }
   if (device.type == DeviceType::kXla && device.index < kNumVirtualCpuDevices) {
-    fail(ErrorCode::kUnimplemented, device, ": XLA computes only whole steps of MirroredStrategy, ",
+    fail(ErrorCode::kUnimplemented, device, ": XLA runs only whole steps of MirroredStrategy, ",
          "OneDeviceStrategy and TpuStrategy; expected a CPU or a GPU; use MirroredStrategy(\"",
          device, "\"), or cpu:0");
   }

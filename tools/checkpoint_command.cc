@@ -117,7 +117,7 @@ std::string choose(const CkptOptions& options) {
   }
   if (!chosen.empty()) return chosen;
   fail(ErrorCode::kNotFound, "ckpt show: expected ",
-       options.step < 0 ? std::string("a whole checkpoint") : concat("step ", options.step),
+       options.step < 0 ? std::string("an undamaged checkpoint") : concat("step ", options.step),
        " in '", options.path, "', got ",
        steps.empty() ? "no checkpoint" : concat("steps [", join(steps), "]"));
 }

@@ -117,7 +117,7 @@ BenchMemory::BenchMemory(std::size_t num_bytes) : num_bytes_(std::max<std::size_
   void* const memory =
       mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    fail(ErrorCode::kResourceExhausted, "tutti bench: no memory for ", num_bytes,
+    fail(ErrorCode::kResourceExhausted, "tutti bench: not enough memory for ", num_bytes,
          " bytes; try a smaller -e");
   }
   madvise(memory, num_bytes_, MADV_HUGEPAGE);

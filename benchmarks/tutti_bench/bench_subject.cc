@@ -92,7 +92,8 @@ class LocalSubject final : public BenchSubject {
     }
   }
   void out_of_place(std::span<const BenchRank>, int) override {
-    fail(ErrorCode::kInternal, "expected an in-place call of a local operation, got out-of-place");
+    fail(ErrorCode::kInternal,
+         "expected an in-place call of a local operation, got an out-of-place call");
   }
 
  private:

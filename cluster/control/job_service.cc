@@ -539,8 +539,9 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
     const MemberRecord* const peer = newest_of(task);
     const std::string who = record.joined.who.task.to_string();
     if (peer == nullptr || peer == &record) {
-      fail(ErrorCode::kInvalidArgument, "control: ", who, " lost its connection to ",
-           task.to_string(), "; expected the name of another member of the job");
+      fail(ErrorCode::kInvalidArgument, "control: ", who,
+           " reported that it lost its connection to ", task.to_string(),
+           ", which is not another member of the job");
     }
     if (request->last_verdict() > verdicts_.size()) {
       fail(ErrorCode::kInvalidArgument, "control: ", who, " reports that its last verdict was ",

@@ -488,8 +488,8 @@ void Connection::keep_body(Message& message) {
   if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
     kept_.now.fetch_sub(bytes);
     tutti::fail(ErrorCode::kResourceExhausted, "expected at most ", kept_.limit,
-                " bytes of messages that wait for a recv(), got ", bytes, " more with tag ",
-                message.header.tag);
+                " bytes of messages waiting for recv(), got another message of ", bytes,
+                " bytes with tag ", message.header.tag);
   }
   message.kept = BufferRef::allocate(bytes);  // from the allocator's cache: fresh pages cost more
   message.target = message.kept->data();

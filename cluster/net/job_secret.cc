@@ -148,7 +148,7 @@ void check_exposure(std::string_view who, std::string_view host, const Exposure&
   if (is_safe || exposure.allow_insecure_network) return;
   fail(ErrorCode::kInvalidArgument, who, ": other machines reach '", host,
        "', and the job has neither a secret nor TLS; try: head -c 32 /dev/urandom > job.secret && "
-       "chmod 600 job.secret && export TUTTI_JOB_SECRET_FILE=$PWD/job.secret (or, in a closed "
+       "chmod 600 job.secret && export TUTTI_JOB_SECRET_FILE=$PWD/job.secret (or, on a closed "
        "network, allow_insecure_network)");
 }
 

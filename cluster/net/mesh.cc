@@ -103,9 +103,9 @@ void Mesh::check(int peer, std::size_t head_bytes, std::size_t body_bytes) const
          size() - 1, " other than this rank, got ", peer);
   }
   if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
-    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, ": expected a message of at most ",
-         kLongestHead, " head bytes and ", kLongestBody, " body bytes, got ", head_bytes, " and ",
-         body_bytes);
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_,
+         ": expected a message with at most ", kLongestHead, " head bytes and ", kLongestBody,
+         " body bytes, got ", head_bytes, " and ", body_bytes);
   }
 }
 

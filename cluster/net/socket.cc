@@ -172,7 +172,7 @@ Listener listen_at(const Endpoint& endpoint) {
     const std::string owner = is_taken ? owner_of_port(endpoint.port) : "";
     fail(ErrorCode::kUnavailable, "tcp: listening on ", endpoint.to_string(),
          " failed: ", std::strerror(reason), owner.empty() ? "" : concat(" by ", owner),
-         is_taken ? "; end that process or try another port (0 takes a free one)"
+         is_taken ? "; end that process or try another port (0 selects a free one)"
                   : "; expected an address of this machine");
   }
   const int port = port_of(socket);

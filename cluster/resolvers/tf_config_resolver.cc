@@ -103,7 +103,7 @@ std::optional<std::string> read_text(const JsonPlace& config, std::string_view n
 std::string read_rpc_layer(const JsonPlace& config) {
   const std::string layer = read_text(config, "rpc_layer", "a protocol's name").value_or("");
   if (!internal::has_only_alphanumerics_and("+", layer)) {
-    config.find("rpc_layer")->fail("a protocol's name such as \"grpc\"");
+    config.find("rpc_layer")->fail("the name of a protocol, such as \"grpc\"");
   }
   return layer;
 }

@@ -95,7 +95,7 @@ class Front {
 };
 
 [[noreturn]] void fail_message(const std::string& what) {
-  fail(ErrorCode::kDataLoss, "rpc: ", what, "; expected a message of calls.proto");
+  fail(ErrorCode::kDataLoss, "rpc: ", what, "; expected a message defined in calls.proto");
 }
 
 thread_local DeferredRelease* current_owners = nullptr;
@@ -357,7 +357,7 @@ std::optional<v1::Caller> caller_in(const Metadata& metadata) {
   v1::Caller caller;
   if (read(metadata, kCallerKey, caller) && caller.client() != 0) return caller;
   fail(ErrorCode::kDataLoss, "rpc: the metadata ", kCallerKey,
-       " is not a Caller message of calls.proto");
+       " is not a Caller message as defined in calls.proto");
 }
 
 std::string refusal_of(const v1::Caller& caller, const RpcServerOptions& options) {

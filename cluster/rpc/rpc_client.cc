@@ -214,7 +214,8 @@ std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   }
   if (calls_.size() >= kMostCalls) {
     fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),
-         " calls are unanswered; expected fewer than ", kMostCalls, "; wait for some first");
+         " calls are unanswered; expected fewer than ", kMostCalls,
+         "; wait for some of them first");
   }
   send({std::move(request), reply}, sent);
   return reply;

@@ -232,7 +232,7 @@ bool ServerStream::accept(CallMessage message) {
     }
     if (message.call <= std::exchange(last_call_, message.call)) {
       fail(ErrorCode::kDataLoss, "rpc: ", peer_, " sent call ", message.call,
-           " after a higher one; expected ascending numbers");
+           " out of order; expected ascending numbers");
     }
     unanswered_.insert(message.call);
     call = std::make_shared<Call>(shared_from_this(), std::move(message));

@@ -25,9 +25,9 @@ void require_memory_of(const GpuDevice& gpu, const std::byte* data, std::size_t 
   if (count == 0) return;
   const int found = gpu.backend().gpu_of(data);
   if (found == gpu.description().ordinal) return;
-  fail(ErrorCode::kInvalidArgument, "expected memory of ", gpu.device(), " (CUDA's device ",
+  fail(ErrorCode::kInvalidArgument, "expected memory of ", gpu.device(), " (CUDA device ",
        gpu.description().ordinal, ") as ", what, ", got ",
-       found < 0 ? "host memory" : concat("memory of CUDA's device ", found),
+       found < 0 ? "host memory" : concat("memory of CUDA device ", found),
        "; use one GPU for all buffers of a call, or CallOptions without gpu for host memory");
 }
 

@@ -35,7 +35,7 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 // Always throws: between processes, communicators use engines instead of CrossDeviceOps.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
   fail(ErrorCode::kUnimplemented,
-       "mpi: combines values between processes with one rank each; expected a ",
+       "mpi: combines values across processes with one rank each; expected a ",
        "communicator of such processes (make_communicator()); try another operation such as "
        "canonical for the replicas of one process");
 }
@@ -186,7 +186,7 @@ void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory f
   if (name.empty() || !factory) {
     fail(ErrorCode::kInvalidArgument,
          "register_cross_device_ops: expected a name and a factory, got '", name, "'",
-         factory ? "" : " without factory");
+         factory ? "" : " without a factory");
   }
   Registry& all = registry();
   MutexLock lock(all.mutex);

@@ -69,7 +69,7 @@ ImageData read_images(const std::string& data_dir, Split split) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     fail(ErrorCode::kNotFound, error.message(),
-         ", name its folder with --data_dir, or train on synthetic images with --synthetic");
+         "; set --data_dir to the CIFAR-10 folder, or train on synthetic images with --synthetic");
   }
 }
 

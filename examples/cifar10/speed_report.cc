@@ -13,7 +13,7 @@ SpeedReport speed_report(std::span<const double> step_seconds, std::size_t num_w
                          std::int64_t batch_size, std::size_t num_towers) {
   if (step_seconds.size() <= num_warm_up) {
     fail(ErrorCode::kInvalidArgument, "speed_report: expected more than the ", num_warm_up,
-         " warm-up steps, got ", step_seconds.size(), "; try more --steps");
+         " warm-up steps, got ", step_seconds.size(), "; use a larger --steps");
   }
   const auto counted = step_seconds.subspan(num_warm_up);
   const double seconds = std::accumulate(counted.begin(), counted.end(), 0.0);

@@ -60,7 +60,7 @@ struct Corpus {
     num_rows = (first_tested - 1) / context;
     if (all - first_tested > context) return;
     fail(ErrorCode::kInvalidArgument, "gpt: ", all, " tokens are too few for rows of ", context,
-         "; try a longer text, or a smaller --context");
+         " tokens; try a longer text, or a smaller --context");
   }
   std::int64_t all, first_tested, num_rows = 0;
   Dataset train = Dataset::range(0), test = Dataset::range(0);

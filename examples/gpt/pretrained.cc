@@ -158,7 +158,7 @@ void load_pretrained(Gpt& model, const std::string& folder) {
     Tensor value = cast(find_tensor(tensors, place.tensor), variable.dtype());
     if (value.num_elements() != place.num_parts * variable.shape().num_elements()) {
       fail(ErrorCode::kInvalidArgument, "gpt: tensor '", place.tensor,
-           "': expected the number of elements of ", place.num_parts, " x ", variable.name(), ' ',
+           "': expected as many elements as ", place.num_parts, " x ", variable.name(), ' ',
            variable.shape(), ", got shape ", value.shape(),
            "; check that config.json belongs to these weights");
     }

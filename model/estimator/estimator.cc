@@ -134,7 +134,7 @@ void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
   const auto require = [](bool is_given, const char* what) {
     if (is_given) return;
     fail(ErrorCode::kInvalidArgument, "Estimator: the model function returns no ", what,
-         "; expected it in the EstimatorSpec of this mode");
+         "; expected it in the EstimatorSpec for this mode");
   };
   if (mode == EstimatorMode::kPredict) return require(spec.predictions.defined(), "predictions");
   require(spec.loss.defined(), "loss");

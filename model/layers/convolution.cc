@@ -36,7 +36,7 @@ Conv2dOptions convolution(Size2D strides, Size2D dilation, Padding padding,
 
 void require_groups(std::int64_t filters, std::int64_t groups, std::string_view who) {
   if (groups > 0 && filters % groups == 0) return;
-  fail(ErrorCode::kInvalidArgument, who, ": expected groups that divide the ", filters,
+  fail(ErrorCode::kInvalidArgument, who, ": expected a number of groups that divides the ", filters,
        " filters, got ", groups);
 }
 

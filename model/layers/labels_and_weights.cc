@@ -40,8 +40,9 @@ std::string remedy(const Shape& labels, const Shape& predictions, std::string_vi
 [[noreturn]] void fail_shapes(const Operand& labels, const Operand& predictions,
                               std::string_view who, std::string_view expected) {
   fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
-       ": labels and predictions do not fit; expected ", expected, ", got labels ", labels.shape(),
-       " and predictions ", predictions.shape(), remedy(labels.shape(), predictions.shape(), who));
+       ": labels and predictions do not match; expected ", expected, ", got labels ",
+       labels.shape(), " and predictions ", predictions.shape(),
+       remedy(labels.shape(), predictions.shape(), who));
 }
 
 }  // namespace
@@ -125,7 +126,7 @@ Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::str
   bool fits = weight.rank() == values.rank();
   for (int i = 0; fits && i < weight.rank(); ++i)
     fits = weight.shape()[i] == values.shape()[i] || weight.shape()[i] == 1;
-  internal::require(fits, who, ": the weights do not fit the values; expected shape ",
+  internal::require(fits, who, ": the weights do not match the values; expected shape ",
                     values.shape(), " or one that lacks trailing dimensions, got ",
                     sample_weight.shape());
   return weight;
@@ -157,7 +158,7 @@ StepWeights::StepWeights(const Tensor& predictions, const Tensor& sample_weight,
   if (axes < 2 && !mask_.defined()) return;
   if (axes > 1 && predictions.rank() <= axes) {
     fail(ErrorCode::kInvalidArgument, who, ": weights ", sample_weight.shape(),
-         " of steps do not fit the predictions; expected predictions [batch, steps, ...], got ",
+         " for steps do not match the predictions; expected predictions [batch, steps, ...], got ",
          predictions.shape(), "; use weights [batch]");
   }
   const int rank = std::max(axes > 1 ? axes : 0, mask_.defined() ? mask_.rank() : 0);
@@ -170,8 +171,9 @@ Tensor StepWeights::merged(const Tensor& x, const char* what) const {
   const std::span<const std::int64_t> dims = x.shape().dims(), steps = shape_.dims();
   internal::require(
       dims.size() >= steps.size() && std::equal(steps.begin(), steps.end(), dims.begin()), who_,
-      ": expected ", what, " [batch, steps, ...] with the leading dimensions ", shape_,
-      " of the predictions, because steps have a mask or weights, got ", x.shape());
+      ": expected ", what,
+      " [batch, steps, ...] whose leading dimensions are those of the predictions, ", shape_,
+      ", because steps have a mask or weights, got ", x.shape());
   std::vector<std::int64_t> one_axis = {shape_.num_elements()};
   one_axis.insert(one_axis.end(), dims.begin() + shape_.rank(), dims.end());
   return reshape(x, Shape(one_axis));

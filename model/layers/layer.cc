@@ -176,7 +176,7 @@ void Layer::pass_mask(const Tensor& input, const Tensor& result) const {
       std::ranges::any_of(state_->items, [](const State::Item& item) { return !!item.child; });
   if (made_of_layers) return;
   log_warning_once(
-      concat("layer '", name(), "' (", type_name(), "): the mask of its input ends ",
+      concat("layer '", name(), "' (", type_name(), "): the mask of its input is dropped ",
              "here, because the layer does not support masks; later layers use all steps"));
 }
 

@@ -285,7 +285,7 @@ void refuse_local_mean(const std::string& name, LossReduction reduction) {
   const int replicas = ReplicaGroup::current(concat("Loss '", name, "'")).num_replicas();
   if (replicas <= 1) return;
   fail(ErrorCode::kInvalidArgument, "Loss '", name, "': reduction ", reduction, " divides by the ",
-       "examples of only this replica, but ", replicas,
+       "number of examples on this replica only, but ", replicas,
        " replicas take part; please use LossReduction::kSum or LossReduction::kNone when losses "
        "are used with a strategy outside of Model::fit, and divide by the global batch: "
        "per_example = loss_object(labels, predictions); loss = compute_average_loss(per_example, "

@@ -97,9 +97,9 @@ BatchNormalization::Statistics BatchNormalization::normalize_batch(const Tensor&
                                                                    const Tensor& beta) const {
   if (x.num_elements() > 0 && x.num_elements() == x.shape()[-1]) {
     log_warning_once(concat(
-        "layer '", name(), "' is trained on one value per channel and replica, got shape ",
-        x.shape(),
-        ": the variance is then 0, so the output is beta and moving_variance shrinks towards "
+        "layer '", name(),
+        "': expected more than one value per channel on each replica, got shape ", x.shape(),
+        "; one value has variance 0, so the output is beta and moving_variance shrinks towards "
         "0; use a larger batch, fewer replicas, or BatchNormalization({.synchronized = true})"));
   }
   const BatchNormResult result = batch_norm_training(x, gamma, beta, options_.epsilon);
@@ -245,8 +245,9 @@ Shape GroupNormalization::build(const Shape& input) {
   if (input.rank() == 0)
     fail(ErrorCode::kInvalidArgument, "expected examples of shape [..., channels], got scalars");
   const std::int64_t channels = input[-1], groups = groups_of(channels);
-  internal::require(channels % groups == 0, "GroupNormalization: expected groups that divide the ",
-                    channels, " channels of the input, got ", groups);
+  internal::require(channels % groups == 0,
+                    "GroupNormalization: expected a number of groups that divides the ", channels,
+                    " channels of the input, got ", groups);
   if (options_.scale) {
     add_weight(options_.gamma_initializer, {channels}, {.name = "gamma"},
                options_.gamma_regularizer);

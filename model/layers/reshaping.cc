@@ -24,7 +24,7 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
     if (dim == -1 && !open) {
       open = &dim;
     } else if (dim < 0) {
-      fail(ErrorCode::kInvalidArgument, "Reshape: expected sizes and at most one -1, got [",
+      fail(ErrorCode::kInvalidArgument, "Reshape: expected sizes >= 0 and at most one -1, got [",
            join(target), "]");
     } else {
       known *= dim;
@@ -34,7 +34,7 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
   if (open) *open = known > 0 ? elements / known : 0;
   const Shape shape{std::span<const std::int64_t>(target)};
   internal::require(shape.num_elements() == elements, "Reshape: examples of shape ", input,
-                    " have ", elements, " elements, which do not fit into ", shape);
+                    " have ", elements, " elements, which cannot be reshaped to ", shape);
   return shape;
 }
 

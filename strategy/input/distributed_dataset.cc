@@ -171,7 +171,7 @@ void require_numbers(const InputPlan& plan) {
   }
   if (!plan.weights.empty() && std::ssize(plan.weights) != replicas) {
     fail(ErrorCode::kInvalidArgument, "distribute_dataset: expected ", replicas,
-         " weights, one per replica of all workers, or none, got ", plan.weights.size());
+         " weights, one per replica across all workers, or none, got ", plan.weights.size());
   }
 }
 

@@ -28,7 +28,7 @@ void ShardedValue::materialize(std::byte* to) {
     MeshPosition* const position = MeshPosition::current();
     if (position != position_ || position == nullptr) {
       fail(ErrorCode::kFailedPrecondition,
-           "a tensor that is sharded over a mesh was read on a thread other than its position's; "
+           "a tensor that is sharded over a mesh was read outside the thread of its mesh position; "
            "expected a read in the step that created it");
     }
     whole = position->local_as({sharding_, local_, spec_}, {});

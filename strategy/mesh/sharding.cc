@@ -74,7 +74,7 @@ Sharding MeshGrid::sharding_of(const Layout& layout, const Shape& shape,
     require((sharding.cut() & bit) == 0, who, ": the layout ", layout.to_string(),
             " has the axis '", name, "' twice; expected each axis at most once");
     require(shape.dim(d) % size == 0, who, ": dimension ", d, " of ", shape,
-            " cannot be divided by the ", size, " positions of the axis '", name,
+            " is not divisible by the ", size, " positions of the axis '", name,
             "'; try another layout or mesh");
     if (size > 1) sharding[d] = bit;
   }

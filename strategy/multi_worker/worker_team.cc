@@ -460,10 +460,10 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
   }
   const bool says = own.use == NcclUse::kIfAllCan && team.worker() == 0 && team.num_workers() > 1;
   if (says && !std::ranges::any_of(workers, &PeerGpus::any_gpu)) {
-    log_info(concat("sums over workers: ", team.algorithm(), ", because no replica is on a GPU"));
+    log_info(concat("sums across workers: ", team.algorithm(), ", because no replica is on a GPU"));
   } else if (says) {
-    log_info(concat("sums over workers: ", reason.empty() ? "nccl" : team.algorithm(), ", because ",
-                    reason.empty() ? "each replica has a GPU of its own" : reason));
+    log_info(concat("sums across workers: ", reason.empty() ? "nccl" : team.algorithm(),
+                    ", because ", reason.empty() ? "each replica has a GPU of its own" : reason));
   }
   return reason.empty() ? connect(team, own) : nullptr;
 }

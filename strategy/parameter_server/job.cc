@@ -37,7 +37,7 @@ ParameterServerRole role_in(const ClusterResolver& resolver, bool is_coordinated
   const ParameterServerRole role = parameter_server_role(resolver);
   if (!is_coordinated || resolver.cluster_spec().count("chief") == 1) return role;
   fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
-       ": expected a chief, which coordinates, in ", resolver.cluster_spec(),
+       ": expected a chief as the coordinator in ", resolver.cluster_spec(),
        "; use tutti run --chief, or coordinated = false for synchronous training");
 }
 

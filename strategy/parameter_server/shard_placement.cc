@@ -39,8 +39,8 @@ std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& va
 
 ServerPicker::ServerPicker(VariablePlacement placement, int num_servers) : placement_(placement) {
   if (num_servers < 1) {
-    fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy: expected at least one ps, got ",
-         num_servers);
+    fail(ErrorCode::kInvalidArgument,
+         "ParameterServerStrategy: expected at least one ps task, got ", num_servers);
   }
   bytes_.resize(static_cast<std::size_t>(num_servers), 0);
 }

@@ -229,7 +229,7 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
       gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
   if (dtype == variable.dtype() && shape == variable.shape()) return;
   fail(ErrorCode::kInvalidArgument, "the gradient of Variable '", variable.name(),
-       "' does not fit; expected ", variable.dtype(), " ", variable.shape(), ", got ", dtype, " ",
+       "' does not match; expected ", variable.dtype(), " ", variable.shape(), ", got ", dtype, " ",
        shape);
 }
 
@@ -314,7 +314,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
              b, is_shared ? " share its value" : " have copies of its value",
              ", but give different gradients with GradientAggregation::kNone; expected equal ones, "
              "such as all_reduce() returns; use GradientAggregation::kSum, or a variable with "
-             "VariableSynchronization::kOnRead, of which each replica has its own value");
+             "VariableSynchronization::kOnRead, which has a separate value on each replica");
       }
     }
   }

@@ -120,7 +120,7 @@ void check_parameter(std::string_view operation, const Operand& x, const Tensor&
     return;
   }
   fail(ErrorCode::kInvalidArgument, who(operation, x.where), ": expected gamma and beta of ",
-       x.dtype(), " ", expected, " for an input ", x.shape(), ", got ",
+       x.dtype(), " ", expected, " for an input of shape ", x.shape(), ", got ",
        parameter.defined() ? concat(parameter.dtype(), " ", parameter.shape()) : "no tensor");
 }
 

@@ -66,8 +66,8 @@ Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dt
 void refuse_in_capture(const char* who) {
   if (!StepRecorder::current()) return;
   fail(ErrorCode::kUnimplemented, who,
-       ": random tensors are made on the host, and a captured step does not repeat host work; use "
-       "dropout(), or make the tensor outside the step and pass it as an argument");
+       ": random tensors are created on the host, and a captured step does not repeat host work; "
+       "use dropout(), or create the tensor outside the step and pass it as an argument");
 }
 
 // Returns device memory that holds a new key in each replay of a captured step; nullptr if the key

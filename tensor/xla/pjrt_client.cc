@@ -119,12 +119,12 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     fail(ErrorCode::kUnavailable, "PJRT plugin ", path, " cannot be opened: ", dlerror(),
-         "; try another file in TUTTI_PJRT_PLUGIN");
+         "; set TUTTI_PJRT_PLUGIN to another file");
   }
   const auto get = reinterpret_cast<const PjrtApi* (*)()>(dlsym(library, "GetPjrtApi"));
   if (!get) {
     fail(ErrorCode::kUnavailable, path,
-         " is not a PJRT plugin: it has no symbol GetPjrtApi; try another file in "
+         " is not a PJRT plugin: it has no symbol GetPjrtApi; expected the path of a plugin in "
          "TUTTI_PJRT_PLUGIN");
   }
   api_ = get();

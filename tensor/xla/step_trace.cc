@@ -182,7 +182,7 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   const HloEmitter emit = find_emitter(call.op);
   if (!emit) {
     fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-         ": cannot be part of a step that XLA compiles; expected another operation; call it "
+         ": cannot be part of a step that XLA compiles; call the operation "
          "outside run(), or use another strategy");
   }
   begin(to_string(call.op), call.where);
@@ -357,8 +357,8 @@ constexpr std::size_t kHashSize = 32;
 
 void warn(const std::string& path, std::string_view what, std::string_view reason) {
   log_warning(concat("XLA: ", path, " ", what, ": ", reason,
-                     "; the step is compiled in this process; remove the file, or set another "
-                     "TUTTI_XLA_CACHE"));
+                     "; the step is compiled in this process; remove the file, or set "
+                     "TUTTI_XLA_CACHE to another folder"));
 }
 
 std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,

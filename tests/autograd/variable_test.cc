@@ -179,7 +179,7 @@ TEST(Variable, ScatterValidatesBeforeWriting) {
   EXPECT_INVALID(
       v.scatter_add(
           {Tensor::zeros({1, 2}, DType::kInt32), Tensor::from<std::int32_t>({1}, {0}), {2, 1}}),
-      "do not fit the shape");
+      "do not match the shape");
   EXPECT_INVALID(
       v.scatter_add(
           {Tensor::zeros({1, 1}, DType::kFloat32), Tensor::from<std::int32_t>({1}, {0}), {2, 1}}),

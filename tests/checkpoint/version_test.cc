@@ -115,12 +115,12 @@ TEST(Version, CommitRefusesMissingDuplicateAndForeignElements) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex first = write_file(folder, 0, 3), second = write_file(folder, 1, 3);
   EXPECT_ERROR(commit(folder, {first, second}), kDataLoss, "'table'",
-               "[0, 30) once each, got [0, 10), [10, 20)");
-  EXPECT_ERROR(commit(folder, {second}), kDataLoss, "'table'", "once each, got [10, 20)");
+               "[0, 30) exactly once, got [0, 10), [10, 20)");
+  EXPECT_ERROR(commit(folder, {second}), kDataLoss, "'table'", "exactly once, got [10, 20)");
   VersionIndex copy;  // claims the same elements as the first file
   copy.parts["table"] = {DType::kFloat32, kShape, {{"copy.safetensors", {0, 10}}}};
   EXPECT_ERROR(commit(folder, {first, copy, second, write_file(folder, 2, 3)}), kDataLoss,
-               "'table'", "once each");
+               "'table'", "exactly once");
   VersionIndex whole;
   whole.weight_map["table"] = "copy.safetensors";
   EXPECT_ERROR(commit(folder, {first, whole, second, write_file(folder, 2, 3)}), kDataLoss,
@@ -187,7 +187,7 @@ TEST(VersionIndex, InvalidEntriesAreRefused) {
       {"[10,3]", "[-10,3]", {"-10"}},
       {"[10,3]", "[4611686018427387904,3]", {"more elements"}},
       {"[10,3]", "[1,1,1,1,1,1,1,1,1,1,1,1]", {"dimensions"}},
-      {"[10,3]", "[10,4]", {"'table'", "[0, 40) once each"}},
+      {"[10,3]", "[10,4]", {"'table'", "[0, 40) exactly once"}},
       {"[15,30]", "[15,31]", {"[0, 30]", "31"}},
       {"[15,30]", "[15,14]", {"[15, 14]"}},
       {"[15,30]", "[-1,30]", {"[-1, 30]"}},

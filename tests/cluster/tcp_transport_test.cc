@@ -148,7 +148,7 @@ TEST(TcpTransport, BuffersUnreceivedMessagesUpToLimit) {
   zero->recv(1, 1, {}, bytes)->wait(late());  // frees buffer space
   one->send(0, 2, {}, bytes)->wait(late());
   one->send(0, 3, {}, bytes)->wait(late());
-  EXPECT_ERROR(never->wait(late()), kResourceExhausted, "rank 1 (", "1000", "600 more with tag 3");
+  EXPECT_ERROR(never->wait(late()), kResourceExhausted, "rank 1 (", "1000", "600 bytes with tag 3");
   zero->recv(1, 2, {}, bytes)->wait(late());  // earlier messages are intact
 }
 

@@ -116,8 +116,8 @@ TEST(BufferCollectives, InvalidCountsRootsAndMemoryAreRefused) {
   EXPECT_INVALID(ops->all_to_all(inputs, outputs), "multiple of 2", "got 3", "replica 0");
   const std::vector<std::size_t> three = {1, 1, 1};
   EXPECT_INVALID(ops->all_to_all(inputs, outputs, three), "4 counts", "got 3");
-  EXPECT_INVALID(ops->all_gather(inputs, std::span(outputs).first(1)), "an output for each of 2",
-                 "got 1");
+  EXPECT_INVALID(ops->all_gather(inputs, std::span(outputs).first(1)),
+                 "an output for each of the 2", "got 1");
 }
 
 TEST(BufferCollectives, OverlappingMemoryErrorNamesReplicas) {

@@ -138,7 +138,7 @@ TEST(CrossDeviceOpsRegistry, DuplicateAndUnknownNamesAreRefused) {
   EXPECT_ERROR(register_tree_sum("taken"), kAlreadyExists, "'taken'", "canonical", "ring");
   EXPECT_ERROR(register_tree_sum("ring"), kAlreadyExists, "'ring'");
   EXPECT_INVALID(register_tree_sum(""), "a name and a factory");
-  EXPECT_INVALID(register_cross_device_ops("nothing", {}), "without factory");
+  EXPECT_INVALID(register_cross_device_ops("nothing", {}), "without a factory");
   EXPECT_ERROR(make_cross_device_ops("gloo"), kNotFound, "'gloo'",
                "canonical, hierarchical_copy, reduction_to_one_device, ring");
   EXPECT_ERROR(build_cross_device_ops({"made_by_hand", {}}, Group{1, 0, cpus(1)}), kNotFound,

@@ -428,7 +428,7 @@ TEST(Tar, RefusesUnsupportedEntryTypesAndInvalidPaxRecords) {
   const std::string good = written({{"a.x", "content"}});
   EXPECT_ERROR(samples_in(with_header(good, 156, "S")), kUnimplemented, "here", "offset 0",
                "sparse");
-  EXPECT_ERROR(samples_in(with_header(good, 156, "M")), kUnimplemented, "part of one");
+  EXPECT_ERROR(samples_in(with_header(good, 156, "M")), kUnimplemented, "part of a file");
   EXPECT_ERROR(samples_in(with_header(good, 156, "x")), kDataLoss, "records", "pax");
   const auto pax = [](const std::string& records) {
     return samples_in(with_header(written({{"p", records}, {"a.x", "content"}}), 156, "x"));

@@ -88,10 +88,10 @@ TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
             (std::vector<std::string>{
                 "auto_shard: AUTO is FILE: 10 files for 5 workers",
                 "warning: auto_shard: AUTO is DATA: 10 files are fewer than 11 workers; every "
-                "worker reads everything and keeps one in 11 elements; where that is intended, "
+                "worker reads everything and keeps one in 11 elements; if that is intended, "
                 "use AutoShardPolicy::kData",
                 "warning: auto_shard: AUTO is DATA: the dataset has sources other than files; "
-                "every worker reads everything and keeps one in 2 elements; where that is "
+                "every worker reads everything and keeps one in 2 elements; if that is "
                 "intended, use AutoShardPolicy::kData"}));
 }
 

@@ -247,7 +247,7 @@ TEST(Csv, WarnsAboutCategoricalColumnWithMostlyNumbers) {
   const auto warnings = warnings_of(
       [&] { EXPECT_THAT(read_csv({path}).rows.at("hp").to_doubles(), ElementsAre(0, 1, 3, 2)); });
   ASSERT_EQ(warnings.size(), 1u);
-  for (const char* part : {"read_csv", "'hp'", "'?' in line 4", "na_values", "category"}) {
+  for (const char* part : {"read_csv", "'hp'", "'?' in line 4", "na_values", "categorical"}) {
     EXPECT_NE(warnings[0].find(part), std::string::npos) << part << " in " << warnings[0];
   }
   EXPECT_INVALID(read_csv({path}, {.pack_features = true}), "read_csv", "'hp'", "'?' in line 4",

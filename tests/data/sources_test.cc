@@ -46,7 +46,7 @@ TEST(Element, RowCountIsCommonFirstDimension) {
                "not batched", "'labels'", "scalar");
   EXPECT_ERROR(Element({Tensor::zeros({2}), Tensor::zeros({3})}).rows(), kFailedPrecondition,
                "not batched", "'labels'", "[3]", "2 rows");
-  EXPECT_ERROR(Element().rows(), kFailedPrecondition, "no components");
+  EXPECT_ERROR(Element().rows(), kFailedPrecondition, "at least one component, got none");
 }
 
 TEST(Element, NestedSliceRowsKeepGlobalBatchPosition) {
@@ -293,7 +293,7 @@ TEST(PackDataset, ReportsCardinalityAndRefusesInvalidInput) {
   EXPECT_EQ(Dataset::range(4).batch(2).pack(2).source().batch_depth(), 0);
   EXPECT_INVALID(kDocuments.pack(0, {.shift = 1}), "Dataset::pack", "got 0 and 1");
   EXPECT_INVALID(rows_of(Dataset::range(3).pack(2)),
-                 "numbers [n] of int64 or int32, got 1 components", "int64 []");
+                 "a vector [n] of int64 or int32, got 1 components", "int64 []");
   EXPECT_INVALID(rows_of(Dataset::from_tensors({Tensor::zeros({3}), Tensor::zeros({3})}).pack(2)),
                  "got 2 components");
   EXPECT_INVALID(rows_of(Dataset::from_tensors({Tensor::zeros({3})}).pack(2)), "float32 [3]");

@@ -287,7 +287,7 @@ TEST(Pretrained, ErrorsNameTensorsAndSettings) {
   SafetensorsFile file = gpt2_weights().file;
   file.tensors[1].value = Tensor::zeros({5, 12});
   EXPECT_THAT(refused(file, kGpt2Config),
-              HasSubstr("tensor 'transformer.wpe.weight': expected the number of elements of 1 x "
+              HasSubstr("tensor 'transformer.wpe.weight': expected as many elements as 1 x "
                         "position_embedding/embeddings [9, 12], got shape [5, 12]"));
   file.tensors.erase(file.tensors.begin() + 1);
   EXPECT_THAT(refused(file, kGpt2Config),

@@ -243,7 +243,7 @@ TEST(CapturedStep, RandomTensorsAreRefused) {
                       [&](const Tensor& x) {
                         return ++calls == 1 ? x : x + random_normal({2}, {}).to(x.device());
                       }),
-              HasSubstr("random tensors are made on the host"));
+              HasSubstr("random tensors are created on the host"));
 }
 
 TEST(CapturedStep, RefusesVariablesFirstUsedDuringCapture) {

@@ -287,14 +287,14 @@ TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
              [](Communicator& own, bool odd, Floats a, Floats, Floats host, CallOptions options) {
                own.all_reduce(ReduceOp::kSum, odd ? host : a, options);
              }),
-         "expected memory of gpu:1 (CUDA's device 1) as input, got host memory");
+         "expected memory of gpu:1 (CUDA device 1) as input, got host memory");
   expect(errors_when_rank_1_differs(
              [](Communicator& own, bool odd, Floats a, Floats b, Floats, CallOptions options) {
                const OnGpu<float> other(3, {5.0f});
                const std::vector<Elements> list = {a, odd ? other.span() : b};
                own.all_reduce(ReduceOp::kSum, list, options);
              }),
-         "expected memory of gpu:1 (CUDA's device 1) as input, got memory of CUDA's device 3");
+         "expected memory of gpu:1 (CUDA device 1) as input, got memory of CUDA device 3");
   expect(errors_when_rank_1_differs(
              [](Communicator& own, bool odd, Floats a, Floats, Floats, CallOptions options) {
                own.all_reduce(ReduceOp::kSum, a, options);

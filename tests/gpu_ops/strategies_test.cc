@@ -604,9 +604,10 @@ TEST(MultiWorkerGpus, AutoSelectsSupportedNcclAndLogsReason) {
     return log.text();
   };
   EXPECT_THAT(line_of({"gpu:0-1", "gpu:2"}, "nccl"),
-              HasSubstr("sums over workers: nccl, because each replica has a GPU of its own"));
-  EXPECT_THAT(line_of({"gpu:0", "gpu:0"}, "canonical"),
-              HasSubstr("sums over workers: canonical, because workers 0 and 1 both use the GPU"));
+              HasSubstr("sums across workers: nccl, because each replica has a GPU of its own"));
+  EXPECT_THAT(
+      line_of({"gpu:0", "gpu:0"}, "canonical"),
+      HasSubstr("sums across workers: canonical, because workers 0 and 1 both use the GPU"));
   EXPECT_THAT(line_of({"gpu:0", "cpu:0"}, "canonical"),
               HasSubstr("canonical, because worker 1 has replicas on cpu:0"));
   EXPECT_THAT(line_of({"cpu:0", "cpu:0"}, "canonical"),

@@ -71,7 +71,7 @@ def recovery_of_one(job, victim):
     restored, and until the next steps are finished."""
     begin = job.send(signal.SIGKILL, ("ps", victim))
     process = job.wait_for_line(rf"task ps {victim} pid", begin)
-    state = job.wait_for_line(r"restored all servers from the checkpoint of", begin)
+    state = job.wait_for_line(r"restored all servers from the checkpoint taken after", begin)
     step = job.wait_for_line(r"\[chief-0\]: at \d+", state.time)  # a line every ten closures
     return process.time - begin, state.time - begin, step.time - begin
 

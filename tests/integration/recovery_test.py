@@ -44,7 +44,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
     for pid in job.pids(program).values():
         os.kill(pid, signal.SIGKILL)
     # All processes are dead, so no worker has the state.
-    said = "continue from the disk, or begin again"
+    said = "resume from disk, or start over"
     job.wait_for(lambda: job.count(said) >= arguments.workers, said)
     text = job.succeed()
     require_same(f"{kills + arguments.workers} kills under tutti run", calm, load(metrics), text=text)

@@ -51,7 +51,7 @@ TEST(LossFunctions, AlignLabelRankAndAcceptEmptyBatches) {
             (Shape{0}));
   EXPECT_EQ(binary_crossentropy(Tensor::zeros({0, 1}), Tensor::zeros({0, 1})).shape(), (Shape{0}));
   EXPECT_INVALID(mean_squared_error(Tensor::zeros({2}), Tensor::zeros({3})),
-                 ": labels and predictions do not fit; expected equal shapes [batch, ...], "
+                 ": labels and predictions do not match; expected equal shapes [batch, ...], "
                  "got labels [2] and predictions [3]");
   EXPECT_INVALID(sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3})),
                  "got labels [2, 3] and predictions [2, 3]; use categorical_crossentropy for "
@@ -265,7 +265,7 @@ TEST(AverageLoss, AppliesSampleWeights) {
                   .item(),
               (3 + 70) / 2.0, 1e-5);
   EXPECT_INVALID(compute_average_loss(losses, {.sample_weight = Tensor::ones({2})}),
-                 "compute_average_loss: the weights do not fit the values; expected shape "
+                 "compute_average_loss: the weights do not match the values; expected shape "
                  "[3] or one that lacks trailing dimensions, got [2]");
 }
 
@@ -375,15 +375,15 @@ TEST(StepWeightsTest, MetricsApplyMaskForEveryPredictionDType) {
 TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
   const Tensor scores = Tensor::zeros({2, 3});
   EXPECT_INVALID(Loss("mse").per_example(scores, scores, Tensor::ones({2, 3})),
-                 "mse: weights [2, 3] of steps do not fit the predictions; expected "
+                 "mse: weights [2, 3] for steps do not match the predictions; expected "
                  "predictions [batch, steps, ...], got [2, 3]; use weights [batch]");
   EXPECT_INVALID(
       Loss("mse").per_example(labels_of_steps(), numbers_of_steps(), Tensor::ones({2, 3})),
-      "mse: the weights do not fit the values; expected shape [2, 2]");
+      "mse: the weights do not match the values; expected shape [2, 2]");
   EXPECT_INVALID(
       Loss("mse").per_example(Tensor::zeros({2}), numbers_of_steps(), Tensor::ones({2, 2})),
-      "mse: expected labels [batch, steps, ...] with the leading dimensions [2, 2] of the "
-      "predictions, because steps have a mask or weights, got [2]");
+      "mse: expected labels [batch, steps, ...] whose leading dimensions are those of the "
+      "predictions, [2, 2], because steps have a mask or weights, got [2]");
 }
 
 TEST(MetricTest, MeanAveragesOverValuesInsteadOfBatches) {

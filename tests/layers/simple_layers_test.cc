@@ -37,7 +37,7 @@ TEST(ReshapeTest, InfersOpenDimensionAndRejectsMismatch) {
   EXPECT_EQ(reshape(counting({4, 6})).shape(), (Shape{4, 3, 2}));
   Reshape misfit({4});
   EXPECT_INVALID(misfit.build_for({6}),
-                 "examples of shape [6] have 6 elements, which do not fit into [4]");
+                 "examples of shape [6] have 6 elements, which cannot be reshaped to [4]");
 }
 
 /// Returns the derivatives of activation `function` at `x`, computed in `dtype`.
@@ -300,7 +300,8 @@ TEST(ConvVariants, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(Conv2DTranspose(2, 3), {4, 4}), HasSubstr("got [4, 4]"));
   EXPECT_THAT(error_for(Conv2D(4, 1, {.groups = 2}), {3, 3, 3}),
               HasSubstr("expected groups that divide the 3 channels of the input, got 2"));
-  EXPECT_INVALID(Conv2D bad(3, 1, {.groups = 2}), "groups that divide the 3 filters, got 2");
+  EXPECT_INVALID(Conv2D bad(3, 1, {.groups = 2}),
+                 "a number of groups that divides the 3 filters, got 2");
   EXPECT_INVALID(Conv2DTranspose bad(0, 1), "a positive number of filters");
 }
 
@@ -380,7 +381,7 @@ TEST(GroupNormalizationTest, GroupCountMinusOneMeansOneGroupPerChannel) {
   EXPECT_EQ(each(x).to_doubles(), six(x).to_doubles());
   EXPECT_INVALID(misfit.build_for({3, 2, 6}),
                  "layer 'group_normalization' (GroupNormalization): GroupNormalization: expected "
-                 "groups that divide the 6 channels of the input, got 4");
+                 "a number of groups that divides the 6 channels of the input, got 4");
 }
 
 TEST(UnitNormalizationTest, ProducesUnitVectors) {

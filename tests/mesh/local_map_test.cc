@@ -295,7 +295,7 @@ TEST(LocalMap, RefusesLayoutsThatDoNotFit) {
   EXPECT_THAT(message_of_step(same, {{"", ""}}, {{"a", "b", ""}}),
               HasSubstr("result 0: the layou"));
   EXPECT_THAT(message_of_step(same, {{"b", ""}}, {{"", ""}}),
-              HasSubstr("[4, 6] cannot be divided by the 3 positions of the axis 'b'"));
+              HasSubstr("[4, 6] is not divisible by the 3 positions of the axis 'b'"));
   EXPECT_THAT(message_of_step(same, {{"c", ""}}, {{"", ""}}), HasSubstr("one of a, b"));
 }
 
@@ -358,9 +358,10 @@ TEST(LocalMap, RefusesCapturedValuesRecordedByTape) {
   };
   const auto doubled = [](const Tensor& x) { return x * 2.0f; };
   const auto sum = [](const Tensor& local, const Tensor& value) { return local + value; };
-  EXPECT_THAT(message(doubled, sum), HasSubstr("uses a tensor [4] from outside"));
+  EXPECT_THAT(message(doubled, sum),
+              HasSubstr("uses a tensor [4] that a GradientTape recorded outside"));
   EXPECT_THAT(message(doubled, [](const Tensor&, const Tensor& value) { return value; }),
-              HasSubstr("uses a tensor [4] from outside"));
+              HasSubstr("uses a tensor [4] that a GradientTape recorded outside"));
   EXPECT_THAT(message([](const Tensor& x) { return relayout(x, {"a"}); }, sum),
               HasSubstr("a sharded tensor in the function of local_map at local_map_test.cc"));
   EXPECT_THAT(

@@ -264,8 +264,8 @@ TEST(NormalizationUpdates, WarnsOnceAboutSingleValuePerChannel) {
     (void)synchronized(Tensor::ones({1, 3}), {.training = true});
   });
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_THAT(warnings[0], AllOf(StartsWith("layer 'rows' is trained on one value per "
-                                            "channel and replica, got shape [1, 3]"),
+  EXPECT_THAT(warnings[0], AllOf(StartsWith("layer 'rows': expected more than one value per "
+                                            "channel on each replica, got shape [1, 3]"),
                                  HasSubstr("{.synchronized = true}")));
 }
 

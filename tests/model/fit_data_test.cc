@@ -194,7 +194,7 @@ TEST(FitData, WarnsAboutClassWeightsForClassesNotInLabels) {
         [&] { model.fit(x, y, {.verbose = kSilent, .class_weight = class_weight}); });
   };
   EXPECT_THAT(warnings_for({{1, 2.0}, {12, 9.0}}),
-              ElementsAre(AllOf(HasSubstr("classes of the labels (0, 1, 3), got 12"),
+              ElementsAre(AllOf(HasSubstr("a class that occurs in the labels (0, 1, 3), got 12"),
                                 HasSubstr("its weight has no effect"))));
   EXPECT_THAT(warnings_for({{0, 1.0}, {3, 2.0}}), IsEmpty());
 }

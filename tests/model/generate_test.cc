@@ -196,7 +196,7 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
 TEST(GenerateTest, ErrorsStateExpectedValues) {
   const Counting model;
   EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
-                 "generate: expected an int64 prompt [batch, steps] of at least one step, got "
+                 "generate: expected an int64 prompt [batch, steps] with at least one step, got "
                  "float32 [1, 2]");
   EXPECT_INVALID((void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}),
                  "a window >= 1");

@@ -392,7 +392,7 @@ TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
   EXPECT_THAT(refused(options), HasSubstr("no variable's name contains 'kernle'"));
   options = names_of_pytorch();
   options.rename["classifier.wieght"] = "dense/kernel";
-  EXPECT_THAT(refused(options), HasSubstr("rename: the file has no 'classifier.wieght'"));
+  EXPECT_THAT(refused(options), HasSubstr("rename: the file has no tensor 'classifier.wieght'"));
   options = names_of_pytorch();
   options.rename["classifier.weight"] = "dens/kernel";
   EXPECT_THAT(refused(options), HasSubstr("rename: there is no variable 'dens/kernel'"));

@@ -238,7 +238,7 @@ TEST(ModelTest, RejectsMetricCreatedOutsideScope) {
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(2));
   EXPECT_INVALID(model.compile({.loss = "sparse_categorical_crossentropy", .metrics = {outside}}),
-                 "metric 'sparse_categorical_accuracy' was made outside the scope");
+                 "metric 'sparse_categorical_accuracy' was created outside the scope");
 }
 
 TEST(ModelTest, UseBeforeCompileFailsWithRemedyInMessage) {
@@ -477,7 +477,7 @@ TEST(FunctionalTest, WeightedMetricsOfEachOutputUseItsWeights) {
   EXPECT_NEAR(logs["b_mae"], mean(predictions[1], z, &second, 1), 1e-6);
   EXPECT_NEAR(logs["b_mse"], mean(predictions[1], z, &second, 2), 1e-6);
   EXPECT_INVALID(model.compile({.output_weighted_metrics = {{"mae"}}}),
-                 "a list of metrics for each of the 2 outputs, got 1");
+                 "one list of metrics for each of the 2 outputs, got 1");
 }
 
 TEST(FunctionalTest, GraphErrorsAreRaisedAtConstruction) {

@@ -138,7 +138,7 @@ class Checkpoints(ProgramCase):
         for words, code, expected in (((), 2, "list"), (("list", "/nowhere"), 1, "/nowhere"),
                                       (("show", self.folder, "--step", "3"), 1, "expected step 3 in "),
                                       (("show", self.folder, "--step", "3"), 1, "got steps [2, 4]"),
-                                      (("show", os.path.dirname(EXAMPLE)), 1, "expected a whole checkpoint in "),
+                                      (("show", os.path.dirname(EXAMPLE)), 1, "expected an undamaged checkpoint in "),
                                       (("show", os.path.dirname(EXAMPLE)), 1, "got no checkpoint"),
                                       (("list", "--what"), 2, "--what")):
             self.assertIn(expected, self.errors(code, *words))

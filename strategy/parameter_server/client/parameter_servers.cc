@@ -196,7 +196,7 @@ Tensor ParameterServers::read_once(const std::shared_ptr<ReadCache>& cache) {
     const auto is_free = [this]() TUTTI_REQUIRES(mutex_) { return !is_fetching_; };
     if (!fetched_.wait_until(mutex_, read_deadline(), is_free)) {
       fail(ErrorCode::kDeadlineExceeded, "ParameterServers::read: timed out, because another ",
-           "thread's read of the servers was not answered; check the servers");
+           "thread's read from the servers was not answered; check the servers");
     }
     if (is_fresh(*cache)) return cache->whole;
     caches = wanted(cache);

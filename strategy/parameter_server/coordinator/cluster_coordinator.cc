@@ -388,8 +388,9 @@ class NoVariables final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
                                           VariableOptions options) override {
-    fail(ErrorCode::kInvalidArgument, "create_per_worker_dataset: its function created variable '",
-         options.name, "'; expected no variables; create them in the strategy's scope");
+    fail(ErrorCode::kInvalidArgument,
+         "create_per_worker_dataset: the dataset function created variable '", options.name,
+         "'; expected no variables; create them in the strategy's scope");
   }
 };
 

@@ -87,8 +87,8 @@ JobCheckpoint::JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
         static_cast<std::uint64_t>(version->states.at(kState).at("closures").as_int()));
     restore(*version);
     saved_outside_.store(servers_.servers().num_outside_changes());
-    log_info(concat("coordinator: continuing from '", version->info.path, "', which contains ",
-                    queue_.saved_below(), " closures"));
+    log_info(concat("coordinator: continuing from '", version->info.path,
+                    "', which was saved after ", queue_.saved_below(), " closures"));
   } else {
     servers_.close(queue_.generation());
     servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
@@ -430,7 +430,7 @@ bool JobCheckpoint::has_lost_server() {
 /// the closures again does not restore these changes.
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
-  fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
+  fail(ErrorCode::kDataLoss, why, ": variables have been changed outside closures since the last ",
        "checkpoint, and these changes are lost; start the job again to continue from '",
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
@@ -441,20 +441,21 @@ void JobCheckpoint::roll_back_servers() {
     const std::string why = servers_.take_loss().value_or("a server was started again");
     require_no_outside_change(why);
     queue_.roll_back();
-    log_warning(concat("coordinator: ", why, ": all servers go back to the checkpoint of ",
-                       queue_.saved_below(), " closures; ", queue_.num_queued(),
-                       " closures are queued now"));
+    log_warning(concat(
+        "coordinator: ", why, ": rolling all servers back to the checkpoint taken after ",
+        queue_.saved_below(), " closures; ", queue_.num_queued(), " closures are queued now"));
     try {
       const auto version = newest_version();
       const bool is_last =
           version && version->info.step == static_cast<std::int64_t>(queue_.saved_below());
       if (!is_last) {
-        fail(ErrorCode::kDataLoss, "the checkpoint of ", queue_.saved_below(), " closures in '",
-             options_.checkpoint_folder, "' is missing or damaged; was it deleted or changed?");
+        fail(ErrorCode::kDataLoss, "the checkpoint taken after ", queue_.saved_below(),
+             " closures in '", options_.checkpoint_folder,
+             "' is missing or damaged; was it deleted or changed?");
       }
       restore(*version);
       require_no_outside_change(why);
-      return log_info(concat("coordinator: restored all servers from the checkpoint of ",
+      return log_info(concat("coordinator: restored all servers from the checkpoint taken after ",
                              queue_.saved_below(), " closures"));
     } catch (const Error& error) {
       if (!may_be_loss(error.code()) || num_tries == kMostTries) throw;

@@ -22,7 +22,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 void StepRegistry::add(StepDefinition definition) {
   if (definition.name.empty() || definition.name.find_first_of("(:\n") != std::string::npos) {
     fail(ErrorCode::kInvalidArgument, "define: '", definition.name,
-         "': expected a non-empty name without '(', ':' or line ends");
+         "': expected a non-empty name without '(', ':' or line breaks");
   }
   MutexLock lock(mutex_);
   const auto [place, is_new] = steps_.try_emplace(definition.name, definition);

@@ -626,7 +626,8 @@ std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableSto
 void VariableStore::accept(const StoreOrder& order) {
   if (run_ == 0) run_ = order.run;
   if (order.run != run_) {
-    fail(ErrorCode::kAborted, "this server belongs to a run whose chief has exited; it exits soon");
+    fail(ErrorCode::kAborted,
+         "this server belongs to a run whose chief has exited; the server will exit soon");
   }
   const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
   if (begins || order.generation == generation_) return;

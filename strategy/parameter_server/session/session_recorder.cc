@@ -138,7 +138,7 @@ std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlac
                                             const std::vector<TensorSpec>& specs) {
   if (StepRecorder::current() != nullptr) {
     fail(ErrorCode::kUnimplemented, "Session: ", operation.where(), " on ", place->task,
-         " in a captured step; expected operations of this process only, because a replay does not "
+         " in a captured step; expected only operations in this process, because a replay does not "
          "send steps to other tasks; call the function without captured()");
   }
   for (const Tensor& input : inputs) operation.add_inputs(number_of(input));

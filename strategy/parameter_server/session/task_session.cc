@@ -169,11 +169,11 @@ void TaskSession::run(TaskRequest request, std::shared_ptr<RpcCall> call) {
   release(run, released);
   if (run.number() <= last_run_) {
     fail(ErrorCode::kInvalidArgument, parts_.task, ": run ", run.number(),
-         " is out of order; expected a run after ", last_run_);
+         " is out of order; expected a number above ", last_run_);
   }
   const std::shared_ptr<const Program> program = find_program(run);
   if (run.arguments_size() != program->message.arguments_size()) {
-    fail(ErrorCode::kInvalidArgument, parts_.task, ": arguments of the run: expected ",
+    fail(ErrorCode::kInvalidArgument, parts_.task, ": number of arguments: expected ",
          program->message.arguments_size(), ", got ", run.arguments_size());
   }
   last_run_ = run.number();

@@ -22,9 +22,9 @@ constexpr dnnl::cpu_isa kCaps[] = {dnnl::cpu_isa::sse41,       dnnl::cpu_isa::ss
 
 dnnl::engine make_engine() {
   if (dnnl::set_max_cpu_isa(kCaps[static_cast<std::size_t>(max_isa())]) != dnnl::status::success) {
-    log_warning(
-        concat("oneDNN ran before tutti in this process: its instruction set cannot be capped at ",
-               to_string(max_isa()), " any more; results may differ between processors"));
+    log_warning(concat(
+        "oneDNN ran before tutti in this process: its instruction set can no longer be capped at ",
+        to_string(max_isa()), "; results may differ between processors"));
   }
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }

@@ -162,7 +162,7 @@ TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(values[i].fetch<std::int64_t>(), static_cast<std::int64_t>(i * i));
   }
-  EXPECT_THAT(lines.text(), HasSubstr("ps 0: killed: all servers go back to the checkpoint of"));
+  EXPECT_THAT(lines.text(), HasSubstr("ps 0: killed: rolling all servers back to the checkpoint"));
 }
 
 /// A value that has been read is never rolled back: after a loss, a read waits until the lost
@@ -257,7 +257,7 @@ TEST(JobCheckpoint, WorkerLossCausesNoRollback) {
   program.kill_worker(1);
   program.coordinator->join();
   program.expect_counted(100);
-  EXPECT_EQ(lines.text().find("go back"), std::string::npos);
+  EXPECT_EQ(lines.text().find("rolling all servers back"), std::string::npos);
   EXPECT_EQ(internal::CoordinatorTestAccess::closures(*program.coordinator).generation(), 1u);
 }
 

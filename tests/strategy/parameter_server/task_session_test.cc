@@ -115,9 +115,9 @@ TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
   EXPECT_EQ(session.num_held(), 2u);
   EXPECT_ERROR((void)fetch(1, 1), kCancelled, "the value was released");
   EXPECT_ERROR(run_in(session, third), kInvalidArgument,
-               "run 3 is out of order; expected a run after");
+               "run 3 is out of order; expected a number above");
   EXPECT_ERROR(run_in(session, run_of(4, doubling())), kInvalidArgument,
-               "arguments of the run: expected 1, got 0");
+               "number of arguments: expected 1, got 0");
   TaskRequest unknown = run_of(5, doubling());
   unknown.message.mutable_run()->set_signature("other");
   unknown.message.mutable_run()->clear_program();
