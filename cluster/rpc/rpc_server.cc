@@ -165,11 +165,10 @@ class ServerStream::Call final : public RpcCall {
     check_unanswered();
     const std::size_t bytes = answer.payload_bytes(), longest = stream_->longest_payload_;
     if (answer.head.size() > tutti::kLongestHead || bytes > longest) {
-      send_error(
-          Error(ErrorCode::kResourceExhausted,
-                concat("expected an answer of at most ", tutti::kLongestHead, " bytes of head and ",
-                       longest, " of payload, got ", answer.head.size(), " and ", bytes,
-                       " of payload; request it in parts")));
+      send_error(Error(ErrorCode::kResourceExhausted,
+                       concat("expected an answer of at most ", tutti::kLongestHead,
+                              " header bytes and ", longest, " payload bytes, got ",
+                              answer.head.size(), " and ", bytes, "; request it in parts")));
       return;
     }
     send_answer({number_, std::move(answer)});

@@ -122,8 +122,9 @@ Tensor LocalMapContext::exchanged(const Tensor& x, std::string_view axis,
 
 void LocalMapContext::check_index(std::string_view axis, int index, const char* name,
                                   const SourceLocation& where) const {
-  internal::require(index >= 0 && index < size(axis), who(name, where), ": root: expected 0 to ",
-                    size(axis) - 1, ", an index along '", axis, "', got ", index);
+  internal::require(index >= 0 && index < size(axis), who(name, where),
+                    ": root: expected an index from 0 to ", size(axis) - 1, " along '", axis,
+                    "', got ", index);
 }
 
 Tensor LocalMapContext::all_reduce(const Tensor& x, std::string_view axis,

@@ -448,8 +448,8 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
     gpus.push_back(GpusOfRank::from_text(workers.back().gpus));
     if (workers.back().use == workers.front().use) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": worker ", workers.size() - 1,
-         " selects a different communication implementation from worker 0's (AUTO, NCCL, or "
-         "another); expected the same on all workers");
+         " selects a communication implementation (AUTO, NCCL or another) that differs from worker "
+         "0's; expected the same on all workers");
   }
   if (own.use == NcclUse::kNever) return nullptr;
   const std::string reason = why_not_all("worker", gpus);

@@ -210,7 +210,7 @@ TEST(TowerTrainer, CheckpointCanBeRestoredWithAnyNumberOfTowers) {
             all_values(saved->loss_averages().averages()));
 }
 
-TEST(Evaluator, CountsEachImageOnceUsingAveragedWeights) {
+TEST(Evaluator, UsesAveragedWeightsAndCountsEachImageOnce) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
   // The network always predicts class 3 with the averaged weights, and class 5 with the unaveraged
   // ones.

@@ -239,7 +239,7 @@ TEST(MultiWorkerUtil, EvaluatorOutsideClusterIsSingleWorker) {
   EXPECT_INVALID(is_chief(workers_alone(), {"evaluator", 1}), "ClusterSpec.task.type");
 }
 
-TEST(MultiWorkerUtil, ResolverForSeveralTasksMustNameItsOwn) {
+TEST(MultiWorkerUtil, ResolverForSeveralTasksMustNameItsOwnTask) {
   EXPECT_INVALID(validate_cluster(StaticResolver(workers_alone())),
                  "StaticResolver.task: expected the task");
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec({{"worker", {"a:1"}}}))));

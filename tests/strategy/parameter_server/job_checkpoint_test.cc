@@ -217,7 +217,7 @@ TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
 }
 
 /// Some losses are reported just as a recovery ends.
-TEST(JobCheckpoint, RapidSuccessiveServerLossesAreAllRecovered) {
+TEST(JobCheckpoint, RecoversFromServerLossesInRapidSuccession) {
   const HangWatchdog watchdog("quick losses", 120s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(2);
