@@ -337,7 +337,7 @@ TYPED_TEST_P(TransportSuite, StatsCountSentHeadersAndBodies) {
 
 REGISTER_TYPED_TEST_SUITE_P(TransportSuite, EveryPairOfRanksExchangesMessages,
                             HeadersAndBodiesOfAllLengthsArrive, InvalidArgumentsAreRefused,
-                            MessagesOfOneTagAreOrderedAndTagsIndependent,
+                            MessagesWithSameTagStayOrderedAndTagsAreIndependent,
                             MessagesAreKeptUntilReceived, TestMakesProgressWithoutWaiting,
                             LengthMismatchErrorStillDeliversHeader, TimeoutNamesPeer,
                             DestroyedWorkIsCancelled, AbortWakesWaitingThreadsOnAllRanks,
