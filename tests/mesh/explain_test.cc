@@ -111,12 +111,19 @@ TEST(MeshExplain, ListsVariablesWithLayoutAndShardBytes) {
 }
 
 TEST(MeshExplain, VariablesShardedOverBatchAxisAreGathered) {
+  const std::uint64_t bias = 4 * 64, whole = 4 * (8 + 8 * 64 + 64 * 8) + bias;
+  MeshOptions options = fully_sharded(4);
+  options.reshard_after_forward = false;
+  MeshStrategy gathers_once(options);
+  const MeshReport once = gathers_once.explain(mlp(8, 64), {{{16, 8}}});
+  EXPECT_EQ(exchanged(once, "all_gather", "data").count, 4);
+  EXPECT_EQ(exchanged(once, "all_gather", "data").bytes, 3 * whole / 4);
   MeshStrategy strategy(fully_sharded(4));
   const MeshReport report = strategy.explain(mlp(8, 64), {{{16, 8}}});
-  const std::uint64_t whole = 4 * (8 + 8 * 64 + 64 + 64 * 8);
-  EXPECT_EQ(exchanged(report, "all_gather", "data").count, 4);
-  EXPECT_EQ(exchanged(report, "all_gather", "data").bytes, 3 * whole / 4);
   EXPECT_EQ(exchanged(report, "reduce_scatter", "data").bytes, 3 * whole / 4);
+  // The backward pass gathers all values again except the bias, which it does not need.
+  EXPECT_EQ(exchanged(report, "all_gather", "data").count, 4 + 3);
+  EXPECT_EQ(exchanged(report, "all_gather", "data").bytes, 3 * (2 * whole - bias) / 4);
 }
 
 TEST(MeshExplain, BlocksOfOneDeviceExchangeNothing) {

@@ -317,7 +317,7 @@ TEST(LocalMap, RefusesInvalidCollectiveArguments) {
       message([](const Context& c, const Tensor& x) { return c.reduce_scatter(x, "b", 0); }),
       AllOf(HasSubstr("reduce_scatter at local_map_test.cc"), HasSubstr("dimension 0")));
   EXPECT_THAT(message([](const Context& c, const Tensor& x) { return c.broadcast(x, "b", 3); }),
-              HasSubstr("expected 0 to 2"));
+              HasSubstr("expected an index from 0 to 2"));
   EXPECT_THAT(message([](const Context& c, const Tensor& x) {
                 return c.index("a") == 0 ? c.all_reduce(x, "a") : c.all_gather(x, "a", 0);
               }),

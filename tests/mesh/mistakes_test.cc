@@ -14,7 +14,7 @@ TEST(MeshOptions, MeshParsingValidatesAxes) {
   for (const char* text : {"", "data", "data=", "data=2,,", "=2", "data=x"}) {
     EXPECT_NE(message_of([&] { DeviceMesh::parse(text); }), "") << text;
   }
-  EXPECT_THAT(message_of([] { DeviceMesh{{"a", 2}, {"a", 2}}; }), HasSubstr("two axes named"));
+  EXPECT_THAT(message_of([] { DeviceMesh{{"a", 2}, {"a", 2}}; }), HasSubstr("two axes are named"));
   EXPECT_THAT(message_of([] { DeviceMesh{{"a", 0}}; }), HasSubstr("size >= 1"));
 }
 
