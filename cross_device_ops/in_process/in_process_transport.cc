@@ -84,7 +84,7 @@ struct Transfer final : Work {
     wait_for_end(deadline);
     if (has_ended()) return;
     fail(ErrorCode::kDeadlineExceeded, "in_process: rank ", is_send ? to : from,
-         is_send ? " has not received" : " has not sent", " the message with tag ", tag,
+         is_send ? " did not receive" : " did not send", " the message with tag ", tag,
          " (body of ", body.size(), " bytes) before the deadline of rank ", is_send ? from : to);
   }
 

@@ -176,7 +176,7 @@ TEST(VersionIndex, InvalidEntriesAreRefused) {
       {"[15,30]", "[15,15],\"state.json\":[15,30]", {"tensor files", "state.json"}},
       {"\"tutti checkpoint\"", "\"zip\"", {"'zip'"}},
       {"\"step\":5", "\"step\":-5", {"'step'", "-5"}},
-      {"\"step\":5", "\"step\":5.5", {"number"}},
+      {"\"step\":5", "\"step\":5.5", {"64-bit integer"}},
       {"\"step\":5", "\"stop\":5", {"step"}},
       {"\"sequence\":3", "\"sequence\":99999999999999999999", {}},
       {"\"sequence\":3", "\"sequence\":0", {"sequence from 1", "got 0"}},

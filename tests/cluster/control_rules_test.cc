@@ -543,8 +543,9 @@ TEST_F(Disconnections, ReportsAboutDeadPeerAreIgnoredUntilReplacement) {
 TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   const auto a = come(0), b = come(1);
   const std::uint64_t before = last();
-  expect_refused(report(0, 1, 0), ErrorCode::kInvalidArgument, "there is no member number 0");
-  expect_refused(report(99, 1, 0), ErrorCode::kInvalidArgument, "there is no member number 99");
+  expect_refused(report(0, 1, 0), ErrorCode::kInvalidArgument, "there is no member with number 0");
+  expect_refused(report(99, 1, 0), ErrorCode::kInvalidArgument,
+                 "there is no member with number 99");
   expect_refused(report(a->number, 7, 0), ErrorCode::kInvalidArgument,
                  "worker 0 reported that it lost its connection to worker 7, which is not another "
                  "member of the job");

@@ -360,7 +360,7 @@ TEST_F(Control, PortInUseErrorNamesOwningProcess) {
   auto options = server_options();
   options.address = server_->target().substr(server_->target().rfind('/') + 1);
   EXPECT_ERROR((void)ControlServer::start(options), kUnavailable,
-               concat("listening at ", options.address, " failed: Address already in use by pid ",
+               concat("listening on ", options.address, " failed: Address already in use by pid ",
                       ::getpid(), " ("),
                "end that process or try another port");
 }

@@ -231,7 +231,7 @@ TEST(InProcessTransport, SendCompletesWhenMessageIsReceived) {
   std::vector<std::byte> sent(100, std::byte{7}), received(100);
   const auto send = ranks[0]->send(1, 3, {}, sent);
   EXPECT_FALSE(send->test());
-  EXPECT_ERROR(send->wait(in(milliseconds(5))), kDeadlineExceeded, "rank 1 has not received",
+  EXPECT_ERROR(send->wait(in(milliseconds(5))), kDeadlineExceeded, "rank 1 did not receive",
                "tag 3", "100 bytes");
   EXPECT_EQ(ranks[0]->stats().bytes_sent, 0u);
   EXPECT_TRUE(ranks[1]->recv(0, 3, {}, received)->test());

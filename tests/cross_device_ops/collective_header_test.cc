@@ -131,7 +131,7 @@ TEST(CollectiveHeader, CorruptedBytesAreRefused) {
   EXPECT_THAT(data_loss_of(std::span(good).first(100)), HasSubstr("expected 208 bytes, got 100"));
   auto bytes = good;
   bytes[0] = std::byte{0};
-  EXPECT_THAT(data_loss_of(bytes), HasSubstr("another version"));
+  EXPECT_THAT(data_loss_of(bytes), HasSubstr("a different version"));
   // offsets of collective, op, dtype and `refused`
   for (const std::size_t place : {72u, 73u, 74u, 75u}) {
     bytes = good;

@@ -314,8 +314,9 @@ TEST(OpsEngine, OutOfRangeTagsAndPeersAreRefused) {
   run_ranks(2, {.algorithm = "keeps_transport"}, [](Communicator& ranks) {
     if (ranks.rank() == 0) {
       EXPECT_INVALID(of_rank_0->send(1, kLargestOperationTag + 1, {}, {}), "a tag from 0 to 32767");
-      EXPECT_INVALID(of_rank_0->send(2, 0, {}, {}), "another rank from 0 to 1", "got rank 2");
-      EXPECT_INVALID(of_rank_0->recv(0, 0, {}, {}), "another rank");
+      EXPECT_INVALID(of_rank_0->send(2, 0, {}, {}), "a peer other than this rank, from 0 to 1",
+                     "got rank 2");
+      EXPECT_INVALID(of_rank_0->recv(0, 0, {}, {}), "a peer other than this rank");
     }
     ranks.barrier();
   });

@@ -385,7 +385,7 @@ TEST(Plugin, AcceptsOlderAndNewerTablesAccordingToStructSize) {
 TEST(Plugin, InvalidPluginIsRefusedWithReason) {
   const std::pair<const char*, std::vector<std::string>> cases[] = {
       {"no_symbol", {"is not a plugin", TUTTI_PLUGIN_SYMBOL}},
-      {"version_2", {"version 2", "expected version 1", "try"}},
+      {"version_2", {"version 2", "expected version 1", "rebuild the plugin"}},
       {"null_table", {"returned NULL", "expected a table"}},
       {"tiny", {"struct_size", "is 8", "sizeof(tutti_cross_device_ops_v1)"}},
       {"huge", {"struct_size", "3735928544"}},

@@ -178,7 +178,7 @@ TEST(CudaCombine, RefusesUnsupportedCalls) {
   void* const out = arena.allocate(64);
   EXPECT_INVALID(
       cuda::combine({ReduceOp::kMean, DType::kInt32, values.pointers, out, 3}, arena.stream()),
-      "of integers, got MEAN");
+      "for integers, got MEAN");
   EXPECT_INVALID(
       cuda::combine({ReduceOp::kSum, DType::kBool, values.pointers, out, 3}, arena.stream()),
       "expected MIN or MAX for bool");

@@ -452,7 +452,7 @@ TEST(TarWriter, RefusesNamesThatCannotRoundTrip) {
   const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   for (const std::string& name : {std::string(), std::string("folder/"), std::string("a\0b", 3)}) {
-    EXPECT_INVALID(writer.write(name, "x"), "TarWriter", "name of a file");
+    EXPECT_INVALID(writer.write(name, "x"), "TarWriter", "a file name");
   }
   EXPECT_INVALID(writer.write(TarSample{"k", {}}), "with files", "'k'");
   for (const char* key : {"k.1", "", "folder/"}) {
@@ -677,7 +677,7 @@ TEST(InputLimits, ExpandedSizeDeclaredInNpzIsLimited) {
        at = bytes.find("PK\x01\x02", at + 1)) {
     bytes.replace(at + kSize, 4, large);
   }
-  EXPECT_ERROR(parse_npz(bytes, "f"), kResourceExhausted, "f: ", "become 419430400",
+  EXPECT_ERROR(parse_npz(bytes, "f"), kResourceExhausted, "f: ", "expand to 419430400",
                "max_expansion");
 }
 

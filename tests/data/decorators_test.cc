@@ -414,7 +414,7 @@ TEST(ListFiles, RefusesPatternsWithoutMatches) {
   const std::string f = folder_of({"a.rec"});
   for (const std::string& pattern : {f + "*.csv", f + "a.rec/*", f + "nowhere/*", std::string()}) {
     EXPECT_ERROR(list_files(pattern), kNotFound, "no file matches '" + pattern + "'", "expected",
-                 "use the whole path");
+                 "use the full path");
   }
 }
 

@@ -384,7 +384,8 @@ TEST(Tokenizer, RefusesUnknownTokens) {
     EXPECT_ERROR((void)small_tokenizer().decode(std::vector{token}), kOutOfRange, "0 to 262",
                  concat(token));
   }
-  EXPECT_ERROR((void)small_tokenizer().number_of("nothing"), kNotFound, "'nothing' is not a token");
+  EXPECT_ERROR((void)small_tokenizer().number_of("nothing"), kNotFound,
+               "'nothing' is not in the vocabulary");
 }
 
 TEST(Tokenizer, ReadsGpt2Files) {

@@ -343,7 +343,7 @@ TEST(VariableOutsideScope, CannotBeWrittenInReplicas) {
       [&] { optimizer.apply_gradients(std::vector{Gradient(vec({1}))}); }};
   for (const auto& write : writes) {
     EXPECT_ERROR(mirrored(2)->run(write), kFailedPrecondition,
-                 "of a strategy that did not make the variable");
+                 "of a strategy that did not create the variable");
     EXPECT_EQ(w.value().item(), 1.0f);
   }
   mirrored(1)->run([&] { w.assign_add(1.0); });

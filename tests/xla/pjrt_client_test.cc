@@ -242,7 +242,7 @@ TEST_F(XlaPreconditions, UnknownFlagErrorIncludesPluginMessage) {
   };
   EXPECT_REFUSED("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1.*unset them",
                  open_with("--xla_no_such_flag=1"));
-  EXPECT_REFUSED("XLA_FLAGS: the PJRT plugin would end.*banana",
+  EXPECT_REFUSED("XLA_FLAGS: the PJRT plugin would terminate the process.*banana",
                  open_with("--xla_cpu_enable_fast_math=banana"));
   EXPECT_REFUSED("Could not open file", open_with("no_such_file"));
   EXPECT_WORKS(open_with("--xla_cpu_enable_fast_math=false"));
