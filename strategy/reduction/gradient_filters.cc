@@ -158,7 +158,7 @@ void require_compressible(WireCompression compression, std::span<const Variable>
     if (variable.dtype() != DType::kFloat64) continue;
     fail(ErrorCode::kUnimplemented, "compression ", to_string(compression), ": Variable '",
          variable.name(),
-         "': expected float32, which is compressed, or a 16-bit type, got float64; use "
+         "' cannot be compressed; expected float32 or a 16-bit type, got float64; use "
          "CommunicationOptions::compression = WireCompression::kNone");
   }
 }

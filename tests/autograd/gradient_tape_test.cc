@@ -408,13 +408,13 @@ TEST(GradientTape, RejectsNonFloatingPointTargetsAndWatchedValues) {
   EXPECT_INVALID(tape.watch(integers), "watch");
   EXPECT_INVALID(tape.watch(Tensor()), "watch");
   EXPECT_INVALID(tape.watch(Variable(integers)), "watch");
-  EXPECT_INVALID(tape.gradient(integers, v), "a floating target, got int32");
+  EXPECT_INVALID(tape.gradient(integers, v), "a floating-point target, got int32");
   EXPECT_INVALID(tape.gradient(Tensor(), v), "an undefined tensor");
   EXPECT_ERROR(tape.gradient(square(v), Variable()), kFailedPrecondition,
                "does not refer to a variable");
   EXPECT_INVALID(
       tape.gradient_with(square(v), Tensor::ones({2}, DType::kFloat64), std::span(&v, 1)),
-      "does not fit the target");
+      "does not match the target");
 }
 
 TEST(RecordCustomGradient, ReplacesGradientOfUnrecordedOperations) {

@@ -471,7 +471,7 @@ TEST(ValueGenerator, ScalarIsOneRowAndInvalidRowsAreRejected) {
   expect_same_bits(whole_of(scalar), scalar.rows(0, 1));
   const ValueGenerator generator = of(Kind::kUniform, 0.0, 1.0, {4, 2}, DType::kFloat32);
   EXPECT_ERROR((void)generator.rows(2, 3), kOutOfRange, "[4, 2]", "3 rows starting at row 2");
-  EXPECT_ERROR((void)generator.rows(-1, 1), kOutOfRange, "from -1");
+  EXPECT_ERROR((void)generator.rows(-1, 1), kOutOfRange, "starting at row -1");
   EXPECT_INVALID((void)of(Kind::kIdentity, 1.0, 0.0, {3}, DType::kFloat32).rows(0, 1), "identity",
                  "[3]");
 }

@@ -151,7 +151,7 @@ TEST(EventFileTest, HistogramCountsValuesBelowEachLimit) {
 TEST(EventFileTest, RejectsNanHistogramAndUncreatableFolder) {
   EventFileWriter writer(TempDir() + "tutti_histogram_of_nan");
   const std::vector<double> values = {1.0, std::nan("")};
-  EXPECT_INVALID(writer.histogram("weights", 3, values), "'weights' of step 3");
+  EXPECT_INVALID(writer.histogram("weights", 3, values), "'weights' at step 3");
   EXPECT_ERROR(EventFileWriter("/proc/no_such_folder"), kUnavailable, "/proc/no_such_folder");
 }
 

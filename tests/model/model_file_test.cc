@@ -132,7 +132,7 @@ TEST(ModelFile, LoadsAsCheckpointOrWeights) {
   // A checkpoint contains no model, so load_model() must refuse it.
   model.checkpoint().save(model_path());
   EXPECT_INVALID((void)load_model(model_path()),
-                 "the file contains no model; expected a file of Model::save()");
+                 "the file contains no model; expected a file written by Model::save()");
 }
 
 TEST(ModelFile, OmitsCompilationOnRequest) {
@@ -262,7 +262,7 @@ TEST(ModelFile, StoresCustomOptimizers) {
   const OptimizerSpec made(OptimizerSpec::Factory([](std::span<const Variable> variables) {
     return std::make_unique<HalfRate>(variables, HalfRateOptions{});
   }));
-  EXPECT_ERROR((void)made.to_json(), kUnimplemented, "made by your own function");
+  EXPECT_ERROR((void)made.to_json(), kUnimplemented, "created by your own function");
 }
 
 TEST(ModelFile, StoresOptimizersLossesAndMetrics) {

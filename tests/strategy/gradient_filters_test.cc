@@ -275,7 +275,7 @@ TEST(CompressedWorkers, RejectRingAlgorithmAndMixedSparsity) {
   const std::vector<LocalStrategyOptions> options(2, compressed(1, WireCompression::kBFloat16));
   for (const std::string& error :
        run_workers(options, [](auto&) {}, Between::kMessages, {.algorithm = "ring"})) {
-    EXPECT_THAT(error, HasSubstr("compression bfloat16 with 'ring'"));
+    EXPECT_THAT(error, HasSubstr("compression bfloat16 is not supported with 'ring'"));
   }
   const auto mixed = run_workers(
       options,

@@ -88,7 +88,7 @@ class SimulatedGpus(ProgramCase):
         self.assertEqual([gpu["part"] for gpu in gpus], [0, 1, 2])
         self.assertEqual({gpu["memory_limit_bytes"] for gpu in gpus}, {32 << 20})
         self.assertEqual(len(self.gpus(TUTTI_VIRTUAL_GPUS="2", TUTTI_SIMULATED_GPUS="2:64")), 4)
-        for flag, reason in (("0", "expected 1 to 64 parts"), ("x", "expected a number"), ("4:64", "at most 128 MiB")):
+        for flag, reason in (("0", "expected 1 to 64 virtual GPUs per GPU"), ("x", "expected a number"), ("4:64", "at most 128 MiB")):
             self.assertIn(reason, self.errors(1, "devices", "--virtual-gpus", flag, TUTTI_SIMULATED_GPUS="1:128"))
 
     def test_doctor_reports_gpus_module_and_build(self):

@@ -119,7 +119,7 @@ TEST(PipelineSchedule, MatchesGPipeAndOneForwardOneBackwardOrder) {
   EXPECT_EQ(text(kAlternate, 1, 3, 4), "F0F1B0F2B1F3B2B3");
   EXPECT_EQ(text(kAlternate, 2, 3, 4), "F0B0F1B1F2B2F3B3");
   EXPECT_EQ(text(kAlternate, 0, 4, 2), "F0F1B0B1");
-  EXPECT_INVALID(pipeline_schedule(kGpipe, 2, 2, 1), "stage of 0 .. 1", "got stage 2");
+  EXPECT_INVALID(pipeline_schedule(kGpipe, 2, 2, 1), "a stage from 0 to 1", "got stage 2");
 }
 
 TEST(StagedSequential, LayersAndWeightsAreOnStageDevice) {
@@ -329,7 +329,7 @@ TEST(Pipeline, TimeoutErrorNamesMissingStage) {
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kDeadlineExceeded,
                  "waiting for activations of micro-batch 0 from stage 0 (cpu:0)", "0.05 s");
     EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
-                 "still works on an earlier batch");
+                 "still working on an earlier, failed batch");
     never->set();  // allows the stage's thread to end
   }
 }

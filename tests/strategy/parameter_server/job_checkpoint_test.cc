@@ -533,7 +533,7 @@ TEST(JobCheckpoint, FolderOfDifferentProgramIsRejected) {
     const Variable other(Tensor::zeros({2, 2}), {.name = "other"});
     ClusterCoordinator coordinator(strategy, kept_in(folder));
     EXPECT_ERROR(coordinator.start(), kFailedPrecondition, "variable 'other'", "found none",
-                 "another folder");
+                 "a different folder for each program");
   }
   EXPECT_ERROR(Program(kept_in(folder), 1), kFailedPrecondition, "'rows'", "on ps 0", "on ps 1");
   const std::string ordinary = empty_folder("_ordinary");
@@ -552,7 +552,7 @@ TEST(JobCheckpoint, TwoCoordinatorsCannotShareFolder) {
   CountingJob::count_more(first, 1), CountingJob::count_more(second, 2);
   first.save_checkpoint();
   EXPECT_ERROR(second.save_checkpoint(), kFailedPrecondition, "step_1", "another coordinator",
-               "a folder for each job");
+               "a separate folder for each job");
 }
 
 TEST(JobCheckpoint, CreatingSlotInClosureFails) {
@@ -564,7 +564,7 @@ TEST(JobCheckpoint, CreatingSlotInClosureFails) {
   coordinator.define("slot", [&] { (void)weights.storage().create_slot("momentum", 0.0); });
   coordinator.start();
   (void)coordinator.schedule("slot");
-  EXPECT_ERROR(coordinator.join(), kFailedPrecondition, "'momentum'", "made in a closure",
+  EXPECT_ERROR(coordinator.join(), kFailedPrecondition, "'momentum'", "created in a closure",
                "before ClusterCoordinator::start()");
 }
 

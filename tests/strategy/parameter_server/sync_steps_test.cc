@@ -272,7 +272,7 @@ TEST(SyncSteps, WaitingReadsFailWhenStoreOrJobEnds) {
     Job ended(2);
     left = ended.clients[0].start({ReadShard{ended.id, 0, 1}});
   }
-  EXPECT_ERROR(left->wait(soon()), kUnavailable, "ended");
+  EXPECT_ERROR(left->wait(soon()), kUnavailable, "shut down");
   Job job(2);
   int num_done = 0;
   std::vector<Error> errors;

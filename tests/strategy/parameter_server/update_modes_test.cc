@@ -455,7 +455,7 @@ TEST_F(UpdateModes, ReadTimeoutNamesMissingWorker) {
       });
   EXPECT_THAT(errors[0], AllOf(HasSubstr("worker 0 is waiting to read the next step"),
                                HasSubstr("for which worker 1 sent no gradient"),
-                               HasSubstr("gradients of 2 of 2 workers")));
+                               HasSubstr("gradients from 2 of 2 workers")));
   EXPECT_EQ(errors[1], "");
 }
 
