@@ -83,7 +83,7 @@ TEST(SequentialTest, FirstLayerCanDeclareInput) {
   EXPECT_EQ(model.num_parameters(), 2);
   EXPECT_INVALID(Sequential lost(Dense(10), Relu()),
                  "the shape of the input is unknown, so the weights of Dense cannot be "
-                 "made; use Sequential(Input{{784}}, ...)");
+                 "created; use Sequential(Input{{784}}, ...)");
 }
 
 TEST(SequentialTest, UnknownNameErrorListsValidNames) {
