@@ -668,7 +668,7 @@ TEST(TensorInBuffer, RejectsInvalidOffsets) {
   make(192, {16});
   EXPECT_INVALID(make(192, {17}), "68 bytes", "buffer of 256", "offset 192");
   EXPECT_INVALID(make(320, {0}), "offset 320");
-  EXPECT_INVALID(make(32, {1}), "multiple of 64", "byte 32");
+  EXPECT_INVALID(make(32, {1}), "multiple of 64", "offset 32");
   EXPECT_INVALID((void)tensor_in_buffer({}, 0, {1}, DType::kFloat32), "buffer of 0 bytes");
 }
 
