@@ -66,7 +66,11 @@ Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
         batch);
     result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
   }
-  result.hash = hash_variables(w);
+  // Slots are hashed, too: a difference in the last bit of a gradient is too small to change
+  // weights.
+  std::vector<Variable> all = optimizer->state_variables();
+  all.insert(all.end(), w.begin(), w.end());
+  result.hash = hash_variables(all);
   for (const Variable& each : w) result.weights.push_back(each.value().to_doubles());
   return result;
 }
